@@ -1,0 +1,80 @@
+"""Builds the one C extension, `fxjit._C`, against CPython's headers alone. All other facts are in pyproject.toml.
+
+The C sources live in the package they belong to; all of them are linked into one module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from glob import glob
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+PACKAGE = "src/fxjit"
+FLAGS = ["-O2", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+# CPython's own internal headers compare signed with unsigned and cast function types freely.
+FLAGS += ["-Wno-sign-compare", "-Wno-cast-function-type", "-fvisibility=hidden"]
+
+
+def c_files() -> list[str]:
+    return sorted(glob(f"{PACKAGE}/**/*.c", recursive=True))
+
+
+def header_files() -> list[str]:
+    return sorted(glob(f"{PACKAGE}/**/*.h", recursive=True))
+
+
+class BuildExtension(build_ext):
+    """build_ext that says what is missing in words a user can act on, before the compiler does in its own."""
+
+    def build_extensions(self) -> None:
+        self._require_python_headers()
+        self._require_compiler()
+        super().build_extensions()
+
+    def _require_python_headers(self) -> None:
+        wanted = ("Python.h", os.path.join("internal", "pycore_frame.h"))
+        folders = [sysconfig.get_path("include"), sysconfig.get_path("platinclude"), *self.compiler.include_dirs]
+        for header in wanted:
+            if not any(folder and os.path.exists(os.path.join(folder, header)) for folder in folders):
+                version = f"{sys.version_info.major}.{sys.version_info.minor}"
+                sys.exit(
+                    f"\nfxjit builds one small C extension and needs CPython's headers; {header} was not found in\n"
+                    f"  {sysconfig.get_path('include')}\n"
+                    f"Install them and try again:\n"
+                    f"  Debian, Ubuntu:  apt install python{version}-dev\n"
+                    f"  Fedora:          dnf install python{version}-devel\n"
+                    f"  conda:           the python package has them\n"
+                )
+
+    def _require_compiler(self) -> None:
+        command = getattr(self.compiler, "compiler_so", None) or getattr(self.compiler, "compiler", None)
+        if not command:
+            return
+        # `CC="ccache gcc"` names two programs; environment assignments before them do not occur here.
+        if shutil.which(command[0]) is None:
+            sys.exit(
+                f"\nfxjit builds one small C extension and needs a C compiler; {command[0]!r} was not found.\n"
+                f"Install one and try again, or name yours with CC=...:\n"
+                f"  Debian, Ubuntu:  apt install gcc g++   (g++ also compiles fxjit's kernels at run time)\n"
+                f"  Fedora:          dnf install gcc gcc-c++\n"
+            )
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "fxjit._C",
+            sources=c_files(),
+            depends=header_files(),
+            include_dirs=[PACKAGE],
+            extra_compile_args=FLAGS,
+            libraries=["dl"],
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension},
+)

@@ -1,0 +1,40 @@
+/* The extension module `fxjit._C`: creates the module and lets each part add what it has.
+ * The sources of the parts stand in the packages they belong to; see _module.h. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "_module.h"
+
+#pragma weak fxjit_hook_init
+#pragma weak fxjit_call_init
+#pragma weak fxjit_tensor_init
+#pragma weak fxjit_tree_init
+#pragma weak fxjit_executor_init
+
+typedef int (*part_init)(PyObject *module);
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "fxjit._C",
+    .m_doc = "The frame hook, the guard tree, the call path and the executor of fxjit.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC
+PyInit__C(void)
+{
+    PyObject *module = PyModule_Create(&module_def);
+    if (module == NULL) {
+        return NULL;
+    }
+    const part_init parts[] = {
+        fxjit_tensor_init, fxjit_tree_init, fxjit_hook_init, fxjit_call_init, fxjit_executor_init,
+    };
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (parts[i] != NULL && parts[i](module) < 0) {
+            Py_DECREF(module);
+            return NULL;
+        }
+    }
+    return module;
+}

@@ -1,0 +1,14 @@
+/* The parts of the extension `fxjit._C`. Each adds its types and functions to the module and returns 0, or -1 with an
+ * exception set. Called once, by _module.c. */
+#ifndef FXJIT_MODULE_H
+#define FXJIT_MODULE_H
+
+#include <Python.h>
+
+int fxjit_hook_init(PyObject *module);     /* frontend/_hook.c */
+int fxjit_call_init(PyObject *module);     /* _call.c */
+int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
+int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
+int fxjit_executor_init(PyObject *module); /* backends/native/runtime/_executor.c */
+
+#endif
