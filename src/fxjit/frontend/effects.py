@@ -1,0 +1,96 @@
+"""The effect log: what the traced frame did to objects that the caller can see.
+
+Values call it through `base.EffectLog`; trace.py freezes it into the records below, which resume/replay.py turns
+into bytecode. Containers and cells are recorded by their final state (they keep their own contents while
+tracing), in the order of their first mutation; attribute writes and calls in program order.
+
+Every *source* that records, results and locals need is loaded before the first record is replayed: a record may
+overwrite what a source reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAttr:
+    """`object.__setattr__(obj, name, value)`, or delattr when value is None (`type.__setattr__` on classes,
+    plain setattr on modules)."""
+
+    obj: Value
+    name: str
+    value: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A container, cell or iterator that existed before gets its final state: `value.write_back(cg)` with the object
+    itself loaded from its source on top of the stack; write_back consumes it."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class CallLater:
+    """`fn(*args)`; values among the arguments are rebuilt, others are constants."""
+
+    fn: Callable[..., object]
+    args: tuple[object, ...]
+
+
+Effect = StoreAttr | Restore | CallLater
+
+
+class Effects:
+    """The log of one trace. Implements base.EffectLog."""
+
+    def __init__(self) -> None:
+        self._attrs: dict[Value, dict[str, Value | None]] = {}
+        self._log: list[Effect] = []
+        self._restored: set[Value] = set()
+
+    def mutate(self, value: Value) -> None:
+        """A container, cell or iterator is about to change; what existed before is written back at the end."""
+        if value.source is not None and value not in self._restored:
+            self._restored.add(value)
+            self._log.append(Restore(value))
+
+    def is_mutated(self, value: Value) -> bool:
+        return value in self._restored
+
+    def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
+        self._attrs.setdefault(obj, {})[name] = value
+        if obj.source is not None:
+            self._log.append(StoreAttr(obj, name, value))
+
+    def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
+        stored = self._attrs.get(obj)
+        if stored is None or name not in stored:
+            return None
+        value = stored[name]
+        if value is None:
+            return NOT_IMPLEMENTED
+        return value.realize() if isinstance(value, Lazy) else value
+
+    def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
+        return self._attrs.get(obj, {})
+
+    def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
+        self._log.append(CallLater(fn, tuple(args)))
+
+    def __bool__(self) -> bool:
+        return bool(self._log)
+
+    def records(self) -> tuple[Effect, ...]:
+        """What has to be replayed: an attribute written more than once is kept at its last write only when no call
+        stands between, so that the order seen from outside stays."""
+        last: dict[tuple[Value, str], int] = {}
+        for index, effect in enumerate(self._log):
+            if isinstance(effect, StoreAttr):
+                last[effect.obj, effect.name] = index
+        return tuple(effect for index, effect in enumerate(self._log)
+                     if not isinstance(effect, StoreAttr) or last[effect.obj, effect.name] == index)

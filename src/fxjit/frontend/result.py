@@ -1,0 +1,100 @@
+"""What leaves the frontend: one frozen `TraceResult` a traced frame.
+
+trace.py makes it; pipeline.py hands its parts to the backend, to resume/ and to guards/. Values in it are
+symbolic: resume/rebuild.py turns them into bytecode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fxjit.frontend.values.base import Value
+
+if TYPE_CHECKING:
+    import torch.fx
+    from types import CodeType
+
+    from fxjit.frontend.bytecode.instruction import Code
+    from fxjit.frontend.effects import Effect, Effects
+    from fxjit.guards.kinds import GuardSet
+    from fxjit.guards.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One placeholder: where the frame finds the object, and the real object it had while tracing."""
+
+    source: Source
+    example: Any
+
+
+class FinishedGraph(Protocol):
+    """The graph of a trace, still open for its outputs."""
+
+    inputs: Sequence[GraphInput]
+
+    def finish(self, outputs: Sequence[Value]) -> torch.fx.GraphModule | None:
+        """Make `outputs` (values with a node) the graph's output tuple, drop what nothing needs, and give the module;
+        None when no operation is left. After it, `inputs` holds just the inputs still used, in placeholder order."""
+
+
+class ManagerValue(Protocol):
+    """A context manager that is entered at a stop point and can be left and re-entered there."""
+
+    def push_manager(self, cg: Any) -> None:
+        """Push a context manager object whose `__enter__` brings about the state inside the block, and whose `__exit__`
+        restores the state outside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithBlock:
+    """A `with` that is open at the stop point: `stack_index` is where its exit callable lies on the stack."""
+
+    stack_index: int
+    manager: ManagerValue
+
+
+@dataclass(frozen=True, slots=True)
+class FrameState:
+    """The symbolic frame before the instruction it stops at."""
+
+    stack: tuple[Value, ...]            # bottom to top; base.NULL for NULL
+    locals: Mapping[str, Value]         # bound plain locals that are live afterwards; Lazy where never looked at
+    cells: Mapping[str, Value]          # cellvars and freevars by name: values whose runtime object is the cell itself
+    blocks: tuple[WithBlock, ...] = ()  # outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The frame ran to its end."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The frame stops before `code.instructions[index]`. kind 'instruction': run it as it stands and go on behind it;
+    'branch': it is a conditional jump on a value known only at run time (two continuations); 'resume': the
+    instruction itself can be traced by the continuation, go on *at* it."""
+
+    index: int
+    kind: str
+    state: FrameState
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """Everything that was learned from one frame."""
+
+    code: Code                      # of the traced code object (a continuation's own code included)
+    arg_names: tuple[str, ...]      # the frame's argument slots, in order
+    graph: FinishedGraph
+    guards: GuardSet
+    effects: tuple[Effect, ...]
+    effect_log: Effects
+    stop: Return | Break
+    first_line: int
+    globals: dict[str, Any]
+    finish_trace: Callable[[], None]

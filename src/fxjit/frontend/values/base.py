@@ -1,0 +1,342 @@
+"""What a symbolic value is, and the little that values may know of the machine that runs them.
+
+Every file of `values/` subclasses `Value`; `protocol.py` calls the slots; `interp/` calls `protocol.py`.
+Three protocols bound what a value sees: `Tracer` (the trace under way), `Rebuilder` (bytecode that makes the
+runtime object again) and `EffectLog` (what was written). Nothing here imports the interpreter, the graph or a
+concrete value.
+
+The rules that all values keep:
+* One Python object has one `Value`: `Tracer.wrap` memoises by identity, so `is` is identity of values.
+* State that can change (`items` of a list, contents of a cell, attributes) lives on the value or in the effect
+  log; whoever is about to change it calls `tracer.effects.mutate(value)` first.
+* Slots return values; a slot that finds no implementation for the other operand returns `NOT_IMPLEMENTED`;
+  `tp_iternext` returns None when exhausted. A Python exception of the user's program is `Raised`, thrown by
+  `tracer.raise_`; what cannot be traced is `tracer.break_("reason-id", **context)`, never a Python error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from fxjit.frontend.bytecode.asm import Asm
+    from fxjit.guards.kinds import Guard
+    from fxjit.guards.source import Source
+
+
+class _NotImplemented:
+    """The symbolic counterpart of `NotImplemented`: 'I do not know this operand, ask the other one'."""
+
+    def __repr__(self) -> str:
+        return "NOT_IMPLEMENTED"
+
+
+NOT_IMPLEMENTED: Final = _NotImplemented()
+
+
+class Raised(Exception):
+    """An exception of the *user's* program, under way through symbolic frames; `value` is the exception instance."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class NotConstant(Exception):
+    """`as_constant` was asked of a value that is not known while tracing."""
+
+
+class EffectLog(Protocol):
+    """What values may ask of frontend/effects.py."""
+
+    def mutate(self, value: Value) -> None:
+        """`value` (a container, cell or iterator) is about to change its state."""
+
+    def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
+        """`object.__setattr__(obj, name, value)`; None deletes."""
+
+    def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
+        """The pending value of an attribute; None if it was never written, NOT_IMPLEMENTED if it was deleted."""
+
+    def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
+        """All pending writes on `obj` (None: deleted), in the order of the first write."""
+
+    def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
+        """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
+
+
+class Tracer(Protocol):
+    """The trace under way, as values see it (frontend/trace.py implements it)."""
+
+    @property
+    def effects(self) -> EffectLog: ...
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """The value of an object that exists already; guards what wrapping looked at. Memoised by identity."""
+
+    def make(self, obj: object) -> Value:
+        """The value of an object known while tracing and reached from nowhere (a constant, a torch function, a type)."""
+
+    def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
+             kwargs: Mapping[str, Value | object] | None = None) -> Value:
+        """Add a node that calls `target` (a str: the method of the first argument) and wrap what its fake run gave."""
+
+    def guard(self, guard: Guard) -> None:
+        """The trace relies on this fact about an object from outside."""
+
+    def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
+        """`fn(*args, **kwargs)`."""
+
+    def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Run a user function's bytecode symbolically in a child frame (`code_fn` is a FunctionValue)."""
+
+    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
+        """Raise in the user's program."""
+
+    def break_(self, reason: str, **context: object) -> NoReturn:
+        """The graph ends here: `reason` is an id of fxjit.reasons, `context` fills its explanation."""
+
+    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
+        """The value of a torch.SymInt/SymFloat/SymBool that `node` computes (a constant if it is statically known)."""
+
+    def new_source_state(self, key: object) -> dict[str, Any]:
+        """Per-trace scratch space of a value family (rng order, functorch levels...), keyed by the family."""
+
+
+class Rebuilder(Protocol):
+    """Emits the bytecode that makes runtime objects of values (resume/rebuild.py implements it)."""
+
+    @property
+    def asm(self) -> Asm: ...
+
+    def push(self, value: Value) -> None:
+        """Leave the runtime object of `value` on the stack: from a local, its source, a graph output, or built anew."""
+
+    def push_const(self, obj: object) -> None:
+        """Leave this very object on the stack."""
+
+    def call(self, fn: Callable[..., object], *args: Value | object) -> None:
+        """Leave the result of `fn(*args)` on the stack; an argument that is no Value is pushed as a constant."""
+
+    @property
+    def effects(self) -> EffectLog:
+        """The finished trace's effect log, for `fill` of new objects."""
+
+
+class Value:
+    """One object of the user's program, as far as it is known while tracing.
+
+    A subclass sets `source` when the object existed before the frame, `node` when it lives in the graph (tensors,
+    symbolic numbers), and overrides CPython's slots. Methods of builtin types are Python methods named
+    `meth_<name>(self, tracer, *args, **kwargs)`: `x.append(y)` on a list value calls `meth_append`.
+    """
+
+    source: Source | None = None
+    node: torch.fx.Node | None = None
+    #: Two-phase building: `rebuild` makes an empty shell, `fill` completes the shell on top of the stack. For
+    #: everything that can (indirectly) contain itself.
+    shell: ClassVar[bool] = False
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- what is known -------------------------------------------------------------------------------------------
+
+    def pytype(self) -> type:
+        """`type(obj)`, exactly."""
+        raise AssertionError(f"{type(self).__name__} does not say its type")
+
+    def is_constant(self) -> bool:
+        """Known entirely while tracing, and immutable."""
+        return False
+
+    def as_constant(self) -> Any:
+        raise NotConstant(self)
+
+    def realize(self) -> Value:
+        """The value itself; a Lazy gives what it stands for."""
+        return self
+
+    def graph_arg(self, t: Tracer) -> Any:
+        """The value as an argument of an FX node: an fx.Node, a constant, or lists/tuples/dicts/slices of these."""
+        if self.node is not None:
+            return self.node
+        if self.is_constant():
+            return self.as_constant()
+        t.break_("not-a-graph-argument", value=self.describe())
+
+    def describe(self) -> str:
+        """For messages: what a user would recognise."""
+        where = f" `{self.source.name}`" if self.source is not None else ""
+        return f"{self.pytype().__name__}{where}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.describe()}>"
+
+    # -- building it again ---------------------------------------------------------------------------------------
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        """Emit code that leaves a new object (or shell) on the stack. Never called for what has a source or node."""
+        raise AssertionError(f"{type(self).__name__} cannot be rebuilt")
+
+    def fill(self, cg: Rebuilder) -> None:
+        """Complete the shell on top of the stack, leaving it there (only if `shell`)."""
+
+    # -- attribute access ----------------------------------------------------------------------------------------
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        """Default: a method or class attribute of the exact Python type (see protocol.generic_getattr)."""
+        from_type = _GENERIC_GETATTR[0]
+        return from_type(t, self, name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if value is None:
+            t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
+        t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
+
+    # -- calls, iteration, text ----------------------------------------------------------------------------------
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if not callable_type(self.pytype()):
+            t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")
+        t.break_("call-unsupported", callable=self.describe())
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if not hasattr(self.pytype(), "__iter__") and not hasattr(self.pytype(), "__getitem__"):
+            t.raise_(TypeError, f"'{self.pytype().__name__}' object is not iterable")
+        t.break_("iter-unsupported", value=self.describe())
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        if not hasattr(self.pytype(), "__next__"):
+            t.raise_(TypeError, f"'{self.pytype().__name__}' object is not an iterator")
+        t.break_("next-unsupported", value=self.describe())
+
+    def tp_repr(self, t: Tracer) -> Value:
+        if self.is_constant():
+            return t.make(repr(self.as_constant()))
+        t.break_("repr-unsupported", value=self.describe())
+
+    def tp_str(self, t: Tracer) -> Value:
+        if self.is_constant():
+            return t.make(str(self.as_constant()))
+        return self.tp_repr(t)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        if self.is_constant():
+            try:
+                return t.make(hash(self.as_constant()))
+            except TypeError as error:
+                t.raise_(TypeError, *error.args)
+        if self.pytype().__hash__ is None:
+            t.raise_(TypeError, f"unhashable type: '{self.pytype().__name__}'")
+        t.break_("hash-unsupported", value=self.describe())
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        """`op` is one of < <= == != > >=."""
+        return NOT_IMPLEMENTED
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def nb_bool(self, t: Tracer) -> Value:
+        if self.is_constant():
+            return t.make(bool(self.as_constant()))
+        pytype = self.pytype()
+        if hasattr(pytype, "__len__"):
+            length = self.sq_length(t)
+            return t.make(length.as_constant() != 0) if length.is_constant() else length.nb_bool(t)
+        if not hasattr(pytype, "__bool__"):
+            return t.make(True)
+        t.break_("bool-unsupported", value=self.describe())
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        """`self op other`, or `other op self` when reflected. `op` is Python's spelling: + - * @ / // % ** << >> & | ^."""
+        return NOT_IMPLEMENTED
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        """`self op= other` (`op` without the =); NOT_IMPLEMENTED falls back to nb_binary."""
+        return NOT_IMPLEMENTED
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        """`op` is one of neg pos invert abs int float index complex round trunc floor ceil."""
+        return NOT_IMPLEMENTED
+
+    # -- containers ----------------------------------------------------------------------------------------------
+
+    def sq_length(self, t: Tracer) -> Value:
+        if self.is_constant() and hasattr(self.as_constant(), "__len__"):
+            return t.make(len(self.as_constant()))
+        if not hasattr(self.pytype(), "__len__"):
+            t.raise_(TypeError, f"object of type '{self.pytype().__name__}' has no len()")
+        t.break_("len-unsupported", value=self.describe())
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        """NOT_IMPLEMENTED falls back to iteration."""
+        return NOT_IMPLEMENTED
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        if not hasattr(self.pytype(), "__getitem__"):
+            t.raise_(TypeError, f"'{self.pytype().__name__}' object is not subscriptable")
+        t.break_("subscript-unsupported", value=self.describe())
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        """`self[key] = value`; None deletes."""
+        what = "item assignment" if value is not None else "item deletion"
+        if not hasattr(self.pytype(), "__setitem__" if value is not None else "__delitem__"):
+            t.raise_(TypeError, f"'{self.pytype().__name__}' object does not support {what}")
+        t.break_("subscript-unsupported", value=self.describe())
+
+
+def callable_type(cls: type) -> bool:
+    """Whether instances of `cls` can be called."""
+    return any("__call__" in vars(base) for base in cls.__mro__)
+
+
+# protocol.py puts its generic attribute lookup here, so that the base class needs no upward import.
+_GENERIC_GETATTR: list[Callable[[Tracer, Value, str], Value]] = []
+
+
+class Lazy(Value):
+    """An object not looked at yet: no guard, no wrapping until `realize`. Lives only inside storage (locals, cells,
+    containers, attributes); whoever reads the storage calls `realize()`."""
+
+    __slots__ = ("_tracer", "_obj", "_value")
+
+    def __init__(self, tracer: Tracer, obj: object, source: Source) -> None:
+        super().__init__(source)
+        self._tracer = tracer
+        self._obj = obj
+        self._value: Value | None = None
+
+    def realize(self) -> Value:
+        if self._value is None:
+            assert self.source is not None
+            self._value = self._tracer.wrap(self._obj, self.source)
+        return self._value
+
+    @property
+    def realized(self) -> Value | None:
+        """What it stands for, if somebody has looked already."""
+        return self._value
+
+    def peek(self) -> object:
+        """The object itself, for a decision that the caller guards by other means."""
+        return self._obj
+
+    def pytype(self) -> type:
+        return self.realize().pytype()
+
+
+class Null(Value):
+    """CPython's NULL on the value stack (not an object)."""
+
+    def pytype(self) -> type:
+        raise AssertionError("NULL has no type")
+
+    def describe(self) -> str:
+        return "NULL"
+
+
+NULL: Final = Null()
