@@ -185,6 +185,11 @@ class Value:
     def fill(self, cg: Rebuilder) -> None:
         """Complete the shell on top of the stack, leaving it there (only if `shell`)."""
 
+    def write_back(self, cg: Rebuilder) -> None:
+        """The object existed before and changed: with it on top of the stack, emit code that gives it its final state and
+        consumes it (effects.Restore). Every value that calls `effects.mutate(self)` has this."""
+        raise AssertionError(f"{type(self).__name__} cannot be written back")
+
     # -- attribute access ----------------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
