@@ -1,0 +1,322 @@
+"""The settings of fxjit, one row each.
+
+Everybody reads them as plain attributes (`config.recompile_limit`), users assign to them, and
+`config.patch(recompile_limit=1)` is a context manager and a decorator. Each is readable from the environment as
+`FXJIT_<NAME>` (`FXJIT_CPP_COMPILER` for `cpp.compiler`). An unknown name or a wrong type raises at once and says what
+is near. This is the only file that looks at the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from .errors import ConfigError, UnknownSetting, near
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table: what `describe()` and the documentation show."""
+
+    name: str
+    type: Any
+    default: Any
+    env: str
+    doc: str
+    in_cache_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    default: Any
+    doc: str
+    in_cache_key: bool
+    choices: tuple[Any, ...]
+
+
+def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
+    """States a setting. `in_cache_key`: does generated code depend on it, so that a cached kernel must not be shared?"""
+    return cast(T, _Row(default, doc, in_cache_key, choices))
+
+
+# What happens to a frame
+disable: bool = _row(False, "Run everything eagerly: compiled callables call the function they were made from.")
+suppress_errors: bool = _row(False, "A failure inside the compiler makes the frame run eagerly instead of raising.")
+verbose: bool = _row(False, "Show our own part of a traceback with an error too.")
+recompile_limit: int = _row(8, "Entries a code object may have before it runs eagerly.")
+accumulated_recompile_limit: int = _row(256, "The same over all callables that share a code object.")
+fail_on_recompile_limit_hit: bool = _row(False, "Raise RecompileLimitExceeded at the limit.")
+error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails and code would be compiled again.")
+compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor among its arguments or in its graph.")
+allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
+trace_unittest: bool = _row(False, "Trace unittest's own methods instead of passing them by.")
+resume_in_loops: bool = _row(False, "Resume after a graph break inside a loop instead of skipping the frame.")
+resume_in_try: bool = _row(False, "Resume after a graph break inside a try block instead of skipping the frame.")
+nested_graph_breaks: bool = _row(False, "Break inside an inlined call and resume there, instead of at the call.")
+max_trace_instructions: int = _row(2_000_000, "Instructions run symbolically before a frame is given up.")
+inline_depth: int = _row(200, "Calls inlined into each other before the graph breaks.")
+
+# Shapes and numbers
+dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")
+assume_static_by_default: bool = _row(True, "A size is a constant until it is seen to change.")
+automatic_dynamic_shapes: bool = _row(True, "A size that changed between two calls becomes a symbol.")
+specialize_int: bool = _row(False, "Python integers stay constants even when they change from call to call.")
+specialize_float: bool = _row(True, "Python floats are constants; when off they become symbols when they change.")
+capture_scalar_outputs: bool = _row(False, "Put `.item()` and its like in the graph, as symbols without a value.")
+capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output shape depends on data in the graph.")
+
+# What is traced
+trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
+capture_func_transforms: bool = _row(True, "Trace torch.func transforms (vmap, grad and their like).")
+guard_nn_modules: bool = _row(True, "Guard the attributes of modules that a trace read.")
+optimize_ddp: bool = _row(True, "Split graphs at the bucket boundaries of DistributedDataParallel.")
+fallback_random: bool = _row(False, "Draw the same random numbers as eager, at some cost.", in_cache_key=True)
+verify_guards: bool = _row(True, "Check that a frame's new guards hold on that very frame before they are kept.")
+
+# Finding mistakes
+repro_after: str | None = _row(None, "Bisect a failing graph after this stage.", choices=(None, "dynamo", "aot"))
+repro_level: int = _row(2, "1 writes the graph, 2 also reduces it, 3 reduces always, 4 checks accuracy.")
+verify_correctness: bool = _row(False, "Run each new graph beside eager and raise AccuracyError where they differ.")
+debug: bool = _row(False, "Write a folder for each compile: graphs, guards, bytecode, generated source, timing.")
+debug_dir: str = _row("", "Where those folders go; setting it turns them on. Empty with `debug`: ./fxjit_debug.")
+logs: str = _row("", "Logs to show, as set_logs takes them: 'graph_breaks,+guards'.")
+
+# The native backend
+cache_dir: str = _row("", "Where compiled kernels are kept; empty: a folder of this user's in the system's cache place.")
+disk_cache: bool = _row(True, "Look compiled kernels up on the disk.")
+cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")
+num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
+compile_threads: int = _row(0, "Kernels compiled at the same time; 0: as many as there are processors.")
+
+
+class Group:
+    """Settings of one target, read as `config.cpp.compiler`."""
+
+    def __init__(self, prefix: str) -> None:
+        object.__setattr__(self, "_prefix", prefix)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _assign(f"{self._prefix}.{name}", value)  # type: ignore[attr-defined]  # set in __init__ past __setattr__
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown(f"{self.__dict__.get('_prefix', 'config')}.{name}")
+
+
+class Cpp(Group):
+    compiler: str = _row("", "The C++ compiler; empty: $CXX, then g++, c++, clang++.", in_cache_key=True)
+    fast_math: bool = _row(False, "Allow reassociation and drop NaN and infinity rules.", in_cache_key=True)
+    simd: bool = _row(True, "Vectorise kernels, calling libmvec.", in_cache_key=True)
+    openmp: bool = _row(True, "Run kernels on several threads.", in_cache_key=True)
+    require: bool = _row(False, "Raise when there is no working C++ compiler, instead of calling ATen for every operator.")
+    extra_flags: str = _row("", "Flags added to the compiler's command.", in_cache_key=True)
+
+
+class Triton(Group):
+    cudagraphs: bool = _row(False, "Replay compiled graphs as CUDA graphs.", in_cache_key=True)
+    max_autotune: bool = _row(False, "Measure more candidates for matrix products and reductions.", in_cache_key=True)
+
+
+cpp: Cpp = Cpp("cpp")
+triton: Triton = Triton("triton")
+
+ALIASES: Mapping[str, str] = {
+    "cache_size_limit": "recompile_limit",
+    "accumulated_cache_size_limit": "accumulated_recompile_limit",
+    "fail_on_cache_limit_hit": "fail_on_recompile_limit_hit",
+}
+SETTINGS: dict[str, Setting] = {}
+_CHOICES: dict[str, tuple[Any, ...]] = {}
+_listeners: list[Callable[[str, Any], None]] = []
+_PUBLIC_FUNCTIONS = frozenset({"patch", "to_dict", "cache_key", "describe", "reset", "on_change"})
+
+
+class patch(contextlib.ContextDecorator):
+    """Sets settings for the length of a `with` block or of a decorated function: by keyword, by a dict, or one by name.
+
+    `patch(recompile_limit=1)`, `patch("cpp.fast_math", True)`, `patch({"cpp.fast_math": True})`.
+    """
+
+    def __init__(self, *args: Any, **changes: Any) -> None:
+        if len(args) == 2 and isinstance(args[0], str):
+            changes = {args[0]: args[1], **changes}
+        elif len(args) == 1 and isinstance(args[0], Mapping):
+            changes = {**args[0], **changes}
+        elif args:
+            raise ConfigError("config.patch takes keywords, a dict, or a name and a value.")
+        self.changes = {_canonical(name): _checked(_canonical(name), value) for name, value in changes.items()}
+        self._before: list[dict[str, Any]] = []
+
+    def __enter__(self) -> patch:
+        self._before.append({name: _get(name) for name in self.changes})
+        for name, value in self.changes.items():
+            _assign(name, value)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for name, value in self._before.pop().items():
+            _assign(name, value)
+
+
+def to_dict() -> dict[str, Any]:
+    """Every setting's value now, by name."""
+    return {name: _get(name) for name in SETTINGS}
+
+
+def cache_key() -> tuple[tuple[str, Any], ...]:
+    """The settings that generated code depends on: part of the key of every cached kernel."""
+    return tuple((name, _get(name)) for name, setting in SETTINGS.items() if setting.in_cache_key)
+
+
+def describe() -> Iterator[Setting]:
+    """The rows, in order: for documentation and `python -m fxjit doctor`."""
+    yield from SETTINGS.values()
+
+
+def reset(name: str | None = None) -> None:
+    """Gives one setting, or every one, the value it had when the process started."""
+    for each in [_canonical(name)] if name is not None else list(SETTINGS):
+        _assign(each, _from_environment(SETTINGS[each]))
+
+
+def on_change(listener: Callable[[str, Any], None]) -> None:
+    """Calls `listener(name, value)` after each assignment; for what is derived from a setting."""
+    _listeners.append(listener)
+
+
+def environment(name: str, default: str = "") -> str:
+    """An environment variable that is not a setting of ours (CXX, XDG_CACHE_HOME, ...)."""
+    return os.environ.get(name, default)
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """The environment to start a compiler or another process with."""
+    return {**os.environ, **changes}
+
+
+def _canonical(name: str) -> str:
+    name = ALIASES.get(name, name)
+    if name not in SETTINGS:
+        raise _unknown(name)
+    return name
+
+
+def _unknown(name: str) -> UnknownSetting:
+    known = [*SETTINGS, *ALIASES]
+    short = {each.rpartition(".")[2]: each for each in known}
+    where = f" It is called {short[name]!r}." if name in short else ""
+    return UnknownSetting(f"fxjit.config has no setting {name!r}.{where} {near(name, known) if not where else ''}".rstrip())
+
+
+def _holder(name: str) -> tuple[dict[str, Any], str]:
+    group, _, attribute = name.rpartition(".")
+    return (globals()[group].__dict__ if group else globals()), attribute
+
+
+def _get(name: str) -> Any:
+    holder, attribute = _holder(name)
+    return holder[attribute]
+
+
+def _assign(name: str, value: Any) -> None:
+    name = _canonical(name)
+    holder, attribute = _holder(name)
+    holder[attribute] = value = _checked(name, value)
+    for listener in _listeners:
+        listener(name, value)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value, or ConfigError: an int passes for a float, a bool never passes for a number."""
+    setting = SETTINGS[name]
+    accepted = typing.get_args(setting.type) or (setting.type,)
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+    if type(value) in accepted:
+        return value
+    if float in accepted and type(value) is int:
+        return float(value)
+    if str in accepted and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    wanted = " or ".join("None" if each is type(None) else each.__name__ for each in accepted)
+    raise ConfigError(f"fxjit.config.{name} must be {wanted}, not {type(value).__name__} ({value!r}). {setting.doc}")
+
+
+_TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
+
+
+def _from_environment(setting: Setting) -> Any:
+    text = os.environ.get(setting.env)
+    if text is None:
+        return setting.default
+    accepted = typing.get_args(setting.type) or (setting.type,)
+    if bool in accepted:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise ConfigError(f"{setting.env}={text!r}: expected 1 or 0.")
+    for number in (int, float):
+        if number in accepted:
+            try:
+                return number(text)
+            except ValueError:
+                raise ConfigError(f"{setting.env}={text!r}: expected a number.") from None
+    if type(None) in accepted and text.lower() in {"", "none"}:
+        return None
+    return text
+
+
+def _collect() -> None:
+    """Reads the rows above into SETTINGS and puts each setting's first value in its place."""
+    module = sys.modules[__name__]
+    places: list[tuple[str, dict[str, Any], Mapping[str, Any], Any]] = [("", globals(), globals(), module)]
+    places += [(f"{name}.", globals()[name].__dict__, type(globals()[name]).__dict__, type(globals()[name])) for name in ("cpp", "triton")]
+    for prefix, holder, rows, owner in places:
+        for attribute, kind in typing.get_type_hints(owner, {**globals()}).items():
+            row = rows.get(attribute)
+            if not isinstance(row, _Row):
+                continue
+            name = prefix + attribute
+            env = "FXJIT_" + name.replace(".", "_").upper()
+            setting = SETTINGS[name] = Setting(name, kind, row.default, env, row.doc, row.in_cache_key)
+            if row.choices:
+                _CHOICES[name] = row.choices
+            holder[attribute] = _checked(name, _from_environment(setting))
+    known = {setting.env for setting in SETTINGS.values()}
+    for variable in os.environ:
+        if variable.startswith("FXJIT_") and variable not in known:
+            warnings.warn(f"fxjit has no setting {variable}. {near(variable, known)}", stacklevel=2)
+
+
+class _ConfigModule(types.ModuleType):
+    """What makes `fxjit.config.name = value` checked; reading stays a plain module attribute."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SETTINGS or name in ALIASES:
+            _assign(name, value)
+        elif name.startswith("__") or isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
+        else:
+            raise _unknown(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ALIASES:
+            return _get(ALIASES[name])
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _unknown(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({name.partition(".")[0] for name in SETTINGS} | set(ALIASES) | _PUBLIC_FUNCTIONS)
+
+
+_collect()
+sys.modules[__name__].__class__ = _ConfigModule

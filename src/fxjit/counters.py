@@ -1,0 +1,78 @@
+"""Numbers about what happened, and the seconds each phase took.
+
+`counters` behaves like nested `collections.Counter`s: `counters["graph_break"]["Data-dependent branching"]`. The groups
+are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` and `skip` (by reason),
+`recompiles` (by function), `cache` (hit, miss), `guards` (python) and what a backend adds. The pipeline wraps its stages
+in `timed(...)`; `compile_times()` reports them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, overload
+
+
+class Counters(defaultdict[str, "Counter[str]"]):
+    """Group name -> Counter; a group that is asked for exists."""
+
+    def __init__(self) -> None:
+        super().__init__(Counter)
+
+    def __repr__(self) -> str:
+        groups = ", ".join(f"{name!r}: {dict(group)!r}" for name, group in self.items() if group)
+        return f"Counters({{{groups}}})"
+
+
+counters = Counters()
+
+_seconds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+
+@contextmanager
+def timed(phase: str, function: str = "") -> Iterator[None]:
+    """Adds the seconds the block takes to `phase` of `function`."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        add_time(phase, function, time.perf_counter() - start)
+
+
+def add_time(phase: str, function: str, seconds: float) -> None:
+    _seconds[phase][function].append(seconds)
+
+
+def time_by_phase() -> dict[str, float]:
+    return {phase: sum(sum(each) for each in functions.values()) for phase, functions in _seconds.items()}
+
+
+@overload
+def compile_times(repr: Literal["str"] = "str", aggregate: bool = False) -> str: ...
+@overload
+def compile_times(repr: Literal["csv"], aggregate: bool = False) -> tuple[list[str], list[str]]: ...
+def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:
+    """Seconds by phase and function. `csv` gives headers and values; `aggregate` gives one sum a phase."""
+    if repr not in ("str", "csv"):
+        raise ValueError(f"compile_times: repr must be 'str' or 'csv', not {repr!r}.")
+    rows: list[tuple[str, list[float]]] = []
+    for phase, functions in _seconds.items():
+        if aggregate:
+            rows.append((phase, [sum(sum(each) for each in functions.values())]))
+        else:
+            rows += [(f"{phase} {function}".rstrip(), each) for function, each in functions.items()]
+    if repr == "csv":
+        return [name for name, _ in rows], [", ".join(f"{second:.4f}" for second in each) for _, each in rows]
+    if not rows:
+        return "fxjit has compiled nothing yet."
+    width = max(len("phase"), *(len(name) for name, _ in rows))
+    lines = [f"{'phase':<{width}}  seconds"]
+    lines += [f"{name:<{width}}  {', '.join(f'{second:.4f}' for second in each)}" for name, each in rows]
+    return "\n".join(lines)
+
+
+def reset() -> None:
+    counters.clear()
+    _seconds.clear()

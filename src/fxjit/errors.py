@@ -1,0 +1,157 @@
+"""Every exception of fxjit: the public tree (`fxjit.errors`), and the signals the front end raises to itself.
+
+Whoever reports a failure to the user raises one of the first group; all are `FxjitError`, which is a
+`RuntimeError` as torch.compile's errors are. The second group never leaves a compile: the pipeline catches it and
+turns it into a graph break, a skipped frame or a new attempt.
+"""
+
+from __future__ import annotations
+
+import difflib
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+UserStack = Sequence[traceback.FrameSummary]
+
+
+class FxjitError(RuntimeError):
+    """The root of what fxjit raises on purpose."""
+
+
+class InvalidArgument(FxjitError, TypeError):
+    """A public function was given something it cannot work with."""
+
+
+class ConfigError(FxjitError, ValueError):
+    """A setting, backend, mode, option or log name that does not exist, or a value that does not fit it."""
+
+
+class UnknownSetting(ConfigError, AttributeError):
+    """A name that `fxjit.config` does not have; an AttributeError too, so that `hasattr` works."""
+
+
+class InvalidBackend(ConfigError, LookupError):
+    """No backend is known by this name, or the one that is cannot be used here."""
+
+
+class ExplainedError(FxjitError):
+    """An error about a place in user code that carries its reason in parts as well as in words."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason_id: str = "",
+        reason: str = "",
+        explanation: str = "",
+        hints: Iterable[str] = (),
+        context: Mapping[str, Any] | None = None,
+        user_stack: UserStack = (),
+    ) -> None:
+        super().__init__(message)
+        self.reason_id = reason_id
+        self.reason = reason
+        self.explanation = explanation
+        self.hints = tuple(hints)
+        self.context = dict(context or {})
+        self.user_stack = list(user_stack)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+class Unsupported(ExplainedError):
+    """A graph break where `fullgraph=True` or `error_on_graph_break` forbids one."""
+
+
+class SkipFrame(ExplainedError):
+    """A frame would have to be given up where that is forbidden."""
+
+
+class RecompileError(FxjitError):
+    """A second compile of the same code where `error_on_recompile` or a stance forbids it."""
+
+
+class RecompileLimitExceeded(FxjitError):
+    """Code has reached `recompile_limit` where `fail_on_recompile_limit_hit` or `fullgraph=True` makes that an error."""
+
+
+class BackendCompilerFailed(FxjitError):
+    """A backend raised while it compiled a graph; the backend's own exception is the cause."""
+
+    def __init__(self, backend: str, inner: BaseException) -> None:
+        super().__init__(
+            f"backend={backend!r} raised:\n{type(inner).__name__}: {inner}\n\n"
+            "Set fxjit.config.suppress_errors = True to run such frames eagerly instead."
+        )
+        self.backend_name = backend
+        self.inner_exception = inner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.backend_name, self.inner_exception)
+
+
+class CppCompileError(FxjitError):
+    """The C++ compiler refused generated code, or there is none; the message has its command and its output."""
+
+
+class TritonCompileError(FxjitError):
+    """Triton refused a generated kernel."""
+
+
+class AccuracyError(FxjitError):
+    """`verify_correctness` found a compiled graph whose results are not eager's."""
+
+
+class InternalError(FxjitError):
+    """A mistake of fxjit itself; `suppress_errors` turns it into a frame that runs eagerly."""
+
+
+class BreakGraph(Exception):
+    """Signal: the trace cannot go on past this instruction. `reason` is an id of `reasons.py`."""
+
+    def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.context: dict[str, Any] = dict(context or {})
+        self.user_stack: UserStack | None = user_stack
+
+    def __str__(self) -> str:
+        details = ", ".join(f"{name}={value!r}" for name, value in self.context.items())
+        return f"{self.reason}({details})"
+
+
+class SkipFrameSignal(Exception):
+    """Signal: this frame runs as it stands; what it calls is still looked at."""
+
+    def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.context: dict[str, Any] = dict(context or {})
+        self.user_stack: UserStack | None = user_stack
+
+
+class RestartTrace(Exception):
+    """Signal: something learned now has to be known from the first instruction; the trace starts again."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A sentence that names what the user may have meant, or lists what there is when nothing is near."""
+    names = sorted(known)
+    matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if matches:
+        return "Did you mean " + " or ".join(repr(match) for match in matches) + "?"
+    if len(names) <= 40:
+        return "There are: " + ", ".join(names) + "."
+    return ""
+
+
+def _restore(cls: type[ExplainedError], message: str, state: dict[str, Any]) -> ExplainedError:
+    error = cls(message)
+    error.__dict__.update(state)
+    return error
