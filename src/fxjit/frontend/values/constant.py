@@ -1,0 +1,162 @@
+"""Constants: immutable objects known entirely while tracing (numbers, text, dtypes, devices, enum members).
+
+`Tracer.make` builds them; wrapping one that came from outside adds a ConstIs guard. Their methods and operators
+fold. Numbers that vary (dynamic shapes) are symscalar.py's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import fractions
+import inspect
+import pathlib
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.guards.kinds import ConstIs, IdIs
+from fxjit.guards.source import Source
+
+#: Compared by type and value.
+PLAIN: Final[tuple[type, ...]] = (
+    type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)
+#: Immutable and hashable, with pure methods; compared by identity as guards.
+OPAQUE: Final[tuple[type, ...]] = (
+    torch.finfo, torch.iinfo, datetime.timedelta, decimal.Decimal, fractions.Fraction, inspect.Signature,
+    inspect.Parameter, re.Pattern, types.GenericAlias, types.UnionType, types.CodeType, typing.TypeVar,
+    pathlib.PurePosixPath, pathlib.PosixPath, type(typing.Union[int, str]), type(typing.List[int]),  # noqa: UP006, UP007
+    torch.Generator, type(inspect.Parameter.empty),
+)
+
+
+def is_plain_constant(obj: object) -> bool:
+    """Whether `obj` is a constant by value: a plain one, an enum member, or a tuple/frozenset of such."""
+    cls = type(obj)
+    if cls in _PLAIN_SET or isinstance(obj, enum.Enum):
+        return True
+    if cls is tuple or cls is frozenset:
+        return all(is_plain_constant(item) for item in obj)  # type: ignore[attr-defined]
+    return False
+
+
+_PLAIN_SET: Final = frozenset(PLAIN)
+
+
+class ConstantValue(Value):
+    """An immutable object, `obj`, known while tracing."""
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def pytype(self) -> type:
+        return type(self.obj)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.obj
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.obj
+
+    def describe(self) -> str:
+        text = repr(self.obj)
+        return text if len(text) < 80 else text[:77] + "..."
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.obj)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(type(self.obj))
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+        if isinstance(found, types.MethodType) and isinstance(self.obj, enum.Enum):
+            return t.call(t.make(types.MethodType), [t.make(found.__func__), self], None)
+        if callable(found) and not isinstance(found, type) and not is_plain_constant(found):
+            return protocol.make_builtin_method(t, self, name)
+        return t.make(found)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if isinstance(self.obj, enum.Enum):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        super().tp_setattro(t, name, value)
+
+    def call_method_constant(self, t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`self.obj.name(*args)` where all is known: pure, because only immutable types come here."""
+        return protocol.fold(t, lambda: getattr(self.obj, name)(
+            *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        return NOT_IMPLEMENTED
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if op == "%" and not reflected and isinstance(self.obj, str):
+            return self._percent_format(t, other)
+        if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() is int:
+            t.break_("format-symbolic", value=other.describe())
+        return NOT_IMPLEMENTED
+
+    def _percent_format(self, t: Tracer, other: Value) -> Value:
+        """`"%s %d" % args` where the arguments are constants inside containers."""
+        items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
+        if not all(item.is_constant() for item in items):
+            t.break_("format-symbolic", value=other.describe())
+        known = tuple(item.as_constant() for item in items)
+        return protocol.fold(t, lambda: self.obj % known)  # type: ignore[operator]
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if isinstance(self.obj, (str, bytes, tuple, frozenset)):
+            return protocol.iter_(t, t.make(tuple(self.obj)))
+        return super().tp_iter(t)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        if isinstance(self.obj, (str, bytes)) and key.is_constant():
+            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
+        if isinstance(self.obj, (str, bytes)):
+            parts = [getattr(key, part, None) for part in ("start", "stop", "step")]
+            if all(part is not None and part.is_constant() for part in parts):
+                where = slice(*[part.as_constant() for part in parts])  # type: ignore[union-attr]
+                return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]
+        return super().mp_subscript(t, key)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if all(arg.is_constant() for arg in (*args, *kwargs.values())) and isinstance(self.obj, types.GenericAlias):
+            return t.call(t.make(self.obj.__origin__), args, kwargs)
+        return super().tp_call(t, args, kwargs)
+
+
+def wrap_constant(t: Tracer, obj: object, source: Source) -> Value:
+    """A constant that the frame found outside: guarded by value."""
+    t.guard(ConstIs(source, obj))
+    return ConstantValue(obj, source)
+
+
+wraps(*PLAIN)(wrap_constant)
+
+
+@wraps_if(lambda obj: isinstance(obj, enum.Enum), order=10)
+def _wrap_enum(t: Tracer, obj: object, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ConstantValue(obj, source)
+
+
+@wraps_if(lambda obj: isinstance(obj, OPAQUE), order=20)
+def _wrap_opaque(t: Tracer, obj: object, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ConstantValue(obj, source)

@@ -1,0 +1,386 @@
+"""CPython's abstract object layer over symbolic values: who asks whom, in which order, and what is raised.
+
+The interpreter, the builtins and the polyfills call these functions; values only implement slots. The order of
+attempts follows Objects/abstract.c, Objects/object.c and Objects/typeobject.c of CPython.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.values.base import (
+    _GENERIC_GETATTR,
+    NOT_IMPLEMENTED,
+    Raised,
+    Tracer,
+    Value,
+)
+
+BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "<<": operator.lshift, ">>": operator.rshift,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+}
+INPLACE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv, "//": operator.ifloordiv,
+    "%": operator.imod, "**": operator.ipow, "@": operator.imatmul, "<<": operator.ilshift, ">>": operator.irshift,
+    "&": operator.iand, "|": operator.ior, "^": operator.ixor,
+}
+COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}
+UNARY: Final[dict[str, Callable[[Any], Any]]] = {
+    "neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": abs, "int": int, "float": float,
+    "index": operator.index, "complex": complex, "round": round,
+}
+SWAPPED: Final = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
+#: Special method names of the binary operators: (left, right, in place).
+BINARY_METHODS: Final = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}
+COMPARE_METHODS: Final = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
+
+# A constant bigger than this is not folded: the result would live in the code (2 ** 10**9, "a" * 10**9).
+_MAX_FOLDED_BITS: Final = 1 << 16
+
+
+def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
+    """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program."""
+    try:
+        result = fn(*constants)
+    except Exception as error:  # noqa: BLE001 - it is the user's exception, whatever it is
+        t.raise_(type(error), *error.args)
+    return t.make(result)
+
+
+def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a op b`."""
+    if a.is_constant() and b.is_constant():
+        return _fold_binary(t, op, BINARY[op], a.as_constant(), b.as_constant())
+    result = _binary_slots(t, op, a, b)
+    if result is NOT_IMPLEMENTED:
+        spelled = "** or pow()" if op == "**" else op
+        t.raise_(TypeError, f"unsupported operand type(s) for {spelled}: "
+                            f"'{a.pytype().__name__}' and '{b.pytype().__name__}'")
+    assert isinstance(result, Value)
+    return result
+
+
+def _fold_binary(t: Tracer, op: str, fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Value:
+    if op in ("**", "<<", "*") and _would_be_huge(op, a, b):
+        t.break_("constant-too-large", operation=f"{type(a).__name__} {op} {type(b).__name__}")
+    return fold(t, fn, a, b)
+
+
+def _would_be_huge(op: str, a: Any, b: Any) -> bool:
+    if type(a) is int and type(b) is int:
+        if op == "**":
+            return b > 0 and a.bit_length() * b > _MAX_FOLDED_BITS
+        if op == "<<":
+            return b > _MAX_FOLDED_BITS
+        return False
+    if op == "*":
+        text, count = (a, b) if isinstance(b, int) else (b, a)
+        return isinstance(text, (str, bytes, tuple)) and isinstance(count, int) and len(text) * count > _MAX_FOLDED_BITS
+    return False
+
+
+def _binary_slots(t: Tracer, op: str, a: Value, b: Value) -> Value | Any:
+    left, right = a.pytype(), b.pytype()
+    right_first = left is not right and issubclass(right, left)
+    if right_first:
+        result = b.nb_binary(t, op, a, True)
+        if result is not NOT_IMPLEMENTED:
+            return result
+    result = a.nb_binary(t, op, b, False)
+    if result is NOT_IMPLEMENTED and not right_first:
+        result = b.nb_binary(t, op, a, True)
+    return result
+
+
+def inplace(t: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a op= b`; gives the value to store."""
+    if not a.is_constant():
+        result = a.nb_inplace(t, op, b)
+        if result is not NOT_IMPLEMENTED:
+            assert isinstance(result, Value)
+            return result
+    else:
+        return binary(t, op, a, b)
+    result = _binary_slots(t, op, a, b)
+    if result is NOT_IMPLEMENTED:
+        t.raise_(TypeError, f"unsupported operand type(s) for {op}=: "
+                            f"'{a.pytype().__name__}' and '{b.pytype().__name__}'")
+    return result
+
+
+def unary(t: Tracer, op: str, a: Value) -> Value:
+    """`-a`, `+a`, `~a`, `abs(a)`, `int(a)`, ...: `op` as in Value.nb_unary."""
+    if a.is_constant():
+        return fold(t, UNARY[op], a.as_constant())
+    result = a.nb_unary(t, op)
+    if result is NOT_IMPLEMENTED:
+        symbol = {"neg": "-", "pos": "+", "invert": "~"}.get(op)
+        name = a.pytype().__name__
+        if symbol is not None:
+            t.raise_(TypeError, f"bad operand type for unary {symbol}: '{name}'")
+        if op == "abs":
+            t.raise_(TypeError, f"bad operand type for abs(): '{name}'")
+        if op == "index":
+            t.raise_(TypeError, f"'{name}' object cannot be interpreted as an integer")
+        t.raise_(TypeError, f"type {name} doesn't define __{op}__ method")
+    assert isinstance(result, Value)
+    return result
+
+
+def not_(t: Tracer, a: Value) -> Value:
+    """`not a`: symbolic where the truth is, a constant elsewhere."""
+    answer = a.nb_bool(t)
+    if answer.is_constant():
+        return t.make(not answer.as_constant())
+    return t.make(not truth(t, answer))
+
+
+def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
+    """`a op b` for the six rich comparisons."""
+    if a.is_constant() and b.is_constant():
+        return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
+    left, right = a.pytype(), b.pytype()
+    right_first = left is not right and issubclass(right, left)
+    if right_first:
+        result = b.tp_richcompare(t, SWAPPED[op], a)
+        if result is not NOT_IMPLEMENTED:
+            return result  # type: ignore[return-value]
+    result = a.tp_richcompare(t, op, b)
+    if result is NOT_IMPLEMENTED and not right_first:
+        result = b.tp_richcompare(t, SWAPPED[op], a)
+    if result is NOT_IMPLEMENTED:
+        if op == "==":
+            return t.make(is_(t, a, b))
+        if op == "!=":
+            return t.make(not is_(t, a, b))
+        t.raise_(TypeError, f"'{op}' not supported between instances of '{left.__name__}' and '{right.__name__}'")
+    assert isinstance(result, Value)
+    return result
+
+
+def is_(t: Tracer, a: Value, b: Value) -> bool:
+    """`a is b`."""
+    a, b = a.realize(), b.realize()
+    if a is b:
+        return True
+    if a.is_constant() and b.is_constant():
+        left, right = a.as_constant(), b.as_constant()
+        if left is right:
+            return True
+        # Equal ints and strings made apart may or may not be one object in eager; CPython's small ones are.
+        return type(left) is type(right) and isinstance(left, (int, str, bytes)) and left == right and _is_interned(left)
+    return False
+
+
+def _is_interned(obj: object) -> bool:
+    return isinstance(obj, int) and -5 <= obj <= 256 or isinstance(obj, (str, bytes)) and len(obj) <= 1
+
+
+def equal(t: Tracer, a: Value, b: Value) -> bool:
+    """`a is b or a == b`, as containers compare their items (PyObject_RichCompareBool)."""
+    return is_(t, a, b) or truth(t, compare(t, "==", a, b))
+
+
+def truth(t: Tracer, v: Value) -> bool:
+    """`bool(v)`; breaks where that is known only at run time."""
+    for _ in range(3):
+        if v.is_constant():
+            break
+        v = v.nb_bool(t)
+    if not v.is_constant():
+        t.break_("data-dependent-branch", value=v.describe())
+    return bool(v.as_constant())
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+
+def getattr_(t: Tracer, v: Value, name: str) -> Value:
+    return v.realize().tp_getattro(t, name).realize()
+
+
+def getattr_or_none(t: Tracer, v: Value, name: str) -> Value | None:
+    """None where `getattr` raises AttributeError."""
+    try:
+        return getattr_(t, v, name)
+    except Raised as raised:
+        if issubclass(raised.value.pytype(), AttributeError):
+            return None
+        raise
+
+
+def hasattr_(t: Tracer, v: Value, name: str) -> bool:
+    return getattr_or_none(t, v, name) is not None
+
+
+def setattr_(t: Tracer, v: Value, name: str, value: Value) -> None:
+    v.realize().tp_setattro(t, name, value)
+
+
+def delattr_(t: Tracer, v: Value, name: str) -> None:
+    v.realize().tp_setattro(t, name, None)
+
+
+def type_lookup(cls: type, name: str) -> Any:
+    """`_PyType_Lookup`: the raw attribute on the MRO, or NOT_IMPLEMENTED where there is none."""
+    for base in cls.__mro__:
+        namespace = base.__dict__
+        if name in namespace:
+            return namespace[name]
+    return NOT_IMPLEMENTED
+
+
+def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
+    """Attributes that a value of a builtin type has through its type: methods and data descriptors of constants."""
+    cls = v.pytype()
+    if name == "__class__":
+        return t.make(cls)
+    method = getattr(v, "meth_" + name, None)
+    if method is not None:
+        return make_builtin_method(t, v, name)
+    found = type_lookup(cls, name)
+    if found is NOT_IMPLEMENTED:
+        t.raise_(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+    if v.is_constant() and not callable(found):
+        return fold(t, getattr, v.as_constant(), name)
+    if callable(found):
+        return make_builtin_method(t, v, name)
+    if name == "__doc__":
+        return t.make(found)
+    t.break_("attribute-unsupported", value=v.describe(), name=name)
+
+
+_GENERIC_GETATTR.append(generic_getattr)
+
+_METHOD_FACTORY: list[Callable[[Value, str], Value]] = []
+
+
+def register_method_factory(factory: Callable[[Value, str], Value]) -> None:
+    """functions.py gives its BuiltinMethodValue constructor here: protocol.py may not import it."""
+    _METHOD_FACTORY.append(factory)
+
+
+def make_builtin_method(t: Tracer, v: Value, name: str) -> Value:
+    """`v.name`, a bound method of a builtin type."""
+    return _METHOD_FACTORY[0](v, name)
+
+
+def lookup_special(t: Tracer, v: Value, name: str) -> Value | None:
+    """`type(v).name` bound to `v`, as the interpreter looks special methods up (not on the instance)."""
+    v = v.realize()
+    if type_lookup(v.pytype(), name) is NOT_IMPLEMENTED and not hasattr(v, "meth_" + name):
+        return None
+    bind = getattr(v, "bind_special", None)
+    if bind is not None:
+        bound = bind(t, name)
+        assert bound is None or isinstance(bound, Value)
+        return bound
+    return v.tp_getattro(t, name)
+
+
+# -- calls and iteration -------------------------------------------------------------------------------------------
+
+
+def call(t: Tracer, fn: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None) -> Value:
+    return t.call(fn, args, kwargs)
+
+
+def call_method(t: Tracer, v: Value, name: str, *args: Value) -> Value:
+    return t.call(getattr_(t, v, name), args, None)
+
+
+def iter_(t: Tracer, v: Value) -> Value:
+    return v.realize().tp_iter(t).realize()
+
+
+def next_(t: Tracer, it: Value) -> Value | None:
+    """The next item, or None when exhausted (a StopIteration raised by a user's `__next__` counts)."""
+    try:
+        item = it.tp_iternext(t)
+    except Raised as raised:
+        if issubclass(raised.value.pytype(), StopIteration):
+            return None
+        raise
+    return None if item is None else item.realize()
+
+
+def unpack(t: Tracer, v: Value) -> list[Value]:
+    """All items of an iterable."""
+    it = iter_(t, v)
+    items: list[Value] = []
+    while (item := next_(t, it)) is not None:
+        items.append(item)
+    return items
+
+
+# -- containers ----------------------------------------------------------------------------------------------------
+
+
+def getitem(t: Tracer, v: Value, key: Value) -> Value:
+    v = v.realize()
+    if v.is_constant() and key.is_constant() and isinstance(v.as_constant(), (str, bytes)):
+        return fold(t, operator.getitem, v.as_constant(), key.as_constant())
+    return v.mp_subscript(t, key).realize()
+
+
+def setitem(t: Tracer, v: Value, key: Value, value: Value) -> None:
+    v.realize().mp_ass_subscript(t, key, value)
+
+
+def delitem(t: Tracer, v: Value, key: Value) -> None:
+    v.realize().mp_ass_subscript(t, key, None)
+
+
+def length(t: Tracer, v: Value) -> Value:
+    return v.realize().sq_length(t)
+
+
+def contains(t: Tracer, container: Value, item: Value) -> bool:
+    """`item in container`."""
+    container = container.realize()
+    if container.is_constant() and item.is_constant():
+        return bool(fold(t, operator.contains, container.as_constant(), item.as_constant()).as_constant())
+    answer = container.sq_contains(t, item)
+    if answer is not NOT_IMPLEMENTED:
+        assert isinstance(answer, Value)
+        return truth(t, answer)
+    it = iter_(t, container)
+    while (candidate := next_(t, it)) is not None:
+        if equal(t, candidate, item):
+            return True
+    return False
+
+
+def hash_(t: Tracer, v: Value) -> Value:
+    return v.realize().tp_hash(t)
+
+
+def repr_(t: Tracer, v: Value) -> Value:
+    return v.realize().tp_repr(t)
+
+
+def str_(t: Tracer, v: Value) -> Value:
+    return v.realize().tp_str(t)
+
+
+def format_(t: Tracer, v: Value, spec: str) -> Value:
+    """`format(v, spec)`."""
+    v = v.realize()
+    if v.is_constant():
+        return fold(t, format, v.as_constant(), spec)
+    method = lookup_special(t, v, "__format__")
+    inherited = type_lookup(v.pytype(), "__format__") is object.__dict__["__format__"]
+    if method is not None and not inherited:
+        return t.call(method, [t.make(spec)], None)
+    if spec:
+        t.raise_(TypeError, f"unsupported format string passed to {v.pytype().__name__}.__format__")
+    return str_(t, v)

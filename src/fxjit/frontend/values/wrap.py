@@ -1,0 +1,92 @@
+"""From an object and its source to a symbolic value: the registry that values sign up in.
+
+Looked up by exact type, then along the MRO among registrations that admit subclasses, then by predicate; what
+nothing claims goes to the fallback (objects.py). This module imports no value class: they register here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from fxjit.frontend.values.base import Tracer, Value
+    from fxjit.guards.source import Source
+
+Wrapper = Callable[[Any, Any, Any], Any]
+W = TypeVar("W", bound=Wrapper)
+Maker = Callable[[Any, Any], Any]
+M = TypeVar("M", bound=Maker)
+
+_exact: Final[dict[type, Wrapper]] = {}
+_by_mro: Final[dict[type, Wrapper]] = {}
+_predicates: Final[list[tuple[int, Callable[[object], bool], Wrapper]]] = []
+_fallback: Final[list[Wrapper]] = []
+_makers: Final[dict[type, Maker]] = {}
+_resolved: Final[dict[type, Wrapper | None]] = {}
+
+
+def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
+    """Register a wrapper `fn(tracer, obj, source) -> Value` for these exact types (and their subclasses, if asked)."""
+    def register(fn: W) -> W:
+        for cls in types:
+            table = _by_mro if subclasses else _exact
+            assert cls not in table, f"two wrappers claim {cls.__name__}"
+            table[cls] = fn
+        _resolved.clear()
+        return fn
+    return register
+
+
+def wraps_if(predicate: Callable[[object], bool], order: int = 50) -> Callable[[W], W]:
+    """Register a wrapper for objects that satisfy `predicate`; lower orders are asked first."""
+    def register(fn: W) -> W:
+        _predicates.append((order, predicate, fn))
+        _predicates.sort(key=lambda row: row[0])
+        return fn
+    return register
+
+
+def wraps_everything_else(fn: W) -> W:
+    """Register the fallback; there is one."""
+    assert not _fallback, "the fallback wrapper is registered twice"
+    _fallback.append(fn)
+    return fn
+
+
+def makes(*types: type) -> Callable[[M], M]:
+    """Register a maker `fn(tracer, obj) -> Value` for objects of these exact types that come from nowhere: a container
+    of things known while tracing, say. A maker adds no guard and sets no source."""
+    def register(fn: M) -> M:
+        for cls in types:
+            assert cls not in _makers, f"two makers claim {cls.__name__}"
+            _makers[cls] = fn
+        return fn
+    return register
+
+
+def maker_of(cls: type) -> Maker | None:
+    """The maker registered for exactly this type."""
+    return _makers.get(cls)
+
+
+def _by_type(cls: type) -> Wrapper | None:
+    if cls in _resolved:
+        return _resolved[cls]
+    found = _exact.get(cls)
+    if found is None:
+        found = next((_by_mro[base] for base in cls.__mro__ if base in _by_mro), None)
+    _resolved[cls] = found
+    return found
+
+
+def wrap_object(t: Tracer, obj: object, source: Source) -> Value:
+    """The value of `obj`. Memoising by identity is the tracer's part."""
+    wrapper = _exact.get(type(obj))
+    if wrapper is not None:
+        return wrapper(t, obj, source)  # type: ignore[no-any-return]
+    for _, predicate, candidate in _predicates:
+        if predicate(obj):
+            return candidate(t, obj, source)  # type: ignore[no-any-return]
+    wrapper = _by_type(type(obj)) or _fallback[0]
+    return wrapper(t, obj, source)  # type: ignore[no-any-return]
