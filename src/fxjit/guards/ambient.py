@@ -1,0 +1,135 @@
+"""State of the process that decides what torch does with the same tensors: grad mode, autocast, default dtype...
+
+The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`); `read` gives the
+present value of one; `ops` says how _tree.c asks for it, straight from torch's C functions in the common case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.overrides
+import torch.utils._device
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+#: One check of _tree.c (kinds.Op).
+Op = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AmbientState:
+    """What `read` gave for each name, at one moment."""
+
+    grad_mode: Hashable
+    inference_mode: Hashable
+    autocast: Hashable
+    default_dtype: Hashable
+    default_device: Hashable
+    deterministic: Hashable
+    torch_function: Hashable
+    torch_function_modes: Hashable
+    dispatch_modes: Hashable
+    functorch_level: Hashable
+
+    @staticmethod
+    def capture() -> AmbientState:
+        return AmbientState(*(reader() for reader in _READERS.values()))
+
+    def items(self) -> Iterator[tuple[str, Hashable]]:
+        """(name, value) of each, as AmbientIs takes them."""
+        for field in fields(self):
+            yield field.name, getattr(self, field.name)
+
+
+def read(name: str) -> Hashable:
+    """The present value of one item of AmbientState."""
+    return _READERS[name]()
+
+
+def ops(name: str, value: Hashable) -> tuple[Op, ...]:
+    """The checks that `read(name)` is still `value`."""
+    if name in ("grad_mode", "inference_mode"):
+        return ((name, value),)
+    if name == "default_device":
+        return (("dict_item", torch.utils._device.__dict__, "CURRENT_DEVICE", value),)
+    if name == "default_dtype":
+        return (("probe", torch.get_default_dtype, value),)
+    common = _COMMON.get(name)
+    if common is not None and value == common[0]:
+        return tuple(("probe", function, result) for function, result in common[1])
+    reader = _READERS[name]
+    return (("python", lambda: reader() == value),)
+
+
+# -- readers -------------------------------------------------------------------------------------------------------
+
+
+def _autocast() -> Hashable:
+    """None where it is off for all devices, else what is on, with its dtype, and the weight cache."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    devices = [device for device in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(device)]
+    return (*((device, torch.get_autocast_dtype(device)) for device in devices), torch.is_autocast_cache_enabled())
+
+
+def _default_device() -> torch.device | None:
+    return torch.utils._device.CURRENT_DEVICE
+
+
+def _deterministic() -> Hashable:
+    if not torch._C._get_deterministic_algorithms():
+        return False
+    return "warn only" if torch._C._get_deterministic_algorithms_warn_only() else True
+
+
+def _torch_function() -> Hashable:
+    """How much of `__torch_function__` is in force."""
+    if torch._C._is_torch_function_enabled():
+        return "on"
+    return "off" if torch._C._is_torch_function_all_disabled() else "modes only"
+
+
+def _torch_function_modes() -> Hashable:
+    """The active modes, innermost last. A default device is a mode made anew by each `with`: its device says it all."""
+    if not torch._C._len_torch_function_stack():
+        return ()
+    return tuple(_mode_key(mode) for mode in torch.overrides._get_current_function_mode_stack())
+
+
+def _dispatch_modes() -> Hashable:
+    if not torch._C._len_torch_dispatch_stack():
+        return ()
+    return tuple(_mode_key(mode) for mode in _get_current_dispatch_mode_stack())
+
+
+def _mode_key(mode: Any) -> Hashable:
+    if type(mode) is torch.utils._device.DeviceContext:
+        return ("device", mode.device)
+    return (type(mode), id(mode))
+
+
+_READERS: dict[str, Callable[[], Hashable]] = {
+    "grad_mode": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "autocast": _autocast,
+    "default_dtype": torch.get_default_dtype,
+    "default_device": _default_device,
+    "deterministic": _deterministic,
+    "torch_function": _torch_function,
+    "torch_function_modes": _torch_function_modes,
+    "dispatch_modes": _dispatch_modes,
+    "functorch_level": torch._C._functorch.maybe_current_level,
+}
+
+# The value each nearly always has, and the C functions of torch whose results are then as given.
+_COMMON: dict[str, tuple[Hashable, tuple[tuple[Callable[[], object], object], ...]]] = {
+    "autocast": (None, ((torch._C._is_any_autocast_enabled, False),)),
+    "deterministic": (False, ((torch._C._get_deterministic_algorithms, False),)),
+    "torch_function": ("on", ((torch._C._is_torch_function_enabled, True),)),
+    "torch_function_modes": ((), ((torch._C._len_torch_function_stack, 0),)),
+    "dispatch_modes": ((), ((torch._C._len_torch_dispatch_stack, 0),)),
+    "functorch_level": (None, ((torch._C._functorch.maybe_current_level, None),)),
+}
