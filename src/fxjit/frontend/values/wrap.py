@@ -90,3 +90,11 @@ def wrap_object(t: Tracer, obj: object, source: Source) -> Value:
             return candidate(t, obj, source)  # type: ignore[no-any-return]
     wrapper = _by_type(type(obj)) or _fallback[0]
     return wrapper(t, obj, source)  # type: ignore[no-any-return]
+
+
+def wrap_as_base(t: Tracer, obj: object, source: Source) -> Value:
+    """The builtin part of an instance of a subclass of a builtin type: wrapped by the nearest base's own wrapper."""
+    for base in type(obj).__mro__[1:]:
+        if base in _exact:
+            return _exact[base](t, obj, source)  # type: ignore[no-any-return]
+    raise AssertionError(f"{type(obj).__name__} derives from no builtin type that has a wrapper")

@@ -1,0 +1,138 @@
+"""Which sizes and numbers of a frame's inputs are symbols, and the ShapeEnv that knows about them.
+
+trace.py asks `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
+compile of the same code meets another size at the same source, that dimension becomes a symbol (automatic dynamic
+shapes), unless the options or a mark (`fxjit.mark_dynamic`, `mark_static`) decide. `FrameHistory` is the memory
+between compiles of one code object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
+
+from fxjit import config, logs
+from fxjit.guards.shapes import torch_source
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from fxjit.guards.source import Source
+
+_log = logs.artifact("dynamic")
+
+
+@dataclass(slots=True)
+class FrameHistory:
+    """What earlier compiles of one code object saw, by source name: sizes with None where they varied."""
+
+    sizes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    numbers: dict[str, object] = field(default_factory=dict)
+    varying_numbers: set[str] = field(default_factory=set)
+
+    def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Record sizes met now; gives the sizes with None in every dimension that has varied."""
+        before = self.sizes.get(name)
+        if before is None or len(before) != len(seen):
+            merged: tuple[int | None, ...] = seen
+        else:
+            merged = tuple(new if old == new else None for old, new in zip(before, seen, strict=True))
+        self.sizes[name] = merged
+        return merged
+
+    def varies(self, name: str, number: object) -> bool:
+        """Record a number met now; True once two different ones were met."""
+        if name in self.numbers and self.numbers[name] != number:
+            self.varying_numbers.add(name)
+        self.numbers[name] = number
+        return name in self.varying_numbers
+
+
+_histories: WeakKeyDictionary[CodeType, FrameHistory] = WeakKeyDictionary()
+
+
+def history_of(code: CodeType) -> FrameHistory:
+    """The memory of `code`, made at its first compile and dropped with it."""
+    history = _histories.get(code)
+    if history is None:
+        history = _histories[code] = FrameHistory()
+    return history
+
+
+def forget_histories() -> None:
+    """`fxjit.reset()`."""
+    _histories.clear()
+
+
+class ShapePolicy:
+    """The shape environment of one trace and the decisions about its inputs. `dynamic` is compile()'s option."""
+
+    def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
+        self.history = history
+        self.dynamic = dynamic
+        self.shape_env = ShapeEnv()
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
+        self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
+
+    def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
+        """The fake tensor of an input, and the dimensions that are symbols in it."""
+        dims = self._dims(tensor, source)
+        marked = _marks(tensor, "_dynamo_dynamic_indices")
+        context = StatefulSymbolicContext(
+            dynamic_sizes=dims,
+            constraint_sizes=[RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
+                              for dim in range(tensor.dim())],
+            tensor_source=torch_source(source),
+        )
+        fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        self.contexts.append((tensor, context))
+        symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
+                             and size.node.maybe_as_int() is None)
+        if symbolic:
+            _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
+        return fake, symbolic
+
+    def _dims(self, tensor: torch.Tensor, source: Source) -> list[DimDynamic]:
+        sizes = tuple(tensor.shape)
+        static = [DimDynamic.STATIC] * len(sizes)
+        if isinstance(tensor, torch.nn.Parameter) or self.dynamic is False:
+            return static
+        merged = self.history.merge_sizes(source.name, sizes)
+        forced = _marks(tensor, "_dynamo_dynamic_indices") | _marks(tensor, "_dynamo_weak_dynamic_indices")
+        fixed = _marks(tensor, "_dynamo_static_indices")
+        unbacked = _marks(tensor, "_dynamo_unbacked_indices")
+        automatic = config.automatic_dynamic_shapes and self.dynamic is None
+        return [
+            DimDynamic.UNBACKED if dim in unbacked
+            else DimDynamic.STATIC if dim in fixed
+            else DimDynamic.DYNAMIC if dim in forced
+            else DimDynamic.DUCK if self.dynamic or not config.assume_static_by_default
+            or (automatic and merged[dim] is None)
+            else DimDynamic.STATIC
+            for dim in range(len(sizes))
+        ]
+
+    def number_is_symbolic(self, number: int | float, source: Source) -> bool:
+        """Whether an int of the frame's inputs becomes a symbol: it varied between compiles, or dynamic=True."""
+        if isinstance(number, float) or config.specialize_int or self.dynamic is False:
+            return False
+        varied = self.history.varies(source.name, number)
+        if number in (0, 1):
+            return False
+        return bool(self.dynamic) or varied and config.automatic_dynamic_shapes
+
+    def symbolic_int(self, number: int, source: Source) -> Any:
+        """A SymInt with hint `number` for an int input."""
+        where = torch_source(source)
+        symbol = self.shape_env.create_unspecified_symbol(number, source=where, dynamic_dim=DimDynamic.DYNAMIC)
+        return self.shape_env.create_symintnode(symbol, hint=number, source=where)
+
+
+def _marks(tensor: torch.Tensor, name: str) -> frozenset[int]:
+    """The dimensions that `mark_dynamic` and its like wrote on the tensor (torch's names, so that both spellings count)."""
+    return frozenset(getattr(tensor, name, None) or ())

@@ -1,0 +1,337 @@
+"""Classes: attribute lookup on them, making instances of them, and `super()`."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fxjit.frontend.callables import table
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import descriptors, objects, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.exceptions import ExceptionValue
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import IdIs
+from fxjit.guards.source import Source
+
+_TYPE_CALL = type.__dict__["__call__"]
+
+
+class ClassValue(Value):
+    """A class, known by identity."""
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return type(self.cls)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.cls
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"class {self.cls.__qualname__}"
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.cls)
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        written = t.effects.load_attr(self, name)
+        if isinstance(written, Value):
+            return written
+        meta_raw, meta_owner = descriptors.find(type(self.cls), name)
+        if meta_raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(meta_raw):
+            if isinstance(meta_raw, property) and meta_owner is not None:
+                return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
+            return self._from_metatype(t, name)
+        raw, owner = descriptors.find(self.cls, name)
+        if raw is not NOT_IMPLEMENTED and owner is not None and not isinstance(written, _NotImplemented):
+            if isinstance(self.cls, enum.EnumMeta) and name in self.cls.__members__:
+                return t.make(self.cls.__members__[name])
+            if name == "__new__" and isinstance(raw, staticmethod):
+                raw = raw.__func__
+            return descriptors.bind(t, raw, owner, name, None, self)
+        if meta_raw is not NOT_IMPLEMENTED and meta_owner is not None:
+            if isinstance(meta_raw, descriptors.BUILTIN_CALLABLES):
+                return protocol.make_builtin_method(t, self, name)
+            return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
+        hook, hook_owner = descriptors.find(type(self.cls), "__getattr__")
+        if isinstance(hook, types.FunctionType) and hook_owner is not None:
+            return t.call(descriptors.bind(t, hook, hook_owner, "__getattr__", self, t.make(type(self.cls))),
+                          [t.make(name)], None)
+        t.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
+
+    def _from_metatype(self, t: Tracer, name: str) -> Value:
+        """`__name__`, `__mro__`, `__dict__`, ...: what C descriptors of `type` compute."""
+        try:
+            return t.make(getattr(self.cls, name))
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if not self.cls.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: classes of C do not take attributes
+            t.raise_(TypeError, f"cannot set '{name}' attribute of immutable type '{self.cls.__name__}'")
+        if self.source is None:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        t.effects.store_attr(self, name, value)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = table.lookup(self.cls)
+        if handler is not None:
+            return handler(t, list(args), dict(kwargs))
+        meta_call, owner = descriptors.find(type(self.cls), "__call__")
+        if isinstance(meta_call, types.FunctionType) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
+            fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))
+            return t.call(fn, args, kwargs)
+        if isinstance(self.cls, enum.EnumMeta):
+            return self._enum_lookup(t, args, kwargs)
+        return self.instantiate(t, args, kwargs)
+
+    def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if kwargs or not all(arg.is_constant() for arg in args):
+            t.break_("call-unsupported", callable=self.describe())
+        return protocol.fold(t, self.cls, *[arg.as_constant() for arg in args])
+
+    def instantiate(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`type.__call__`: `__new__`, then `__init__` when the result is an instance."""
+        cls = self.cls
+        if issubclass(cls, BaseException):
+            return self._instantiate_exception(t, args, kwargs)
+        new, new_owner = descriptors.find(cls, "__new__")
+        if isinstance(new, staticmethod):
+            new = new.__func__
+        if isinstance(new, types.FunctionType) and new_owner is not None:
+            fn = descriptors.bind(t, new, new_owner, "__new__", None, self)
+            obj = t.call(fn, [self, *args], kwargs)
+        else:
+            obj = self.new_object(t, args, kwargs)
+        if not issubclass(obj.pytype(), cls):
+            return obj
+        self._init(t, obj, args, kwargs)
+        return obj
+
+    def _init(self, t: Tracer, obj: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        init, owner = descriptors.find(obj.pytype(), "__init__")
+        if isinstance(init, types.FunctionType) and owner is not None:
+            fn = descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype()))
+            result = t.call(fn, args, kwargs)
+            if not (result.is_constant() and result.as_constant() is None):
+                t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
+        elif isinstance(obj, objects.UserObjectValue):
+            init_native(t, obj, args, kwargs)
+
+    def new_object(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """An instance as the builtin `__new__` of the class makes it, its builtin part empty (mutable) or given."""
+        cls = self.cls
+        native = next((owner for owner in cls.__mro__
+                       if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType)), object)
+        if getattr(cls, "__abstractmethods__", None):
+            names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
+            t.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+        base_type = objects.builtin_base(cls)
+        if native is object:
+            has_init = descriptors.find(cls, "__init__")[1] is not object
+            has_new = isinstance(descriptors.find(cls, "__new__")[0], (staticmethod, types.FunctionType))
+            if (args or kwargs) and not has_init and not has_new:
+                t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
+            return objects.UserObjectValue(cls)
+        if base_type is None:
+            t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
+        base = t.call(t.make(base_type), [] if base_type in (dict, list, set) else list(args), None)
+        return objects.UserObjectValue(cls, base=base)
+
+    # -- operators -----------------------------------------------------------------------------------------------
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if isinstance(self.cls, enum.EnumMeta):
+            return protocol.iter_(t, t.make(tuple(self.cls)))
+        return self._special_or_default(t, "__iter__") or super().tp_iter(t)
+
+    def _special_or_default(self, t: Tracer, name: str, *args: Value) -> Value | None:
+        raw, owner = descriptors.find(type(self.cls), name)
+        if isinstance(raw, types.FunctionType) and owner is not None:
+            return t.call(descriptors.bind(t, raw, owner, name, self, t.make(type(self.cls))), args, None)
+        return None
+
+    def sq_length(self, t: Tracer) -> Value:
+        if isinstance(self.cls, enum.EnumMeta):
+            return t.make(len(self.cls))
+        return self._special_or_default(t, "__len__") or super().sq_length(t)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        if isinstance(self.cls, enum.EnumMeta) and item.is_constant():
+            known = item.as_constant()
+            return protocol.fold(t, lambda: known in self.cls)  # type: ignore[operator]
+        return self._special_or_default(t, "__contains__", item) or NOT_IMPLEMENTED
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        found = self._special_or_default(t, "__getitem__", key)
+        if found is not None:
+            return found
+        if isinstance(self.cls, enum.EnumMeta) and key.is_constant():
+            members = self.cls
+            return protocol.fold(t, lambda: members[key.as_constant()])
+        item = descriptors.find(self.cls, "__class_getitem__")[0]
+        if item is not NOT_IMPLEMENTED and _all_constant(t, key):
+            parameters = _constant_tree(t, key)
+            cls: Any = self.cls
+            return protocol.fold(t, lambda: cls[parameters])
+        return super().mp_subscript(t, key)
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(True)
+
+    def _instantiate_exception(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        obj = ExceptionValue(self.cls, list(args))
+        init, owner = descriptors.find(self.cls, "__init__")
+        if isinstance(init, types.FunctionType) and owner is not None:
+            t.call(descriptors.bind(t, init, owner, "__init__", obj, self), args, kwargs)
+        elif kwargs:
+            t.break_("class-instantiation-unsupported", cls=self.cls.__qualname__)
+        return obj
+
+
+def _all_constant(t: Tracer, key: Value) -> bool:
+    if key.is_constant():
+        return True
+    return key.pytype() is tuple and all(_all_constant(t, item) for item in protocol.unpack(t, key))
+
+
+def _constant_tree(t: Tracer, key: Value) -> Any:
+    if key.is_constant():
+        return key.as_constant()
+    return tuple(_constant_tree(t, item) for item in protocol.unpack(t, key))
+
+
+def init_native(t: Tracer, obj: objects.UserObjectValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    """The builtin `__init__` of an instance's builtin part: fills a dict, list or set; checks nothing else."""
+    base_type = objects.builtin_base(obj.cls)
+    if base_type in (dict, list, set) and (args or kwargs) and obj.base is not None:
+        fill = {dict: "update", list: "extend", set: "update"}[base_type]  # type: ignore[index]
+        t.call(protocol.getattr_(t, obj.base, fill), args, kwargs)
+
+
+@handles(dict.__init__, list.__init__, set.__init__)
+def _init_builtin_part(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    obj, *rest = args
+    if isinstance(obj, objects.UserObjectValue):
+        init_native(t, obj, rest, kwargs)
+    else:
+        t.call(protocol.getattr_(t, obj, "extend" if obj.pytype() is list else "update"), rest, kwargs)
+    return t.make(None)
+
+
+@handles(object.__init__)
+def _object_init(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(None)
+
+
+@handles(object.__new__)
+def _object_new(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args or not isinstance(args[0], ClassValue):
+        t.break_("class-instantiation-unsupported", cls=args[0].describe() if args else "nothing")
+    return args[0].new_object(t, [], {})
+
+
+def _new_of(native: type) -> None:
+    @handles(native.__new__)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args or not isinstance(args[0], ClassValue):
+            t.break_("class-instantiation-unsupported", cls=args[0].describe() if args else "nothing")
+        cls, *rest = args
+        assert isinstance(cls, ClassValue)
+        if cls.cls is native:
+            return t.call(cls, rest, kwargs)
+        return cls.new_object(t, rest, kwargs)
+
+
+for _native in (dict, list, tuple, set, frozenset, str, int, float):
+    _new_of(_native)
+
+
+class SuperValue(Value):
+    """`super(start, obj)`: attribute lookup on `obj` behind `start` in the MRO of its type (of itself, for a class)."""
+
+    def __init__(self, start: type, obj: Value) -> None:
+        super().__init__()
+        self.start = start
+        self.obj = obj
+
+    def pytype(self) -> type:
+        return super
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(super, self.start, self.obj)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        of_class = isinstance(self.obj, ClassValue) and issubclass(self.obj.cls, self.start)
+        cls = self.obj.cls if isinstance(self.obj, ClassValue) and of_class else self.obj.pytype()
+        if name == "__class__":
+            return t.make(super)
+        behind = cls.__mro__[cls.__mro__.index(self.start) + 1:]
+        for owner in behind:
+            if name not in owner.__dict__:
+                continue
+            raw = owner.__dict__[name]
+            if isinstance(raw, staticmethod) or name == "__new__":
+                return descriptors.bind(t, getattr(raw, "__func__", raw), owner, name, None, self.obj)
+            if of_class and not isinstance(raw, classmethod):
+                return descriptors.bind(t, raw, owner, name, None, self.obj)
+            if isinstance(raw, descriptors.BUILTIN_CALLABLES) and not isinstance(raw, types.ClassMethodDescriptorType):
+                return self._builtin(t, raw, owner, name)
+            return descriptors.bind(t, raw, owner, name, None if of_class else self.obj,
+                                    self.obj if of_class else t.make(cls))
+        t.raise_(AttributeError, f"'super' object has no attribute '{name}'")
+
+    def _builtin(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
+        base = getattr(self.obj, "base", None)
+        if owner is not object and isinstance(base, Value):
+            if name == "__init__":
+                return _BoundHandler(_init_builtin_part, self.obj)
+            return base.tp_getattro(t, name)
+        if name == "__init__" and isinstance(self.obj, ExceptionValue):
+            return _BoundHandler(_init_exception, self.obj)
+        return protocol.make_builtin_method(t, self.obj, name)
+
+
+class _BoundHandler(Value):
+    """A native method looked up through `super()`, bound to its object."""
+
+    def __init__(self, handler: Any, obj: Value) -> None:
+        super().__init__()
+        self.handler = handler
+        self.obj = obj
+
+    def pytype(self) -> type:
+        return types.MethodWrapperType
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        result: Value = self.handler(t, [self.obj, *args], dict(kwargs))
+        return result
+
+
+def _init_exception(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    obj, *rest = args
+    assert isinstance(obj, ExceptionValue)
+    t.effects.mutate(obj)
+    obj.set_args(t, rest)
+    return t.make(None)
+
+
+@wraps(type, subclasses=True)
+def _wrap_class(t: Tracer, obj: type, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ClassValue(obj, source)

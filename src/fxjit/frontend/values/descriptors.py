@@ -1,0 +1,135 @@
+"""What a raw class attribute becomes when it is read through an instance or a class (Objects/descrobject.c,
+`_PyObject_GenericGetAttrWithDict`), and how it is written.
+
+objects.py, classes.py and modules.py call `bind`, `is_data_descriptor` and `assign`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, Final
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.functions import MethodValue
+from fxjit.frontend.values.protocol import type_lookup
+from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
+
+#: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
+_TRUSTED: Final = frozenset({
+    "builtins", "torch", "numpy", "abc", "typing", "types", "enum", "dataclasses", "collections", "functools", "itertools",
+    "contextlib", "operator", "math", "copy", "inspect", "re", "warnings", "logging", "weakref", "sympy", "_weakrefset",
+    "_collections_abc", "typing_extensions", "fxjit", "string", "numbers", "os", "threading", "contextvars", "_thread",
+})
+_DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
+BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
+                            types.ClassMethodDescriptorType, types.MethodWrapperType)
+
+
+def is_trusted(module: str | None) -> bool:
+    """Whether code of this module is assumed not to be patched while the program runs."""
+    return module is not None and module.partition(".")[0] in _TRUSTED
+
+
+def class_attribute_source(owner: type, name: str) -> Source | None:
+    """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard."""
+    if is_trusted(owner.__module__):
+        return None
+    return ItemSource(AttrSource(ConstSource(owner, owner.__qualname__), "__dict__"), name)
+
+
+def find(cls: type, name: str) -> tuple[Any, type | None]:
+    """The raw attribute and the class whose namespace holds it; (NOT_IMPLEMENTED, None) where there is none."""
+    for owner in cls.__mro__:
+        namespace = owner.__dict__
+        if name in namespace:
+            return namespace[name], owner
+    return NOT_IMPLEMENTED, None
+
+
+def is_data_descriptor(raw: object) -> bool:
+    """Whether `raw` comes before the instance's own attributes."""
+    if isinstance(raw, _DATA):
+        return True
+    kind = type(raw)
+    return type_lookup(kind, "__set__") is not NOT_IMPLEMENTED or type_lookup(kind, "__delete__") is not NOT_IMPLEMENTED
+
+
+def _raw_value(t: Tracer, raw: object, source: Source | None) -> Value:
+    return t.make(raw) if source is None else t.wrap(raw, source).realize()
+
+
+def _step(source: Source | None, attr: str) -> Source | None:
+    return None if source is None else AttrSource(source, attr)
+
+
+def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Value) -> Value:
+    """`raw`, found as `name` in `owner`, read through `obj` (None: through the class `cls` itself)."""
+    source = class_attribute_source(owner, name)
+    kind = type(raw)
+    if kind is types.FunctionType:
+        fn = _raw_value(t, raw, source)
+        return fn if obj is None else MethodValue(fn, obj)
+    if kind is staticmethod:
+        return _raw_value(t, raw.__func__, _step(source, "__func__"))
+    if kind is classmethod:
+        return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
+    if isinstance(raw, property):
+        if obj is None:
+            return _raw_value(t, raw, source)
+        if raw.fget is None:
+            t.raise_(AttributeError, f"property '{name}' of '{obj.pytype().__name__}' object has no getter")
+        return t.call(_raw_value(t, raw.fget, _step(source, "fget")), [obj], None)
+    if isinstance(raw, functools.cached_property):
+        if obj is None:
+            return _raw_value(t, raw, source)
+        result = t.call(_raw_value(t, raw.func, _step(source, "func")), [obj], None)
+        t.effects.store_attr(obj, name, result)
+        return result
+    if isinstance(raw, BUILTIN_CALLABLES):
+        if obj is None or isinstance(raw, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            return t.make(raw)
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return MethodValue(t.make(raw), cls)
+        return protocol.make_builtin_method(t, obj, name)
+    getter, getter_owner = find(kind, "__get__")
+    if getter is NOT_IMPLEMENTED:
+        return _raw_value(t, raw, source)
+    if isinstance(getter, types.FunctionType) and getter_owner is not None:
+        descriptor = _raw_value(t, raw, source)
+        fn = _raw_value(t, getter, class_attribute_source(getter_owner, "__get__"))
+        return t.call(fn, [descriptor, t.make(None) if obj is None else obj, cls], None)
+    if obj is None:
+        # A C descriptor read through its class: itself, or a constant such as `cls.__name__`.
+        return t.make(raw.__get__(None, cls.as_constant()))
+    if isinstance(raw, functools.partial):
+        return _raw_value(t, raw, source)
+    if callable(raw) and hasattr(raw, "__wrapped__"):  # functools.lru_cache on a method
+        return MethodValue(_raw_value(t, raw, source), obj)
+    t.break_("attribute-unsupported", value=obj.describe(), name=name)
+
+
+def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value | None) -> bool:
+    """Write (None: delete) through the data descriptor `raw`; False when it is none that Python code implements and the
+    plain attribute store is meant (slots)."""
+    source = class_attribute_source(owner, name)
+    if isinstance(raw, property):
+        accessor, part = (raw.fset, "fset") if value is not None else (raw.fdel, "fdel")
+        if accessor is None:
+            what = "setter" if value is not None else "deleter"
+            t.raise_(AttributeError, f"property '{name}' of '{obj.pytype().__name__}' object has no {what}")
+        t.call(_raw_value(t, accessor, _step(source, part)), [obj] if value is None else [obj, value], None)
+        return True
+    if isinstance(raw, types.MemberDescriptorType):
+        return False
+    if isinstance(raw, types.GetSetDescriptorType):
+        t.break_("attribute-unsupported", value=obj.describe(), name=name)
+    method = "__set__" if value is not None else "__delete__"
+    setter, setter_owner = find(type(raw), method)
+    if isinstance(setter, types.FunctionType) and setter_owner is not None:
+        fn = _raw_value(t, setter, class_attribute_source(setter_owner, method))
+        descriptor = _raw_value(t, raw, source)
+        t.call(fn, [descriptor, obj] if value is None else [descriptor, obj, value], None)
+        return True
+    t.break_("attribute-unsupported", value=obj.describe(), name=name)

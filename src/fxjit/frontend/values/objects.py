@@ -1,0 +1,462 @@
+"""Instances of user classes: attributes, special methods, and subclasses of builtin containers.
+
+An object that existed before the frame reads its attributes from its real `__dict__` through sources; writes go to
+the effect log, which is asked first. An object made while tracing has nothing but the effect log. A subclass of
+dict, list, tuple, ... keeps its builtin part in `base`, a container value.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
+from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
+from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
+from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+
+_UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "int": "__int__",
+                         "float": "__float__", "index": "__index__", "complex": "__complex__", "round": "__round__",
+                         "trunc": "__trunc__", "floor": "__floor__", "ceil": "__ceil__"}
+#: Builtin types whose instances carry contents of their own, nearest first.
+BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, str, int, float)
+
+
+def builtin_base(cls: type) -> type | None:
+    """The builtin container (or scalar) that `cls` derives from; None for plain classes. OrderedDict and its like
+    count as the dict they are."""
+    return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+class UserObjectValue(Value):
+    """An instance of `cls`. `obj` is the real object where it existed before the frame."""
+
+    shell = True
+
+    def __init__(self, cls: type, source: Source | None = None, obj: object | None = None, base: Value | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.obj = obj
+        self.base = base
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def class_value(self, t: Tracer) -> Value:
+        return t.make(self.cls)
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        hook, owner = descriptors.find(self.cls, "__getattribute__")
+        if isinstance(hook, types.FunctionType) and owner is not None:
+            fn = descriptors.bind(t, hook, owner, "__getattribute__", self, self.class_value(t))
+            try:
+                return t.call(fn, [t.make(name)], None)
+            except Exception as error:
+                return self._getattr_hook(t, name, error)
+        return self.generic_getattr(t, name)
+
+    def generic_getattr(self, t: Tracer, name: str) -> Value:
+        """`object.__getattribute__`, then the class's `__getattr__`."""
+        if name == "__class__":
+            return self.class_value(t)
+        raw, owner = descriptors.find(self.cls, name)
+        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
+            return self._read_data_descriptor(t, raw, owner, name)
+        found = self.instance_attr(t, name)
+        if found is not None:
+            return found
+        if raw is not NOT_IMPLEMENTED and owner is not None:
+            if self.base is not None and isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object:
+                return self.base.tp_getattro(t, name)
+            return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+        return self._getattr_hook(t, name, None)
+
+    def _getattr_hook(self, t: Tracer, name: str, error: Exception | None) -> Value:
+        from_protocol = isinstance(error, protocol.Raised) and issubclass(error.value.pytype(), AttributeError)
+        if error is not None and not from_protocol:
+            raise error
+        hook, owner = descriptors.find(self.cls, "__getattr__")
+        if hook is not NOT_IMPLEMENTED and owner is not None:
+            return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, self.class_value(t)), [t.make(name)], None)
+        if error is not None:
+            raise error
+        t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def _read_data_descriptor(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
+        if name == "__dict__":
+            return InstanceDictValue(t, self)
+        if isinstance(raw, types.MemberDescriptorType):
+            written = t.effects.load_attr(self, name)
+            if isinstance(written, Value):
+                return written
+            if written is None and self.obj is not None and self.source is not None:
+                try:
+                    slot = raw.__get__(self.obj, type(self.obj))
+                except AttributeError:
+                    slot = NOT_IMPLEMENTED
+                if slot is not NOT_IMPLEMENTED:
+                    return t.wrap(slot, AttrSource(self.source, name)).realize()
+                t.break_("attribute-unsupported", value=self.describe(), name=name)
+            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if isinstance(raw, types.GetSetDescriptorType):
+            if self.source is not None and self.obj is not None and name not in t.effects.stored_attrs(self):
+                return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+
+    def instance_attr(self, t: Tracer, name: str) -> Value | None:
+        """An attribute of the instance itself (its `__dict__`), or None; absence is guarded."""
+        written = t.effects.load_attr(self, name)
+        if written is NOT_IMPLEMENTED:
+            return None
+        if isinstance(written, Value):
+            return written
+        if self.obj is None or self.source is None:
+            return None
+        namespace = instance_namespace(self.obj)
+        if namespace is None:
+            return None
+        if name in namespace:
+            return t.wrap(namespace[name], ItemSource(InstanceDictSource(self.source), name)).realize()
+        t.guard(InstanceHasAttr(self.source, name, False))
+        return None
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        method = "__setattr__" if value is not None else "__delattr__"
+        hook, owner = descriptors.find(self.cls, method)
+        if isinstance(hook, types.FunctionType) and owner is not None:
+            fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
+            t.call(fn, [t.make(name)] if value is None else [t.make(name), value], None)
+            return
+        self.generic_setattr(t, name, value)
+
+    def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        """`object.__setattr__` / `object.__delattr__`."""
+        if name == "__class__":
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        raw, owner = descriptors.find(self.cls, name)
+        is_slot = isinstance(raw, types.MemberDescriptorType)
+        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
+            if descriptors.assign(t, raw, owner, name, self, value):
+                return
+        if not is_slot and not self._has_dict():
+            if raw is not NOT_IMPLEMENTED:
+                t.raise_(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
+            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if value is None and not is_slot and self.instance_attr(t, name) is None:
+            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        t.effects.store_attr(self, name, value)
+
+    def _has_dict(self) -> bool:
+        return self.cls.__dictoffset__ != 0 if self.obj is None else instance_namespace(self.obj) is not None
+
+    # -- special methods -----------------------------------------------------------------------------------------
+
+    def bind_special(self, t: Tracer, name: str) -> Value | None:
+        """The special method bound to this object; None if the class has none (or set it to None)."""
+        raw, owner = descriptors.find(self.cls, name)
+        if raw is NOT_IMPLEMENTED or raw is None or owner is None:
+            return None
+        if isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and self.base is not None:
+            return self.base.tp_getattro(t, name)
+        return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+
+    def _user_special(self, t: Tracer, name: str) -> Value | None:
+        """A special method that is the user's own code; what builtin types implement is the base's."""
+        raw, owner = descriptors.find(self.cls, name)
+        if raw is NOT_IMPLEMENTED or raw is None or owner is None or isinstance(raw, descriptors.BUILTIN_CALLABLES):
+            return None
+        return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+
+    def _try_special(self, t: Tracer, name: str, *args: Value) -> Value | _NotImplemented:
+        method = self._user_special(t, name)
+        if method is None:
+            return NOT_IMPLEMENTED
+        result = t.call(method, args, None)
+        if result.is_constant() and result.as_constant() is NotImplemented:
+            return NOT_IMPLEMENTED
+        return result
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        method = self._user_special(t, "__call__")
+        return super().tp_call(t, args, kwargs) if method is None else t.call(method, args, kwargs)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__iter__")
+        if method is not None:
+            return t.call(method, [], None)
+        if self.base is not None:
+            return self.base.tp_iter(t)
+        if protocol.type_lookup(self.cls, "__getitem__") is not NOT_IMPLEMENTED:
+            return t.call(t.make(_iterate_by_index), [self], None)
+        return super().tp_iter(t)
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        method = self._user_special(t, "__next__")
+        return super().tp_iternext(t) if method is None else t.call(method, [], None)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__repr__")
+        if method is not None:
+            return t.call(method, [], None)
+        return super().tp_repr(t) if self.base is None else self.base.tp_repr(t)
+
+    def tp_str(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__str__")
+        return self.tp_repr(t) if method is None else t.call(method, [], None)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__hash__")
+        if method is not None:
+            return t.call(method, [], None)
+        return super().tp_hash(t) if self.base is None else self.base.tp_hash(t)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        result = self._try_special(t, COMPARE_METHODS[op], other)
+        if result is not NOT_IMPLEMENTED:
+            return result
+        if op == "!=" and self._user_special(t, "__eq__") is not None:
+            equal = self._try_special(t, "__eq__", other)
+            return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
+        if self.base is None:
+            return NOT_IMPLEMENTED
+        return self.base.tp_richcompare(t, op, getattr(other, "base", None) or other)
+
+    def nb_bool(self, t: Tracer) -> Value:
+        for name in ("__bool__", "__len__"):
+            method = self._user_special(t, name)
+            if method is not None:
+                return t.make(protocol.truth(t, t.call(method, [], None)))
+        return t.make(True) if self.base is None else self.base.nb_bool(t)
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        name = BINARY_METHODS[op]
+        result = self._try_special(t, f"__{'r' if reflected else ''}{name}__", other)
+        if result is NOT_IMPLEMENTED and self.base is not None:
+            return self.base.nb_binary(t, op, getattr(other, "base", None) or other, reflected)
+        return result
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        result = self._try_special(t, f"__i{BINARY_METHODS[op]}__", other)
+        if result is NOT_IMPLEMENTED and self.base is not None:
+            changed = self.base.nb_inplace(t, op, other)
+            return self if changed is self.base else changed
+        return result
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        result = self._try_special(t, _UNARY_METHODS[op])
+        return self.base.nb_unary(t, op) if result is NOT_IMPLEMENTED and self.base is not None else result
+
+    def sq_length(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__len__")
+        if method is not None:
+            return t.call(method, [], None)
+        return super().sq_length(t) if self.base is None else self.base.sq_length(t)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        method = self._user_special(t, "__contains__")
+        if method is not None:
+            return t.make(protocol.truth(t, t.call(method, [item], None)))
+        return NOT_IMPLEMENTED if self.base is None else self.base.sq_contains(t, item)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        method = self._user_special(t, "__getitem__")
+        if method is not None:
+            return t.call(method, [key], None)
+        if self.base is None:
+            return super().mp_subscript(t, key)
+        missing = self._user_special(t, "__missing__")
+        if missing is not None and isinstance(self.base, DictValue) and not protocol.contains(t, self.base, key):
+            return t.call(missing, [key], None)
+        return self.base.mp_subscript(t, key)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        method = self._user_special(t, "__setitem__" if value is not None else "__delitem__")
+        if method is not None:
+            t.call(method, [key] if value is None else [key, value], None)
+        elif self.base is not None:
+            self.base.mp_ass_subscript(t, key, value)
+        else:
+            super().mp_ass_subscript(t, key, value)
+
+    # -- object's own methods ------------------------------------------------------------------------------------
+
+    def meth___setattr__(self, t: Tracer, name: Value, value: Value) -> Value:
+        self.generic_setattr(t, name.as_constant(), value)
+        return t.make(None)
+
+    def meth___delattr__(self, t: Tracer, name: Value) -> Value:
+        self.generic_setattr(t, name.as_constant(), None)
+        return t.make(None)
+
+    def meth___getattribute__(self, t: Tracer, name: Value) -> Value:
+        return self.generic_getattr(t, name.as_constant())
+
+    def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return t.make(None)
+
+    def meth___init_subclass__(self, t: Tracer) -> Value:
+        return t.make(None)
+
+    def meth___eq__(self, t: Tracer, other: Value) -> Value:
+        return t.make(True if protocol.is_(t, self, other) else NotImplemented)
+
+    def meth___ne__(self, t: Tracer, other: Value) -> Value:
+        return t.make(not protocol.equal(t, self, other))
+
+    def meth___hash__(self, t: Tracer) -> Value:
+        t.break_("hash-unsupported", value=self.describe())
+
+    def meth___repr__(self, t: Tracer) -> Value:
+        t.break_("repr-unsupported", value=self.describe())
+
+    def meth___str__(self, t: Tracer) -> Value:
+        return protocol.repr_(t, self)
+
+    def meth___format__(self, t: Tracer, spec: Value) -> Value:
+        return protocol.str_(t, self)
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        base = builtin_base(self.cls)
+        if base in (tuple, frozenset, str, int, float) and self.base is not None:
+            assert base is not None
+            cg.call(base.__new__, self.cls, _contents(self.base))
+        else:
+            native = next(owner for owner in self.cls.__mro__ if isinstance(owner.__dict__.get("__new__"),
+                                                                           types.BuiltinFunctionType))
+            cg.call(native.__new__, self.cls)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if isinstance(self.base, DictValue):
+            store = next(owner.__dict__["__setitem__"] for owner in self.cls.__mro__
+                         if isinstance(owner.__dict__.get("__setitem__"), types.WrapperDescriptorType))
+            for key, value in self.base.items.values():
+                cg.call(store, self, key, value)
+                cg.asm.pop()
+        elif self.base is not None and builtin_base(self.cls) in (list, set):
+            native = list.extend if issubclass(self.cls, list) else set.update
+            cg.call(native, self, _contents(self.base))
+            cg.asm.pop()
+        for name, attr in cg.effects.stored_attrs(self).items():
+            if attr is not None:
+                cg.call(object.__setattr__, self, name, attr)
+                cg.asm.pop()
+
+
+class _ContentsValue(Value):
+    """The items of a container as a fresh plain container, for building a subclass from them."""
+
+    def __init__(self, base: Value) -> None:
+        super().__init__()
+        self.base = base
+
+    def pytype(self) -> type:
+        return self.base.pytype()
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        items = getattr(self.base, "items", None)
+        if items is None:
+            cg.push_const(self.base.as_constant())
+            return
+        for item in (items.values() if isinstance(items, dict) else items):
+            cg.push(item)
+        cg.asm.build_tuple(len(items))
+
+
+def _contents(base: Value) -> Value:
+    return _ContentsValue(base)
+
+
+def instance_namespace(obj: object) -> dict[str, Any] | None:
+    """The instance's `__dict__`, without running any of the user's code; None where it has none."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _iterate_by_index(sequence: Any) -> Any:
+    """The old iteration protocol (`__getitem__` from 0 until IndexError), traced in place of C's `iterator`."""
+    index = 0
+    while True:
+        try:
+            item = sequence[index]
+        except IndexError:
+            return
+        yield item
+        index += 1
+
+
+class InstanceDictValue(DictValue):
+    """`obj.__dict__`: a dict whose items are the object's attributes, written and unwritten. Changes go to the object.
+
+    A snapshot is taken when it is read; it is not kept in step with attribute writes that follow.
+    """
+
+    def __init__(self, t: Tracer, owner: UserObjectValue) -> None:
+        known: list[tuple[Value, Value]] = []
+        written = t.effects.stored_attrs(owner)
+        namespace = instance_namespace(owner.obj) if owner.obj is not None else None
+        if namespace is not None and owner.source is not None:
+            where = InstanceDictSource(owner.source)
+            known = [(t.make(name), Lazy(t, value, ItemSource(where, name)))
+                     for name, value in namespace.items() if name not in written]
+        known += [(t.make(name), value) for name, value in written.items() if value is not None]
+        super().__init__(t, known)
+        self.owner = owner
+        if owner.source is not None:
+            self.source = InstanceDictSource(owner.source)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if not key.is_constant() or not isinstance(key.as_constant(), str):
+            t.break_("attribute-unsupported", value=self.owner.describe(), name="__dict__")
+        t.effects.store_attr(self.owner, key.as_constant(), value)
+        source, self.source = self.source, None
+        try:
+            super().mp_ass_subscript(t, key, value)
+        finally:
+            self.source = source
+
+
+@wraps_everything_else
+def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    base_type = builtin_base(type(obj))
+    if base_type in (str, int, float):
+        t.guard(IdIs(source, obj))
+        return UserObjectValue(type(obj), source, obj, t.make(base_type(obj)))  # type: ignore[call-arg]
+    base = None if base_type is None else wrap_as_base(t, obj, source)
+    return UserObjectValue(type(obj), source, obj, base)
+
+
+@handles(object.__setattr__)
+def _object_setattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    obj, name, value = args
+    store = getattr(obj, "generic_setattr", None)
+    (obj.tp_setattro if store is None else store)(t, name.as_constant(), value)
+    return t.make(None)
+
+
+@handles(object.__delattr__)
+def _object_delattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    obj, name = args
+    store = getattr(obj, "generic_setattr", None)
+    (obj.tp_setattro if store is None else store)(t, name.as_constant(), None)
+    return t.make(None)
+
+
+@handles(object.__getattribute__)
+def _object_getattribute(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    obj, name = args
+    load = getattr(obj, "generic_getattr", None)
+    return (obj.tp_getattro if load is None else load)(t, name.as_constant())
