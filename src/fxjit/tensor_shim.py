@@ -1,0 +1,93 @@
+"""Brings torch's stable C shim into use for `_tensor.c`, once, before the first compile.
+
+`ensure()` hands `_C.tensor_init` torch's libraries and a few example tensors with what Python knows of them. If anything
+is not as it should be, a warning says so and tensors are read through Python attributes: slower, and as correct.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from fxjit import _C
+
+_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so")
+
+
+@cache
+def ensure() -> bool:
+    """Whether tensors can be read in C. The first call finds out."""
+    problem = _problem()
+    if problem is None:
+        return True
+    warnings.warn(
+        f"fxjit reads tensors through Python, which makes calls slower: {problem} (torch {torch.__version__}). "
+        "Please report this.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def shim_code(kind: str, name: object) -> int | None:
+    """The shim's number for a dtype, device type or layout (`shim_code('dtype', torch.float32)`), if it has one."""
+    code: int | None = _C.shim_code(f"{kind}_{str(name).removeprefix('torch.')}")
+    return code
+
+
+def _problem() -> str | None:
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    libraries = tuple(os.path.join(folder, name) for name in _LIBRARIES)
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        examples = _examples()
+        keysets = tuple(map(_keys, examples))
+        python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
+
+        def facts(codes: Callable[[str], int | None]) -> tuple[Any, ...]:
+            return tuple(_facts(tensor, codes) for tensor in examples)
+
+        problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python)
+    return problem
+
+
+def _examples() -> tuple[torch.Tensor, ...]:
+    """Tensors that differ in every fact that is read."""
+    complex_ = torch.empty(2, 3, dtype=torch.complex64, device="cpu")
+    with torch.inference_mode():
+        inference = torch.empty(2, dtype=torch.int64, device="cpu")
+    with torch.inference_mode(False), torch.enable_grad():
+        return (
+            torch.empty(2, 3, dtype=torch.float32, device="cpu"),
+            torch.empty(5, 7, dtype=torch.float64, device="cpu", requires_grad=True),
+            torch.empty(4, 6, 2, dtype=torch.int32, device="cpu").permute(2, 0, 1)[:, 1:, ::2],
+            torch.empty((), dtype=torch.bool, device="cpu"),
+            torch.empty(2, 0, 3, 1, 1, 2, 4, dtype=torch.bfloat16, device="cpu"),
+            torch.empty(3, 4, device="meta"),
+            complex_.conj(),
+            torch._neg_view(complex_),
+            inference,
+        )
+
+
+def _keys(tensor: torch.Tensor) -> int:
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def _facts(tensor: torch.Tensor, codes: Callable[[str], int | None]) -> tuple[Any, ...]:
+    device = tensor.device
+    return (
+        codes(f"dtype_{str(tensor.dtype).removeprefix('torch.')}"),
+        codes(f"device_type_{device.type}"),
+        -1 if device.index is None else device.index,
+        codes(f"layout_{str(tensor.layout).removeprefix('torch.')}"),
+        tensor.requires_grad,
+        _keys(tensor),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+    )
