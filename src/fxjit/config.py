@@ -44,7 +44,7 @@ class _Row:
 
 
 def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
-    """States a setting. `in_cache_key`: does generated code depend on it, so that a cached kernel must not be shared?"""
+    """States a setting. `in_cache_key`: generated code depends on it, so a cached kernel must not be shared across it."""
     return cast(T, _Row(default, doc, in_cache_key, choices))
 
 
@@ -91,7 +91,7 @@ debug_dir: str = _row("", "Where those folders go; setting it turns them on. Emp
 logs: str = _row("", "Logs to show, as set_logs takes them: 'graph_breaks,+guards'.")
 
 # The native backend
-cache_dir: str = _row("", "Where compiled kernels are kept; empty: a folder of this user's in the system's cache place.")
+cache_dir: str = _row("", "Where compiled kernels are kept; empty: a folder in the user's cache folder.")
 disk_cache: bool = _row(True, "Look compiled kernels up on the disk.")
 cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
@@ -116,7 +116,7 @@ class Cpp(Group):
     fast_math: bool = _row(False, "Allow reassociation and drop NaN and infinity rules.", in_cache_key=True)
     simd: bool = _row(True, "Vectorise kernels, calling libmvec.", in_cache_key=True)
     openmp: bool = _row(True, "Run kernels on several threads.", in_cache_key=True)
-    require: bool = _row(False, "Raise when there is no working C++ compiler, instead of calling ATen for every operator.")
+    require: bool = _row(False, "Raise when no C++ compiler works, instead of calling ATen for every operator.")
     extra_flags: str = _row("", "Flags added to the compiler's command.", in_cache_key=True)
 
 
@@ -213,7 +213,8 @@ def _unknown(name: str) -> UnknownSetting:
     known = [*SETTINGS, *ALIASES]
     short = {each.rpartition(".")[2]: each for each in known}
     where = f" It is called {short[name]!r}." if name in short else ""
-    return UnknownSetting(f"fxjit.config has no setting {name!r}.{where} {near(name, known) if not where else ''}".rstrip())
+    hint = where or f" {near(name, known)}".rstrip()
+    return UnknownSetting(f"fxjit.config has no setting {name!r}.{hint}")
 
 
 def _holder(name: str) -> tuple[dict[str, Any], str]:
@@ -278,7 +279,9 @@ def _collect() -> None:
     """Reads the rows above into SETTINGS and puts each setting's first value in its place."""
     module = sys.modules[__name__]
     places: list[tuple[str, dict[str, Any], Mapping[str, Any], Any]] = [("", globals(), globals(), module)]
-    places += [(f"{name}.", globals()[name].__dict__, type(globals()[name]).__dict__, type(globals()[name])) for name in ("cpp", "triton")]
+    for group in ("cpp", "triton"):
+        kind = type(globals()[group])
+        places.append((f"{group}.", globals()[group].__dict__, kind.__dict__, kind))
     for prefix, holder, rows, owner in places:
         for attribute, kind in typing.get_type_hints(owner, {**globals()}).items():
             row = rows.get(attribute)

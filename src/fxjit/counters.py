@@ -1,9 +1,9 @@
 """Numbers about what happened, and the seconds each phase took.
 
-`counters` behaves like nested `collections.Counter`s: `counters["graph_break"]["Data-dependent branching"]`. The groups
-are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` and `skip` (by reason),
-`recompiles` (by function), `cache` (hit, miss), `guards` (python) and what a backend adds. The pipeline wraps its stages
-in `timed(...)`; `compile_times()` reports them.
+`counters` behaves like nested `collections.Counter`s: `counters["graph_break"]["Data-dependent branching"]`. The
+groups are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` and `skip` (by
+reason), `recompiles` (by function), `cache` (hit, miss), `guards` (python) and what a backend adds. The pipeline wraps
+its stages in `timed(...)`; `compile_times()` reports them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,14 @@ ARTIFACTS: Mapping[str, str] = {
     "compile": "each frame as it is compiled, with the seconds of each stage",
     "hook": "the frame hook being installed and removed",
 }
-ALIASES: Mapping[str, str] = {"dynamo": "trace", "recompiles_verbose": "recompiles", "schedule": "fusion", "inductor": "output_code", "aot": "aot_graphs"}
+ALIASES: Mapping[str, str] = {
+    "dynamo": "trace",
+    "recompiles_verbose": "recompiles",
+    "schedule": "fusion",
+    "inductor": "output_code",
+    "aot": "aot_graphs",
+}
+INFO, DEBUG = logging.INFO, logging.DEBUG
 
 _ROOT = logging.getLogger("fxjit")
 
@@ -71,12 +78,14 @@ def enabled(name: str) -> bool:
 def set_logs(spec: str | None = None, /, *, all: bool | int | None = None, **artifacts: bool | int) -> None:
     """Shows these artifacts and no others: `set_logs(graph_breaks=True, guards=logging.DEBUG)`, `set_logs("+guards")`.
 
-    True is what FXJIT_LOGS=name gives, logging.DEBUG what `+name` gives, False leaves it off. No argument turns all off.
+    True is what FXJIT_LOGS=name gives, logging.DEBUG what `+name` gives, False leaves it off. Without an argument all
+    are off.
     """
     levels = dict.fromkeys(ARTIFACTS, logging.WARNING)
     if all is not None:
         levels = dict.fromkeys(ARTIFACTS, _level("all", all))
-    for name, level in [*_parse(spec or "").items(), *((name, _level(name, value)) for name, value in artifacts.items())]:
+    asked = {**_parse(spec or ""), **{name: _level(name, value) for name, value in artifacts.items()}}
+    for name, level in asked.items():
         if name == "all":
             levels = dict.fromkeys(ARTIFACTS, level)
             continue
@@ -107,8 +116,8 @@ def _parse(spec: str) -> dict[str, int]:
     for item in spec.replace(" ", ",").split(","):
         name = item.strip().lstrip("+-")
         if name:
-            sign = item.strip()[0]
-            levels[name if name == "all" else _known(name)] = {"+": logging.DEBUG, "-": logging.WARNING}.get(sign, logging.INFO)
+            level = {"+": logging.DEBUG, "-": logging.WARNING}.get(item.strip()[0], logging.INFO)
+            levels[name if name == "all" else _known(name)] = level
     return levels
 
 

@@ -1,6 +1,6 @@
 """Why a graph breaks and why a frame is skipped: one row each, as data.
 
-The front end names a row by its id (`tracer.break_("call.disabled", function=...)`); `explain_reason` fills the row in
+The front end names a row by its id (`tracer.break_("call-builtin", function=...)`); `explain_reason` fills the row in
 with what is known at the place. A test holds that every id used exists, that every row is used and that no id is there
 twice. To add a reason, add a row to the table of its family. A placeholder in braces is a key of the context.
 """
@@ -47,47 +47,47 @@ _MOVE_OUT = "Move it out of the compiled function, or wrap it in a function mark
 
 USER_REQUESTS = (
     Reason(
-        "user.graph_break",
+        "user-graph-break",
         "Call to `torch._dynamo.graph_break()`",
         "User-inserted graph break. Message: {message}",
         ("Remove the `torch._dynamo.graph_break()` call.",),
         "Called `torch._dynamo.graph_break()` with args `{args}`, kwargs `{kwargs}`",
     ),
     Reason(
-        "user.skip_frame",
+        "user-skip-frame",
         "Call to `torch._dynamo.skip_frame()`",
         "User-inserted skip frame. Message: {message}",
         ("Remove the `torch._dynamo.skip_frame()` call.",),
         "Called `torch._dynamo.skip_frame()` with args `{args}`, kwargs `{kwargs}`",
     ),
     Reason(
-        "user.disabled_call",
+        "user-disabled-call",
         "Skip calling `torch.compiler.disable()`d function",
         "Skip calling function `{function}` since it was wrapped with `torch.compiler.disable` (reason: {message})",
         ("Remove the `torch.compiler.disable` call",),
         "{function}",
     ),
     Reason(
-        "user.disabled_inline",
+        "user-disabled-inline",
         "Skip inlining `torch.compiler.disable()`d function",
         "Skip inlining function {function} since it was wrapped with `torch.compiler.disable` (reason: {message})",
         ("Remove the `torch.compiler.disable` call",),
         "{function}",
     ),
     Reason(
-        "user.disallowed",
+        "user-disallowed",
         "Call of an operator that `disallow_in_graph` keeps out of the graph",
         "`{function}` was passed to `disallow_in_graph`, so it runs eagerly between two graphs.",
         ("Call `fxjit.allow_in_graph` on it to take that back.",),
     ),
     Reason(
-        "user.forbidden",
+        "user-forbidden",
         "Call of a function that `forbid_in_graph` forbids",
         "`{function}` was passed to `forbid_in_graph`: a compiled function may not call it.",
         ("Do not call it from compiled code.",),
     ),
     Reason(
-        "user.nested_compile",
+        "user-nested-compile",
         "Frame marked as not to be compiled",
         "`{function}` carries torch's or fxjit's mark that says it is not to be compiled.",
         ("Remove the `disable` mark.",),
@@ -96,19 +96,19 @@ USER_REQUESTS = (
 
 CALLS = (
     Reason(
-        "call.builtin",
+        "call-builtin",
         "Call of a builtin that cannot be traced",
         "`{function}` is implemented in C, and fxjit has no rule for calling it with these arguments ({args}).",
         (_MOVE_OUT, _REPORT),
     ),
     Reason(
-        "call.print",
+        "call-print",
         "Call of a function with an effect outside the program",
         "`{function}` writes to the outside world, so it has to run when the program runs, not when it is traced.",
         ("Remove the call, or accept that the graph is split here.",),
     ),
     Reason(
-        "call.c_extension",
+        "call-c-extension",
         "Call into a C extension",
         "`{function}` of module `{module}` is compiled code that fxjit cannot see into.",
         (
@@ -117,61 +117,61 @@ CALLS = (
         ),
     ),
     Reason(
-        "call.skipped_module",
+        "call-skipped-module",
         "Call of a function of a module that is not traced",
         "`{function}` is defined in `{module}`, which fxjit runs as it stands ({rule}).",
         (_MOVE_OUT,),
     ),
     Reason(
-        "call.skipped_function",
+        "call-skipped-function",
         "Call of a function that is not traced",
         "`{function}` {why}",
         (_MOVE_OUT,),
     ),
     Reason(
-        "call.not_callable",
+        "call-not-callable",
         "Call of a value that cannot be called while tracing",
         "`{value}` (of type `{type}`) was called; fxjit has no rule for calling such a value.",
         (_REPORT,),
     ),
     Reason(
-        "call.bad_arguments",
+        "call-bad-arguments",
         "Arguments do not fit the function",
         "`{function}` cannot be called with these arguments: {why}",
         ("The call fails in the same way without fxjit.",),
     ),
     Reason(
-        "call.generator",
+        "call-generator",
         "Call of a generator or coroutine function that cannot be inlined",
         "`{function}` returns a {kind}, which is not run to its end inside this frame.",
         ("Use a list, or consume the generator in the same function.",),
     ),
     Reason(
-        "call.recursion",
+        "call-recursion",
         "Inlining is too deep",
         "`{function}` was entered at inline depth {depth}.",
         ("Mark the recursive function with `fxjit.disable`.",),
     ),
     Reason(
-        "call.subprocess",
+        "call-subprocess",
         "Call of a function that talks to the operating system",
         "`{function}` depends on, or changes, the state of the process or machine.",
         (_MOVE_OUT,),
     ),
     Reason(
-        "call.compile_api",
+        "call-compile-api",
         "Call of a compiler's own function",
         "`{function}` steers a compiler and has no meaning inside a graph.",
         ("Call it outside the compiled function.",),
     ),
     Reason(
-        "call.rng_state",
+        "call-rng-state",
         "Call that reads or writes a random number generator's state",
         "`{function}` touches generator state that a compiled graph advances in its own order.",
         (_MOVE_OUT,),
     ),
     Reason(
-        "call.autograd_engine",
+        "call-autograd-engine",
         "Call that runs the autograd engine",
         "`{function}` runs backward over what the graph so far has computed.",
         ("Keep the backward pass outside the compiled function: the forward graph has its own compiled backward.",),
@@ -180,7 +180,7 @@ CALLS = (
 
 DATA_DEPENDENT = (
     Reason(
-        "data.branch",
+        "data-branch",
         "Data-dependent branching",
         "The branch depends on `{value}`, which is known only when the graph runs.",
         (
@@ -189,19 +189,19 @@ DATA_DEPENDENT = (
         ),
     ),
     Reason(
-        "data.item",
+        "data-item",
         "Tensor value needed as a Python number",
         "`{function}` gives Python a number that is known only when the graph runs.",
         ("Keep the value as a tensor.", "Set `fxjit.config.capture_scalar_outputs = True` to put it in the graph."),
     ),
     Reason(
-        "data.assert",
+        "data-assert",
         "Data-dependent assertion",
-        "`assert` on `{value}`, which is known only when the graph runs, with a message that cannot be put in the graph.",
+        "`assert` on `{value}`, which is known only when the graph runs, with a message the graph cannot hold.",
         ("Use `torch._assert` with a constant message.",),
     ),
     Reason(
-        "data.shape",
+        "data-shape",
         "Operator whose output shape depends on data",
         "The shape of what `{function}` returns is known only when the graph runs.",
         (
@@ -210,13 +210,13 @@ DATA_DEPENDENT = (
         ),
     ),
     Reason(
-        "data.symbol",
+        "data-symbol",
         "Decision on a size that is not known while tracing",
         "`{value}` has no value while tracing and the program decides on it: {why}",
         ("Use `torch._check` to tell what holds for it.",),
     ),
     Reason(
-        "data.iterate",
+        "data-iterate",
         "Iteration over a tensor of unknown length",
         "`{value}` is iterated over, and its length is known only when the graph runs.",
         ("Use an operator over the whole tensor.",),
@@ -225,49 +225,49 @@ DATA_DEPENDENT = (
 
 VALUES = (
     Reason(
-        "value.attribute",
+        "value-attribute",
         "Attribute that cannot be read while tracing",
         "Reading `{name}` of `{value}` (of type `{type}`): {why}",
         (_REPORT,),
     ),
     Reason(
-        "value.set_attribute",
+        "value-set-attribute",
         "Attribute that cannot be written while tracing",
         "Writing `{name}` of `{value}` (of type `{type}`): {why}",
         (_MOVE_OUT,),
     ),
     Reason(
-        "value.slot",
+        "value-slot",
         "Operation that this value does not support while tracing",
         "`{slot}` of a value of type `{type}` is not something fxjit can do while tracing.",
         (_REPORT,),
     ),
     Reason(
-        "value.rebuild",
+        "value-rebuild",
         "Value that cannot be made again in new bytecode",
         "A value of type `{type}` is needed after the graph, and fxjit cannot write bytecode that makes it: {why}",
         (_REPORT,),
     ),
     Reason(
-        "value.unknown_type",
+        "value-unknown-type",
         "Value of a type that is not traced",
         "`{value}` is of type `{type}`, which fxjit does not model.",
         ("Pass plain Python values and tensors.", _REPORT),
     ),
     Reason(
-        "value.mutation",
+        "value-mutation",
         "Change to an object that cannot be replayed",
         "`{value}` (of type `{type}`) is changed in a way that cannot be redone after the graph: {why}",
         (_MOVE_OUT,),
     ),
     Reason(
-        "value.iterator",
+        "value-iterator",
         "Iterator that cannot be followed",
         "`{value}` (of type `{type}`) is advanced here and fxjit cannot know what it gives.",
         ("Turn it into a list or tuple before the compiled function.",),
     ),
     Reason(
-        "value.global_state",
+        "value-global-state",
         "Change of the interpreter's or torch's process-wide state",
         "`{function}` changes state that other code of the process can see.",
         (_MOVE_OUT,),
@@ -276,61 +276,61 @@ VALUES = (
 
 TENSORS = (
     Reason(
-        "tensor.operator",
+        "tensor-operator",
         "Operator failed on fake tensors",
         "`{function}` raised {error} while its output's shape and dtype were worked out.",
         ("If the operator is a custom one, register a fake implementation (`torch.library.register_fake`).",),
     ),
     Reason(
-        "tensor.no_fake",
+        "tensor-no-fake",
         "Operator without a fake implementation",
         "`{function}` has no rule for the shape and dtype of its output.",
         ("Register one with `torch.library.register_fake`.",),
     ),
     Reason(
-        "tensor.method",
+        "tensor-method",
         "Tensor method that cannot be put in the graph",
         "`Tensor.{name}` {why}",
         (_MOVE_OUT,),
     ),
     Reason(
-        "tensor.argument",
+        "tensor-argument",
         "Argument that cannot stand in a graph",
         "`{function}` was called with `{value}` of type `{type}`, which an FX graph cannot hold.",
         ("Pass tensors, numbers, strings, dtypes, devices, and lists, tuples and dicts of these.",),
     ),
     Reason(
-        "tensor.subclass",
+        "tensor-subclass",
         "Tensor subclass that is not traced",
         "`{type}` is a subclass of Tensor that fxjit does not model.",
         (_REPORT,),
     ),
     Reason(
-        "tensor.layout",
+        "tensor-layout",
         "Tensor of a layout that is not traced",
         "A tensor of layout {layout} or of a kind ({why}) that fxjit does not put in a graph.",
         (_MOVE_OUT,),
     ),
     Reason(
-        "tensor.data",
+        "tensor-data",
         "Access to a tensor's memory",
         "`{function}` needs the tensor's data, which does not exist while tracing.",
         (_MOVE_OUT,),
     ),
     Reason(
-        "tensor.hook",
+        "tensor-hook",
         "Hook on a tensor",
         "`{function}` registers a hook that the graph cannot carry: {why}",
         ("Register it before the compiled function.",),
     ),
     Reason(
-        "tensor.out",
+        "tensor-out",
         "`out=` that cannot be put in the graph",
         "`{function}` writes to an `out=` tensor: {why}",
         ("Use the form that returns a new tensor.",),
     ),
     Reason(
-        "numpy.function",
+        "numpy-function",
         "NumPy function that is not traced",
         "`{function}` has no counterpart in torch._numpy, or `config.trace_numpy` is off.",
         ("Use the torch operator.",),
@@ -339,49 +339,49 @@ TENSORS = (
 
 BYTECODE = (
     Reason(
-        "opcode.unsupported",
+        "opcode-unsupported",
         "Instruction that is not traced",
         "The instruction `{opname}` cannot be run while tracing: {why}",
         (_REPORT,),
     ),
     Reason(
-        "opcode.import",
+        "opcode-import",
         "Import that has not happened yet",
         "`import {name}` would run a module for the first time while tracing.",
         ("Import it at the top of the file.",),
     ),
     Reason(
-        "opcode.class_body",
+        "opcode-class-body",
         "Class statement",
         "A class is made here; its body runs as it stands.",
         ("Define the class outside the compiled function.",),
     ),
     Reason(
-        "opcode.exception",
+        "opcode-exception",
         "Exception that cannot be followed",
         "`{value}` is raised here: {why}",
         ("Move the `try` or the `raise` out of the compiled function.",),
     ),
     Reason(
-        "opcode.uncaught",
+        "opcode-uncaught",
         "Exception that leaves the compiled function",
         "{error} is raised and nothing in the traced code catches it.",
         ("The function raises in the same way without fxjit.",),
     ),
     Reason(
-        "opcode.name",
+        "opcode-name",
         "Name that has no value",
         "`{name}` is read before it has a value.",
         ("The function raises in the same way without fxjit.",),
     ),
     Reason(
-        "context.unsupported",
+        "context-unsupported",
         "Context manager that is not traced",
         "`{value}` (of type `{type}`) is entered with `with`: {why}",
         ("Move the `with` out of the compiled function.",),
     ),
     Reason(
-        "trace.too_long",
+        "trace-too-long",
         "Trace is too long",
         "More than {limit} instructions were run symbolically in one frame.",
         ("Move the loop into a function of its own, or compile what is inside the loop.",),
@@ -390,7 +390,7 @@ BYTECODE = (
 
 SKIPS = (
     Reason(
-        "skip.loop",
+        "skip-loop",
         "Graph break in a loop",
         "The graph breaks inside a `for` or `while` loop, where tracing cannot be resumed: {why}",
         (
@@ -399,61 +399,61 @@ SKIPS = (
         ),
     ),
     Reason(
-        "skip.try",
+        "skip-try",
         "Graph break in a try block",
         "The graph breaks inside a `try` block, where tracing cannot be resumed: {why}",
         ("Move what breaks out of the `try` block, or the `try` block into a function of its own.",),
     ),
     Reason(
-        "skip.with",
+        "skip-with",
         "Graph break in a context manager",
         "The graph breaks inside `with {value}`, which cannot be entered again: {why}",
         ("Move what breaks out of the `with` block, or the `with` block into a function of its own.",),
     ),
     Reason(
-        "skip.resume",
+        "skip-resume",
         "Graph break where tracing cannot be resumed",
         "The graph breaks at a place fxjit cannot continue from: {why}",
         ("Remove the graph break (see its reason).",),
     ),
     Reason(
-        "skip.no_tensor",
+        "skip-no-tensor",
         "Frame without a tensor operation",
         "`{function}` did nothing with tensors, so there is nothing to compile.",
         ("Nothing to do: what it calls is still compiled.",),
     ),
     Reason(
-        "skip.nothing_before_break",
+        "skip-nothing-before-break",
         "Graph break before any tensor operation, with nothing to gain after it",
         "`{function}` breaks at once: {why}",
         ("Remove the graph break (see its reason).",),
     ),
     Reason(
-        "skip.internal",
+        "skip-internal",
         "Frame of torch, fxjit or the interpreter",
         "`{function}` of `{module}` is not user code ({rule}).",
         ("Nothing to do: what it calls is still compiled.",),
     ),
     Reason(
-        "skip.disabled",
+        "skip-disabled",
         "Frame of a disabled function",
         "`{function}` was marked with `disable` (reason: {message}).",
         ("Remove the mark.",),
     ),
     Reason(
-        "skip.code_kind",
+        "skip-code-kind",
         "Frame of a kind that is not compiled",
         "`{function}` is {kind}.",
         ("Move the tensor code into a plain function.",),
     ),
     Reason(
-        "skip.too_big",
+        "skip-too-big",
         "Code object is too big",
         "`{function}` has {size} instructions.",
         ("Split the function.",),
     ),
     Reason(
-        "skip.recompile_limit",
+        "skip-recompile-limit",
         "Recompile limit reached",
         "`{function}` has been compiled {count} times, which is `config.{setting}`; the last guard to fail: {why}",
         (
@@ -462,19 +462,19 @@ SKIPS = (
         ),
     ),
     Reason(
-        "skip.internal_error",
+        "skip-internal-error",
         "Internal error",
         "The compiler failed on `{function}` and `config.suppress_errors` is on: {why}",
         (_REPORT,),
     ),
     Reason(
-        "skip.backend_error",
+        "skip-backend-error",
         "Backend failed",
         "Backend `{backend}` failed on a graph of `{function}` and `config.suppress_errors` is on: {why}",
         ("Try backend='eager' to see whether the graph itself is right.",),
     ),
     Reason(
-        "skip.guard_fails",
+        "skip-guard-fails",
         "A guard did not hold on the very frame it came from",
         "{why}",
         (_REPORT,),

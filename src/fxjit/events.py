@@ -1,0 +1,260 @@
+"""What happened to the frames of this process: one record each, counted, logged, and given to whoever listens.
+
+The pipeline calls the `report_*` functions and nothing else for telling; `explain`, `CompileProfiler` and the debug
+folder `listen`. `unsupported` makes the error that `fullgraph=True` raises where a break would have been reported.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from . import logs
+from .counters import counters
+from .errors import SkipFrame, Unsupported, UserStack
+from .reasons import Explained, explain_reason
+
+_breaks_log = logs.artifact("graph_breaks")
+_skips_log = logs.artifact("skips")
+_recompiles_log = logs.artifact("recompiles")
+_compile_log = logs.artifact("compile")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCompiled:
+    """A frame, or the rest of one, became an entry. `graph` is None where there was nothing to put in a graph."""
+
+    code: CodeType
+    graph: Any
+    guards: Sequence[Any] = ()
+    op_count: int = 0
+    ops: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def function(self) -> str:
+        return self.code.co_qualname
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A graph ended before its frame did."""
+
+    why: Explained
+    user_stack: tuple[traceback.FrameSummary, ...]
+    function: str = ""
+
+    @property
+    def reason(self) -> str:
+        return self.why.reason
+
+    @property
+    def reason_id(self) -> str:
+        return self.why.id
+
+    @property
+    def explanation(self) -> str:
+        return self.why.explanation
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return self.why.hints
+
+    @property
+    def context(self) -> str:
+        return self.why.context
+
+    def __str__(self) -> str:
+        return break_text(self.why, self.user_stack)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSkipped:
+    """A frame runs as it stands. `cause` is the break that could not be resumed from, where that is why."""
+
+    code: CodeType
+    why: Explained
+    user_stack: tuple[traceback.FrameSummary, ...] = ()
+    cause: Explained | None = None
+
+    @property
+    def function(self) -> str:
+        return self.code.co_qualname
+
+    @property
+    def reason(self) -> str:
+        return self.why.reason
+
+    @property
+    def reason_id(self) -> str:
+        return self.why.id
+
+    @property
+    def explanation(self) -> str:
+        return self.why.explanation
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return self.why.hints + (self.cause.hints if self.cause else ())
+
+    def __str__(self) -> str:
+        place = f"{self.code.co_filename}:{self.code.co_firstlineno}"
+        text = f"{self.function} ({place}): {self.reason}\n  {self.explanation}"
+        if self.cause:
+            text += f"\n  The break: {self.cause.reason}: {self.cause.explanation}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Recompiled:
+    """Code that had entries was compiled again; `why` names the guard that failed, newest entry first."""
+
+    code: CodeType
+    why: tuple[str, ...]
+    count: int
+
+    @property
+    def function(self) -> str:
+        return self.code.co_qualname
+
+
+Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled
+
+_listeners: list[Callable[[Event], None]] = []
+_logged_places: set[tuple[Any, ...]] = set()
+
+
+@contextmanager
+def listen(callback: Callable[[Event], None]) -> Iterator[None]:
+    """Calls `callback(event)` for each event while the block runs."""
+    _listeners.append(callback)
+    try:
+        yield
+    finally:
+        _listeners.remove(callback)
+
+
+def record_event(event: Event) -> None:
+    for listener in tuple(_listeners):
+        listener(event)
+
+
+def report_frame_started(code: CodeType) -> None:
+    """A frame passed the skip rules and is about to be traced."""
+    counters["frames"]["total"] += 1
+    _compile_log.info("compiling %s (%s:%d)", code.co_qualname, code.co_filename, code.co_firstlineno)
+
+
+def report_frame_compiled(event: FrameCompiled) -> None:
+    counters["frames"]["ok"] += 1
+    if event.graph is not None:
+        counters["stats"]["unique_graphs"] += 1
+        counters["stats"]["calls_captured"] += event.op_count
+    if event.seconds:
+        stages = ", ".join(f"{stage} {seconds * 1e3:.1f} ms" for stage, seconds in event.seconds.items())
+        size = f"{event.op_count} operators, {len(event.guards)} guards"
+        _compile_log.info("compiled %s: %s; %s", event.function, size, stages)
+    record_event(event)
+
+
+def report_break(
+    reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = ""
+) -> GraphBreak:
+    """A graph break that will be resumed from (or that ends in a skip, which is reported as well)."""
+    event = GraphBreak(explain_reason(reason, **context), tuple(user_stack or ()), function)
+    counters["graph_break"][event.reason] += 1
+    if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack):
+        _breaks_log.info("%s", event)
+    record_event(event)
+    return event
+
+
+def report_skip(
+    code: CodeType,
+    reason: str,
+    context: Mapping[str, Any],
+    user_stack: UserStack | None = None,
+    *,
+    cause: GraphBreak | Explained | None = None,
+) -> FrameSkipped:
+    """A frame that was to be compiled and is given up. (Frames that are not ours are no event: `log_passed_by`.)"""
+    why = cause.why if isinstance(cause, GraphBreak) else cause
+    filled = explain_reason(reason, **{"function": code.co_qualname, **context})
+    event = FrameSkipped(code, filled, tuple(user_stack or ()), why)
+    counters["frames"]["skipped"] += 1
+    counters["skip"][event.reason] += 1
+    if _skips_log.isEnabledFor(logs.INFO) and _first_time("skip", event.why, (code,)):
+        head = f"Frame skipped: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+        cause_text = f"\n{why.text('The break that caused it: ')}" if why else ""
+        _skips_log.info("%s\n%s%s%s", head, event.why.text("Skip Reason: "), cause_text, stack_text(event.user_stack))
+    record_event(event)
+    return event
+
+
+def log_passed_by(code: CodeType, rule: str) -> None:
+    """A frame that no rule lets be touched: shown by `+skips` only."""
+    _skips_log.debug("passed by: %s (%s): %s", code.co_qualname, code.co_filename, rule)
+
+
+def report_recompile(code: CodeType, why: Sequence[str], count: int) -> Recompiled:
+    """`count` entries exist and none holds; `why` has a line for each."""
+    event = Recompiled(code, tuple(why), count)
+    counters["recompiles"][code.co_qualname] += 1
+    if _recompiles_log.isEnabledFor(logs.INFO):
+        head = f"Recompiling function {code.co_name} in {code.co_filename}:{code.co_firstlineno}"
+        shown = why if _recompiles_log.isEnabledFor(logs.DEBUG) else why[:1]
+        reasons = "\n".join(f"    - {number}/{count - 1}: {text}" for number, text in enumerate(shown))
+        _recompiles_log.info("%s\n    triggered by the following guard failure(s):\n%s", head, reasons)
+    record_event(event)
+    return event
+
+
+def unsupported(
+    reason: str,
+    context: Mapping[str, Any],
+    user_stack: UserStack | None,
+    *,
+    cls: type[Unsupported | SkipFrame] = Unsupported,
+) -> Unsupported | SkipFrame:
+    """The exception for a break or skip that is forbidden here."""
+    why = explain_reason(reason, **context)
+    stack = tuple(user_stack or ())
+    text = why.text("") + stack_text(stack, "\n\nfrom user code:\n")
+    return cls(
+        text,
+        reason_id=why.id,
+        reason=why.reason,
+        explanation=why.explanation,
+        hints=why.hints,
+        context=context,
+        user_stack=stack,
+    )
+
+
+def break_text(why: Explained, user_stack: UserStack) -> str:
+    place = f" at {user_stack[-1].filename}:{user_stack[-1].lineno}" if user_stack else ""
+    return f"Graph break in user code{place}\n{why.text()}{stack_text(user_stack)}"
+
+
+def stack_text(user_stack: UserStack, head: str = "\n\nUser code traceback:\n") -> str:
+    if not user_stack:
+        return ""
+    return head + "".join(traceback.format_list(list(user_stack))).rstrip("\n")
+
+
+def reset() -> None:
+    _logged_places.clear()
+
+
+def _first_time(kind: str, why: Explained, place: Sequence[Any]) -> bool:
+    """One line of a log for one place, however often it is traced."""
+    where = tuple((each.filename, each.lineno) if isinstance(each, traceback.FrameSummary) else each for each in place)
+    key = (kind, why.id, where)
+    if key in _logged_places:
+        return False
+    _logged_places.add(key)
+    return True
