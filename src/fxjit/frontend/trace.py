@@ -1,0 +1,360 @@
+"""One trace of one frame: implements `Tracer`, runs the machine over the frame's code, and freezes what came out.
+
+pipeline.py calls `trace_frame`; the answer is a `TraceResult`, or one of the signals of fxjit.errors (SkipFrameSignal,
+Unsupported through the pipeline). A break that is found inside an inlined call or halfway through an instruction
+starts the trace again with that stop point decided in advance (interp/restart.py): state is never rolled back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from fxjit.errors import BreakGraph, InternalError, RestartTrace
+from fxjit.frontend import values as _values_register  # noqa: F401 - every value signs up at import
+from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend.bytecode.instruction import Code
+from fxjit.frontend.dynamic import FrameHistory, ShapePolicy
+from fxjit.frontend.effects import Effects
+from fxjit.frontend.graph import GraphBuilder
+from fxjit.frontend.interp.inline import inline_call
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.interp.restart import StopList
+from fxjit.frontend.result import Break, Return, TraceResult
+from fxjit.frontend.values.base import Lazy, Raised, Value
+from fxjit.frontend.values.closures import CellValue
+from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
+from fxjit.frontend.values.exceptions import ExceptionValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.wrap import maker_of, wrap_object
+from fxjit.guards.ambient import AmbientState
+from fxjit.guards.kinds import Guard, GuardSet, NotSameObject, SameObject, TensorIs
+from fxjit.guards.shapes import shape_guards
+from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, Source
+from fxjit.guards.tensor_spec import TensorSpec
+
+_MAX_ATTEMPTS: Final = 64
+_DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+_UNSUPPORTED: Final = (UnsupportedOperatorException, UnsupportedFakeTensorException)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame about to start, as the hook hands it over."""
+
+    func: types.FunctionType
+    code: types.CodeType
+    args: tuple[object, ...]
+    closure: tuple[types.CellType, ...] | None
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+
+    @property
+    def arg_names(self) -> tuple[str, ...]:
+        """The argument slots, in the order of `args`."""
+        code = self.code
+        count = code.co_argcount + code.co_kwonlyargcount
+        count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+        return code.co_varnames[:count]
+
+
+class Trace:
+    """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
+
+    def __init__(self, frame: Frame, stops: StopList, history: FrameHistory, dynamic: bool | None) -> None:
+        self.frame = frame
+        self.stops = stops
+        self.effects = Effects()
+        self.builder = GraphBuilder()
+        self.guards = GuardSet()
+        self.policy = ShapePolicy(history, dynamic)
+        self.machine: Machine | None = None
+        self._by_id: dict[int, tuple[Value, object]] = {}
+        self._by_source: dict[Source, Value] = {}
+        self._by_fake: dict[int, TensorValue] = {}
+        self._input_tensors: list[Source] = []
+        self._scratch: dict[object, dict[str, Any]] = {}
+        self._has_symbols = False
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        if is_plain_constant(obj) and type(obj) not in (tuple, frozenset):
+            return self._wrap_constant(obj, source)
+        known = self._by_id.get(id(obj))
+        if known is not None:
+            value = known[0]
+            if value.source is not None and value.source != source and not isinstance(source, ConstSource):
+                self.guard(SameObject(value.source, source))
+            return value
+        value = wrap_object(self, obj, source)
+        self._by_id[id(obj)] = (value, obj)
+        return value
+
+    def _wrap_constant(self, obj: object, source: Source) -> Value:
+        value = self._by_source.get(source)
+        if value is not None:
+            return value
+        if type(obj) is int and source.root.is_local_root and self.policy.number_is_symbolic(obj, source):
+            value = self._symbolic_input(obj, source)
+        else:
+            value = wrap_object(self, obj, source)
+        self._by_source[source] = value
+        return value
+
+    def _symbolic_input(self, number: int, source: Source) -> Value:
+        symbol = self.policy.symbolic_int(number, source)
+        self._has_symbols = True
+        node = self.builder.placeholder(source, number, symbol)
+        return SymValue(node, symbol, source)
+
+    def make(self, obj: object) -> Value:
+        if isinstance(obj, Value):
+            return obj
+        kind = type(obj)
+        maker = maker_of(kind)
+        if maker is not None:
+            made: Value = maker(self, obj)
+            return made
+        if is_plain_constant(obj):
+            return ConstantValue(obj)
+        known = self._by_id.get(id(obj))
+        if known is not None:
+            return known[0]
+        return self.wrap(obj, ConstSource(obj, _label(obj)))
+
+    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
+        fake, symbolic = self.policy.fake(tensor, source)
+        self._has_symbols |= bool(symbolic)
+        self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
+        self._input_tensors.append(source)
+        return self.builder.placeholder(source, tensor, fake), fake
+
+    def register_tensor(self, value: TensorValue) -> None:
+        """`value` is what fake results that are its own fake tensor stand for."""
+        self._by_fake[id(value.fake)] = value
+
+    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
+        known = value.node.maybe_as_bool() if isinstance(value, torch.SymBool) else (
+            value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.maybe_as_float())
+        if known is not None:
+            return self.make(known)
+        return SymValue(node, value)
+
+    def new_source_state(self, key: object) -> dict[str, Any]:
+        return self._scratch.setdefault(key, {})
+
+    # -- the graph -----------------------------------------------------------------------------------------------
+
+    def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
+             kwargs: Mapping[str, Value | object] | None = None) -> Value:
+        node_args = tuple(self._graph_arg(arg) for arg in args)
+        node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
+        result = self._run_fake(target, node_args, node_kwargs)
+        for_self = self._same_tensor(result, args)
+        node = self.builder.call(target, node_args, node_kwargs, result, self._innermost_line())
+        return for_self if for_self is not None else self._wrap_result(node, result)
+
+    def _graph_arg(self, arg: object) -> Any:
+        if isinstance(arg, Value):
+            return arg.realize().graph_arg(self)
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(self._graph_arg(item) for item in arg)
+        return arg
+
+    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fake_args, fake_kwargs = torch.fx.map_arg((args, kwargs), _fake_of)
+        try:
+            with self.fake_execution():
+                if isinstance(target, str):
+                    return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
+                return target(*fake_args, **fake_kwargs)
+        except _DATA_DEPENDENT as error:
+            self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
+        except _UNSUPPORTED as error:
+            self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
+        except Exception as error:  # noqa: BLE001 - an operator's complaint is the user's, and eager words it best
+            self.break_("operator-raised", operator=_target_name(target),
+                        error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+    @contextlib.contextmanager
+    def fake_execution(self) -> Iterator[None]:
+        """Operators called inside run on fake tensors, with shapes propagated symbolically."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.policy.fake_mode)
+            if self._has_symbols:
+                from torch._dispatch.python import enable_python_dispatcher
+
+                stack.enter_context(enable_python_dispatcher())
+            yield
+
+    def _same_tensor(self, result: object, args: Sequence[Value | object]) -> Value | None:
+        """The value whose own tensor the operator returned (in-place operators, `x.contiguous()` on contiguous x)."""
+        if not isinstance(result, torch.Tensor):
+            return None
+        for arg in args:
+            if isinstance(arg, Lazy):
+                arg = arg.realize()
+            if isinstance(arg, TensorValue) and arg.fake is result:
+                return arg
+        return self._by_fake.get(id(result))
+
+    def _wrap_result(self, node: torch.fx.Node, result: Any) -> Value:
+        if isinstance(result, torch.Tensor):
+            known = self._by_fake.get(id(result))
+            if known is not None:
+                return known
+            value = TensorValue(node, result, torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor)
+            self._by_fake[id(result)] = value
+            return value
+        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.dynamic_int(result, node)
+        if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
+            items = [self._wrap_item(node, index, item) for index, item in enumerate(result)]
+            return ListValue(items) if isinstance(result, list) else TupleValue(items, cls=type(result))
+        if isinstance(result, torch.Size):
+            return TupleValue([self._wrap_item(node, index, item) for index, item in enumerate(result)], cls=torch.Size)
+        if is_plain_constant(result):
+            return self.make(result)
+        self.break_("operator-result-unsupported", operator=str(node.target), type=type(result).__name__)
+
+    def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:
+        if is_plain_constant(item):
+            return self.make(item)
+        getter = self.builder.call(operator.getitem, (node, index), {}, item, None)
+        return self._wrap_result(getter, item)
+
+    # -- facts, calls, failures ----------------------------------------------------------------------------------
+
+    def guard(self, guard: Guard) -> None:
+        source = guard.source
+        if isinstance(source, ConstSource) and not isinstance(guard, (SameObject, NotSameObject)):
+            if type(guard).__name__ in ("TypeIs", "IdIs", "ConstIs", "CodeIs"):
+                return
+        self.guards.add(guard)
+
+    def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
+        realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
+        named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
+        return fn.realize().tp_call(self, realized, named).realize()
+
+    def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return inline_call(self, code_fn, args, kwargs)
+
+    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
+        raise Raised(ExceptionValue(exc_type, [self.make(arg) for arg in args]))
+
+    def break_(self, reason: str, **context: object) -> NoReturn:
+        raise BreakGraph(reason, context, self.user_stack())
+
+    def user_stack(self) -> list[traceback.FrameSummary]:
+        """Where the user's program stands, outermost frame first."""
+        return [] if self.machine is None else self.machine.user_stack()
+
+    def _innermost_line(self) -> str | None:
+        machine = self.machine
+        return None if machine is None else machine.line_summary()
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self, code: Code) -> TraceResult:
+        """Interpret the frame to its end or to the first decided stop."""
+        frame = self.frame
+        for guard in AmbientState.capture().guards():
+            self.guards.add(guard)
+        local_values: dict[str, Value] = {}
+        for name, obj in zip(frame.arg_names, frame.args, strict=True):
+            local_values[name] = Lazy(self, obj, LocalSource(name))
+        cells: dict[str, Value] = {}
+        for name, cell in zip(frame.code.co_freevars, frame.closure or (), strict=True):
+            cells[name] = self.wrap(cell, ClosureCellSource(name))
+            assert isinstance(cells[name], CellValue)
+        machine = Machine.root(self, code, frame.globals, frame.builtins, local_values, cells)
+        self.machine = machine
+        stop = machine.run_root(self.stops)
+        return self._freeze(machine, code, stop)
+
+    def _freeze(self, machine: Machine, code: Code, stop: Return | Break) -> TraceResult:
+        if isinstance(stop, Break):
+            for block in reversed(stop.state.blocks):
+                block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
+        if len(self._input_tensors) > 1:
+            self.guards.add(NotSameObject(tuple(self._input_tensors)))
+        return TraceResult(
+            code=code,
+            arg_names=self.frame.arg_names,
+            graph=self.builder,
+            guards=self.guards,
+            effects=self.effects.records(),
+            effect_log=self.effects,
+            stop=stop,
+            first_line=self.frame.code.co_firstlineno,
+            globals=self.frame.globals,
+            finish_trace=self._add_shape_guards,
+        )
+
+    def _add_shape_guards(self) -> None:
+        """Called once the backend has seen the graph: it may have specialised symbols too."""
+        if self._has_symbols:
+            for guard in shape_guards(self.policy.shape_env):
+                self.guards.add(guard)
+
+
+def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tuple[TraceResult, Trace]:
+    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole."""
+    stops = StopList()
+    code = decode(frame.code)
+    for _ in range(_MAX_ATTEMPTS):
+        trace = Trace(frame, stops, history, dynamic)
+        with preserved_state():
+            try:
+                return trace.run(code), trace
+            except RestartTrace:
+                continue
+    raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
+
+
+@contextlib.contextmanager
+def preserved_state() -> Iterator[None]:
+    """Process state that tracing changes for real (grad mode, autocast, rng...) is as before afterwards."""
+    before = AmbientState.capture()
+    rng = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        before.restore()
+        torch.set_rng_state(rng)
+
+
+def _fake_of(node: torch.fx.Node) -> Any:
+    return node.meta["example_value"]
+
+
+def _target_name(target: Callable[..., object] | str) -> str:
+    if isinstance(target, str):
+        return f"Tensor.{target}"
+    module = getattr(target, "__module__", None)
+    name = getattr(target, "__name__", None) or str(target)
+    return f"{module}.{name}" if module else name
+
+
+def _label(obj: object) -> str:
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    return name if isinstance(name, str) else f"<{type(obj).__name__}>"
