@@ -14,6 +14,7 @@ from fxjit.frontend.values.base import Value
 
 if TYPE_CHECKING:
     import torch.fx
+    from fxjit.errors import BreakGraph
     from types import CodeType
 
     from fxjit.frontend.bytecode.instruction import Code
@@ -82,6 +83,7 @@ class Break:
     index: int
     kind: str
     state: FrameState
+    reason: BreakGraph
 
 
 @dataclass(frozen=True, slots=True)
