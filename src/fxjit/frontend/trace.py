@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +31,13 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.graph import GraphBuilder
-from fxjit.frontend.interp.inline import inline_call
-from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.interp.inline import inline
+from fxjit.frontend.interp.machine import Machine, root_machine, stack_text, user_stack
+from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
-from fxjit.frontend.values.base import Lazy, Raised, Value
-from fxjit.frontend.values.closures import CellValue
+from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
-from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -47,7 +45,7 @@ from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import Guard, GuardSet, NotSameObject, SameObject, TensorIs
 from fxjit.guards.shapes import shape_guards
-from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
 _MAX_ATTEMPTS: Final = 64
@@ -79,13 +77,15 @@ class Trace:
     """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
 
     def __init__(self, frame: Frame, stops: StopList, history: FrameHistory, dynamic: bool | None) -> None:
-        self.frame = frame
+        self.origin = frame
         self.stops = stops
+        #: The innermost and the outermost running machine; interp/ keeps both.
+        self.frame: Machine | None = None
+        self.root: Machine | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
         self.policy = ShapePolicy(history, dynamic)
-        self.machine: Machine | None = None
         self._by_id: dict[int, tuple[Value, object]] = {}
         self._by_source: dict[Source, Value] = {}
         self._by_fake: dict[int, TensorValue] = {}
@@ -169,7 +169,7 @@ class Trace:
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
         result = self._run_fake(target, node_args, node_kwargs)
         for_self = self._same_tensor(result, args)
-        node = self.builder.call(target, node_args, node_kwargs, result, self._innermost_line())
+        node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         return for_self if for_self is not None else self._wrap_result(node, result)
 
     def _graph_arg(self, arg: object) -> Any:
@@ -256,42 +256,26 @@ class Trace:
         return fn.realize().tp_call(self, realized, named).realize()
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return inline_call(self, code_fn, args, kwargs)
+        return inline(self, code_fn, args, kwargs)
 
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
-        raise Raised(ExceptionValue(exc_type, [self.make(arg) for arg in args]))
+        raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        raise BreakGraph(reason, context, self.user_stack())
-
-    def user_stack(self) -> list[traceback.FrameSummary]:
-        """Where the user's program stands, outermost frame first."""
-        return [] if self.machine is None else self.machine.user_stack()
-
-    def _innermost_line(self) -> str | None:
-        machine = self.machine
-        return None if machine is None else machine.line_summary()
+        raise BreakGraph(reason, context, user_stack(self.frame))
 
     # -- the run -------------------------------------------------------------------------------------------------
 
     def run(self, code: Code) -> TraceResult:
         """Interpret the frame to its end or to the first decided stop."""
-        frame = self.frame
+        frame = self.origin
         for guard in AmbientState.capture().guards():
             self.guards.add(guard)
-        local_values: dict[str, Value] = {}
-        for name, obj in zip(frame.arg_names, frame.args, strict=True):
-            local_values[name] = Lazy(self, obj, LocalSource(name))
-        cells: dict[str, Value] = {}
-        for name, cell in zip(frame.code.co_freevars, frame.closure or (), strict=True):
-            cells[name] = self.wrap(cell, ClosureCellSource(name))
-            assert isinstance(cells[name], CellValue)
-        machine = Machine.root(self, code, frame.globals, frame.builtins, local_values, cells)
-        self.machine = machine
-        stop = machine.run_root(self.stops)
-        return self._freeze(machine, code, stop)
+        args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
+        machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
+        return self._freeze(code, machine.run_root(self.stops))
 
-    def _freeze(self, machine: Machine, code: Code, stop: Return | Break) -> TraceResult:
+    def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
         if isinstance(stop, Break):
             for block in reversed(stop.state.blocks):
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
@@ -299,14 +283,14 @@ class Trace:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))
         return TraceResult(
             code=code,
-            arg_names=self.frame.arg_names,
+            arg_names=self.origin.arg_names,
             graph=self.builder,
             guards=self.guards,
             effects=self.effects.records(),
             effect_log=self.effects,
             stop=stop,
-            first_line=self.frame.code.co_firstlineno,
-            globals=self.frame.globals,
+            first_line=self.origin.code.co_firstlineno,
+            globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
         )
 
