@@ -43,7 +43,7 @@ from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
-from fxjit.guards.kinds import Guard, GuardSet, NotSameObject, SameObject, TensorIs
+from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, NotSameObject, SameObject, TensorIs
 from fxjit.guards.shapes import shape_guards
 from fxjit.guards.source import ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
@@ -269,8 +269,8 @@ class Trace:
     def run(self, code: Code) -> TraceResult:
         """Interpret the frame to its end or to the first decided stop."""
         frame = self.origin
-        for guard in AmbientState.capture().guards():
-            self.guards.add(guard)
+        for name, state in AmbientState.capture().items():
+            self.guards.add(AmbientIs(name, state))
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         return self._freeze(code, machine.run_root(self.stops))
@@ -318,12 +318,18 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
 @contextlib.contextmanager
 def preserved_state() -> Iterator[None]:
     """Process state that tracing changes for real (grad mode, autocast, rng...) is as before afterwards."""
-    before = AmbientState.capture()
-    rng = torch.get_rng_state()
+    grad_mode, dtype, rng = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state()
+    autocast = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")}
+    cache = torch.is_autocast_cache_enabled()
     try:
         yield
     finally:
-        before.restore()
+        torch._C._set_grad_enabled(grad_mode)
+        for device, (enabled, autocast_dtype) in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, autocast_dtype)
+        torch.set_autocast_cache_enabled(cache)
+        torch.set_default_dtype(dtype)
         torch.set_rng_state(rng)
 
 
