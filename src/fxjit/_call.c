@@ -1,0 +1,360 @@
+/* The callables through which a program enters and leaves compiled regions, as C objects, because what they do is paid
+ * on every call:
+ *
+ *   CompiledFunction  calls its function with a region set (what `fxjit.compile` hands out)
+ *   DisabledFunction  calls its function with no region (what `fxjit.disable` hands out, and graphs once compiled)
+ *
+ * Where the arguments of the call are the argument slots of the function's frame, the entries are looked up here, before
+ * a frame is made; the frame hook does the same for all other calls. */
+#include "frontend/_hook.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+#include "_module.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn;
+    FxRegion *region;   /* CompiledFunction; NULL: calls run without one */
+    PyObject *prologue; /* CompiledFunction; called without arguments before each call */
+    PyObject *dict;
+    PyObject *weakrefs;
+    char opaque; /* DisabledFunction: keeps frames away from the evaluators of others as well */
+} FxCallable;
+
+static int stance_eager; /* process-wide: compiled functions run as if they were not */
+
+/* ---- calls ---- */
+
+static PyObject *
+call_without_region(PyObject *fn, int bypass, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    FxHookState before;
+    fx_hook_switch(NULL, bypass, &before);
+    PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+    fx_hook_restore(&before);
+    return result;
+}
+
+static PyObject *
+disabled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    FxCallable *self = (FxCallable *)callable;
+    return call_without_region(self->fn, self->opaque ? 1 : fx_hook_bypass(), args, nargsf, kwnames);
+}
+
+/* Whether these arguments are what the function's frame would start with, in the same order. */
+static inline int
+arguments_are_slots(PyObject *fn, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (kwnames != NULL || !PyFunction_Check(fn)) {
+        return 0;
+    }
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(fn);
+    return nargs == code->co_argcount && code->co_kwonlyargcount == 0 &&
+           (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0;
+}
+
+static PyObject *
+compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    FxCallable *self = (FxCallable *)callable;
+    if (self->prologue != NULL) {
+        PyObject *prologue = Py_NewRef(self->prologue);
+        PyObject *ignored = PyObject_CallNoArgs(prologue);
+        Py_DECREF(prologue);
+        if (ignored == NULL) {
+            return NULL;
+        }
+        Py_DECREF(ignored);
+    }
+    if (stance_eager || self->region == NULL) {
+        return call_without_region(self->fn, fx_hook_bypass(), args, nargsf, kwnames);
+    }
+    FxRegion *region = (FxRegion *)Py_NewRef(self->region); /* the attribute can be set during the call */
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    PyObject *result;
+    FxHookState before;
+    fx_hook_switch(region, 0, &before);
+    if (!arguments_are_slots(self->fn, nargs, kwnames) ||
+        !fx_hook_run_entry(region, (PyFunctionObject *)self->fn, args, nargs, &result)) {
+        result = PyObject_Vectorcall(self->fn, args, nargsf, kwnames);
+    }
+    fx_hook_restore(&before);
+    Py_DECREF(region);
+    return result;
+}
+
+/* ---- the objects ---- */
+
+static FxCallable *
+callable_new(PyTypeObject *type, PyObject *fn, vectorcallfunc vectorcall)
+{
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError, "%s needs a callable, not %.100s", type->tp_name, Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    FxCallable *self = (FxCallable *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = vectorcall;
+    self->fn = Py_NewRef(fn);
+    self->dict = PyDict_New();
+    /* Name, doc, annotations and __wrapped__, as any decorator would. */
+    PyObject *functools = self->dict == NULL ? NULL : PyImport_ImportModule("functools");
+    PyObject *done = functools == NULL ? NULL : PyObject_CallMethod(functools, "update_wrapper", "OO", self, fn);
+    Py_XDECREF(functools);
+    if (done == NULL) {
+        Py_CLEAR(self);
+    }
+    Py_XDECREF(done);
+    return self;
+}
+
+static int
+check_region(PyObject *region)
+{
+    if (region != Py_None && !PyObject_TypeCheck(region, &FxRegion_Type)) {
+        PyErr_Format(PyExc_TypeError, "region must be a Region or None, not %.100s", Py_TYPE(region)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "region", NULL};
+    PyObject *fn, *region;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:CompiledFunction", names, &fn, &region) ||
+        check_region(region) < 0) {
+        return NULL;
+    }
+    FxCallable *self = callable_new(type, fn, compiled_call);
+    if (self != NULL && region != Py_None) {
+        self->region = (FxRegion *)Py_NewRef(region);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "opaque", NULL};
+    PyObject *fn;
+    int opaque = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p:DisabledFunction", names, &fn, &opaque)) {
+        return NULL;
+    }
+    FxCallable *self = callable_new(type, fn, disabled_call);
+    if (self != NULL) {
+        self->opaque = (char)opaque;
+    }
+    return (PyObject *)self;
+}
+
+static int
+callable_traverse(FxCallable *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->fn);
+    Py_VISIT(self->region);
+    Py_VISIT(self->prologue);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int
+callable_clear(FxCallable *self)
+{
+    /* Not `fn`: a finalizer elsewhere in the garbage may still call us; clearing the rest breaks every cycle that goes
+     * through what we added, and a cycle through fn is broken at fn. */
+    Py_CLEAR(self->region);
+    Py_CLEAR(self->prologue);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void
+callable_dealloc(FxCallable *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    callable_clear(self);
+    Py_CLEAR(self->fn);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *
+callable_bind(PyObject *self, PyObject *instance, PyObject *owner)
+{
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+static PyObject *
+compiled_repr(FxCallable *self)
+{
+    return PyUnicode_FromFormat("<compiled %R>", self->fn);
+}
+
+static PyObject *
+disabled_repr(FxCallable *self)
+{
+    return PyUnicode_FromFormat("<disabled %R>", self->fn);
+}
+
+static PyObject *
+get_region(FxCallable *self, void *closure)
+{
+    return Py_NewRef(self->region == NULL ? Py_None : (PyObject *)self->region);
+}
+
+static int
+set_region_attribute(FxCallable *self, PyObject *value, void *closure)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "region can be set to None, not deleted");
+        return -1;
+    }
+    if (check_region(value) < 0) {
+        return -1;
+    }
+    Py_XSETREF(self->region, value == Py_None ? NULL : (FxRegion *)Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+get_prologue(FxCallable *self, void *closure)
+{
+    return Py_NewRef(self->prologue == NULL ? Py_None : self->prologue);
+}
+
+static int
+set_prologue(FxCallable *self, PyObject *value, void *closure)
+{
+    if (value != NULL && value != Py_None && !PyCallable_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "prologue must be callable or None, not %.100s", Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    Py_XSETREF(self->prologue, value == NULL || value == Py_None ? NULL : Py_NewRef(value));
+    return 0;
+}
+
+/* Copied and pickled as functions are: by reference. */
+static PyObject *
+callable_itself(PyObject *self, PyObject *ignored)
+{
+    return Py_NewRef(self);
+}
+
+static PyObject *
+callable_reduce(PyObject *self, PyObject *ignored)
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyMethodDef callable_methods[] = {
+    {"__copy__", callable_itself, METH_NOARGS, NULL},
+    {"__deepcopy__", callable_itself, METH_O, NULL},
+    {"__reduce__", callable_reduce, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyMemberDef callable_members[] = {
+    {"fn", T_OBJECT, offsetof(FxCallable, fn), READONLY, "the function that is called"},
+    {NULL},
+};
+
+static PyGetSetDef compiled_getset[] = {
+    {"region", (getter)get_region, (setter)set_region_attribute, "what calls activate; None: nothing", NULL},
+    {"prologue", (getter)get_prologue, (setter)set_prologue, "called without arguments before each call, or None", NULL},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyMemberDef disabled_members[] = {
+    {"fn", T_OBJECT, offsetof(FxCallable, fn), READONLY, "the function that is called"},
+    {"opaque", T_BOOL, offsetof(FxCallable, opaque), READONLY, "whether other frame evaluators are kept out as well"},
+    {NULL},
+};
+
+static PyGetSetDef disabled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+#define FX_CALLABLE_TYPE                                                                                            \
+    .tp_basicsize = sizeof(FxCallable),                                                                             \
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, \
+    .tp_vectorcall_offset = offsetof(FxCallable, vectorcall), .tp_call = PyVectorcall_Call,                         \
+    .tp_dealloc = (destructor)callable_dealloc, .tp_traverse = (traverseproc)callable_traverse,                     \
+    .tp_clear = (inquiry)callable_clear, .tp_descr_get = callable_bind, .tp_methods = callable_methods,             \
+    .tp_dictoffset = offsetof(FxCallable, dict), .tp_weaklistoffset = offsetof(FxCallable, weakrefs),               \
+    .tp_getattro = PyObject_GenericGetAttr, .tp_setattro = PyObject_GenericSetAttr
+
+static PyTypeObject FxCompiledFunction_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.CompiledFunction",
+    .tp_doc = "CompiledFunction(fn, region)\n--\n\nCalls fn with the region set on this thread.",
+    .tp_new = compiled_new,
+    .tp_repr = (reprfunc)compiled_repr,
+    .tp_members = callable_members,
+    .tp_getset = compiled_getset,
+    FX_CALLABLE_TYPE,
+};
+
+static PyTypeObject FxDisabledFunction_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.DisabledFunction",
+    .tp_doc = "DisabledFunction(fn, opaque=False)\n--\n\nCalls fn with no region on this thread; opaque also keeps its "
+              "frames away from other frame evaluators.",
+    .tp_new = disabled_new,
+    .tp_repr = (reprfunc)disabled_repr,
+    .tp_members = disabled_members,
+    .tp_getset = disabled_getset,
+    FX_CALLABLE_TYPE,
+};
+
+/* ---- functions of the module ---- */
+
+static PyObject *
+run_disabled(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "run_disabled() needs a callable");
+        return NULL;
+    }
+    return call_without_region(args[0], fx_hook_bypass(), args + 1, nargs - 1, kwnames);
+}
+
+static PyObject *
+set_stance_eager(PyObject *module, PyObject *value)
+{
+    int eager = PyObject_IsTrue(value);
+    if (eager < 0) {
+        return NULL;
+    }
+    PyObject *before = PyBool_FromLong(stance_eager);
+    stance_eager = eager;
+    return before;
+}
+
+static PyMethodDef functions[] = {
+    {"run_disabled", (PyCFunction)(void (*)(void))run_disabled, METH_FASTCALL | METH_KEYWORDS,
+     "run_disabled(fn, /, *args, **kwargs)\n--\n\nCall fn with no region on this thread."},
+    {"set_stance_eager", set_stance_eager, METH_O,
+     "set_stance_eager(eager, /)\n--\n\nMake compiled functions run as they are, or no longer; returns the previous."},
+    {NULL},
+};
+
+int
+fxjit_call_init(PyObject *module)
+{
+    if (PyModule_AddType(module, &FxCompiledFunction_Type) < 0 ||
+        PyModule_AddType(module, &FxDisabledFunction_Type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

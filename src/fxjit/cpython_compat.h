@@ -1,0 +1,161 @@
+/* Every difference between CPython 3.11, 3.12 and 3.13 that the C side knows of. No other C file tests a version.
+ *
+ * Included first, in place of Python.h, by files that look into frames. What comes out: the fields of a frame that is
+ * about to start (`fx_frame_*`), how to get rid of a frame that we answered for (`fx_frame_discard`), and the slot that
+ * code objects keep for us (`fx_code_extra_*`). */
+#ifndef FXJIT_CPYTHON_COMPAT_H
+#define FXJIT_CPYTHON_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "fxjit supports CPython 3.11, 3.12 and 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "fxjit needs the GIL: it does not support free-threaded builds of CPython"
+#endif
+
+#define Py_BUILD_CORE
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+#define FX_PY312 (PY_VERSION_HEX >= 0x030C0000)
+#define FX_PY313 (PY_VERSION_HEX >= 0x030D0000)
+
+/* ---- a frame that is about to run its first instruction ---- */
+
+static inline PyCodeObject *
+fx_frame_code(_PyInterpreterFrame *frame)
+{
+#if FX_PY313
+    return (PyCodeObject *)frame->f_executable;
+#else
+    return frame->f_code;
+#endif
+}
+
+static inline PyObject *
+fx_frame_function(_PyInterpreterFrame *frame)
+{
+#if FX_PY312
+    return frame->f_funcobj;
+#else
+    return (PyObject *)frame->f_func;
+#endif
+}
+
+/* A frame of a call, as opposed to one that lives in a generator; nothing has looked at it yet. */
+static inline int
+fx_frame_is_fresh_call(_PyInterpreterFrame *frame)
+{
+    return frame->owner == FRAME_OWNED_BY_THREAD && frame->frame_obj == NULL && frame->f_locals == NULL;
+}
+
+/* Whoever evaluates a frame has to leave it as the caller expects.
+ *
+ * 3.11: _PyEval_Vector clears the frame and takes it off the data stack itself; an evaluator may just return.
+ * 3.12+: the evaluator does both (https://github.com/python/cpython/pull/100718 moved it). A frame that never started
+ * holds its arguments, its function and its code, and is linked to nothing, so giving up these references and taking it
+ * off the stack is all there is to do. Locals go first: their finalizers may push frames, which must come above this
+ * one. */
+static inline void
+fx_frame_discard(PyThreadState *tstate, _PyInterpreterFrame *frame)
+{
+#if FX_PY312
+    PyObject *code = (PyObject *)fx_frame_code(frame);
+    PyObject *func = frame->f_funcobj;
+    int filled = frame->stacktop;
+    frame->stacktop = 0;
+    for (int i = 0; i < filled; i++) {
+        Py_XDECREF(frame->localsplus[i]);
+    }
+    Py_XDECREF(frame->f_locals);
+    Py_DECREF(func);
+    Py_DECREF(code);
+    _PyStackChunk *chunk = tstate->datastack_chunk;
+    if ((PyObject **)frame == chunk->data && chunk->previous != NULL) {
+        /* The frame opened this chunk of the data stack: the chunk goes with it. Chunks come from the arena allocator
+         * (push_chunk in Python/pystate.c). */
+        _PyStackChunk *below = chunk->previous;
+        tstate->datastack_chunk = below;
+        tstate->datastack_top = below->data + below->top;
+        tstate->datastack_limit = (PyObject **)((char *)below + below->size);
+        PyObjectArenaAllocator arena;
+        PyObject_GetArenaAllocator(&arena);
+        arena.free(arena.ctx, chunk, chunk->size);
+    }
+    else {
+        tstate->datastack_top = (PyObject **)frame;
+    }
+#else
+    (void)tstate;
+    (void)frame;
+#endif
+}
+
+/* Before 3.12 nothing counts the C stack that a nested evaluator takes, so a raised recursion limit can overrun it. */
+#define FX_MUST_WATCH_C_STACK (!FX_PY312)
+
+/* ---- the slot of a code object that is ours ---- */
+
+static inline Py_ssize_t
+fx_code_extra_request(freefunc release)
+{
+#if FX_PY312
+    return PyUnstable_Eval_RequestCodeExtraIndex(release);
+#else
+    return _PyEval_RequestCodeExtraIndex(release);
+#endif
+}
+
+static inline int
+fx_code_extra_get(PyCodeObject *code, Py_ssize_t index, void **extra)
+{
+#if FX_PY312
+    return PyUnstable_Code_GetExtra((PyObject *)code, index, extra);
+#else
+    return _PyCode_GetExtra((PyObject *)code, index, extra);
+#endif
+}
+
+static inline int
+fx_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra)
+{
+#if FX_PY312
+    return PyUnstable_Code_SetExtra((PyObject *)code, index, extra);
+#else
+    return _PyCode_SetExtra((PyObject *)code, index, extra);
+#endif
+}
+
+/* ---- small things ---- */
+
+static inline int
+fx_interpreter_is_finalizing(void)
+{
+#if FX_PY313
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+/* The object a weak reference points to, borrowed, or NULL when it is gone. */
+static inline PyObject *
+fx_weakref_target(PyObject *ref)
+{
+#if FX_PY313
+    PyObject *target = NULL;
+    if (PyWeakref_GetRef(ref, &target) <= 0) {
+        return NULL;
+    }
+    Py_DECREF(target); /* the caller looks at the address or holds the object by other means */
+    return target;
+#else
+    PyObject *target = PyWeakref_GET_OBJECT(ref);
+    return target == Py_None ? NULL : target;
+#endif
+}
+
+#endif
