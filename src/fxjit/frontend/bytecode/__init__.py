@@ -1,0 +1,7 @@
+"""Reading and writing bytecode, the same on every Python we run on. Knows neither torch nor values."""
+
+from .decode import decode
+from .instruction import CallSpec, Code, Handler, Instruction, argument_slots
+from .versions import VERSION
+
+__all__ = ["VERSION", "CallSpec", "Code", "Handler", "Instruction", "argument_slots", "decode"]

@@ -1,0 +1,131 @@
+"""The per-Python-version facts of bytecode, as data: one frozen `Version`, chosen once for the running interpreter.
+
+The only file that looks at `sys.version_info`. Spellings that differ between Pythons are rows of `normalize.py`;
+here is what remains: where NULL stands in a call, how keyword names travel, cache sizes, what jumps skip."""
+
+from __future__ import annotations
+
+import dis
+import opcode
+import sys
+from dataclasses import dataclass
+
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What the bytecode of one Python is like."""
+
+    name: str
+    null_below: bool
+    """A call is [NULL, callable, args...] or [method, self, args...]; else [callable, NULL, args...]."""
+    keywords_on_stack: bool
+    """Keyword names are a tuple on the stack (CALL_KW); else KW_NAMES stands before CALL."""
+    has_precall: bool
+    """PRECALL stands before CALL."""
+    attr_has_method_bit: bool
+    """LOAD_ATTR carries the method bit; else LOAD_METHOD is an opcode."""
+    compare_shift: int
+    """COMPARE_OP: the operator is `arg >> compare_shift`."""
+    compare_bool_bit: int
+    """COMPARE_OP: the bit of `arg` that asks for an exact bool; 0 where there is none."""
+    loop_end: tuple[str, ...]
+    """The instructions at the target of FOR_ITER that an exhausted loop jumps over."""
+    jump_tests_bool: bool
+    """POP_JUMP_IF_TRUE/FALSE want an exact bool (TO_BOOL goes before)."""
+    directed_jumps: bool
+    """Conditional jumps say their direction: POP_JUMP_FORWARD_IF_TRUE."""
+    send_leaves_receiver: bool
+    """A finished SEND leaves [receiver, value] for END_SEND; else [value]."""
+    function_attributes: bool
+    """MAKE_FUNCTION takes the code only; SET_FUNCTION_ATTRIBUTE adds the rest."""
+    inlines_comprehensions: bool
+    """Comprehensions run in the frame of their function (LOAD_FAST_AND_CLEAR)."""
+    with_exit_below: int
+    """How many stack entries stand between __exit__ and the top when WITH_EXCEPT_START runs: lasti, previous, exc."""
+
+
+_VERSIONS = {
+    (3, 11): Version(
+        "3.11",
+        null_below=True,
+        keywords_on_stack=False,
+        has_precall=True,
+        attr_has_method_bit=False,
+        compare_shift=0,
+        compare_bool_bit=0,
+        loop_end=(),
+        jump_tests_bool=False,
+        directed_jumps=True,
+        send_leaves_receiver=False,
+        function_attributes=False,
+        inlines_comprehensions=False,
+        with_exit_below=3,
+    ),
+    (3, 12): Version(
+        "3.12",
+        null_below=True,
+        keywords_on_stack=False,
+        has_precall=False,
+        attr_has_method_bit=True,
+        compare_shift=4,
+        compare_bool_bit=0,
+        loop_end=("END_FOR",),
+        jump_tests_bool=False,
+        directed_jumps=False,
+        send_leaves_receiver=True,
+        function_attributes=False,
+        inlines_comprehensions=True,
+        with_exit_below=3,
+    ),
+    (3, 13): Version(
+        "3.13",
+        null_below=False,
+        keywords_on_stack=True,
+        has_precall=False,
+        attr_has_method_bit=True,
+        compare_shift=5,
+        compare_bool_bit=16,
+        loop_end=("END_FOR", "POP_TOP"),
+        jump_tests_bool=True,
+        directed_jumps=False,
+        send_leaves_receiver=True,
+        function_attributes=True,
+        inlines_comprehensions=True,
+        with_exit_below=3,
+    ),
+}
+
+
+def _choose() -> Version:
+    running = sys.version_info[:2]
+    if running not in _VERSIONS:
+        supported = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
+        raise ImportError(f"fxjit runs on CPython {supported}; this is {running[0]}.{running[1]}")
+    return _VERSIONS[running]
+
+
+def _cache_sizes() -> tuple[int, ...]:
+    """Code units of inline cache behind each opcode: a list until 3.12, a dict by name from 3.13."""
+    entries = opcode._inline_cache_entries  # type: ignore[attr-defined]  # no public name before 3.13's dis.Instruction
+    if isinstance(entries, dict):
+        return tuple(entries.get(dis.opname[number], 0) for number in range(256))
+    return tuple(entries[:256])
+
+
+VERSION = _choose()
+CACHES = _cache_sizes()
+OPNAMES: tuple[str, ...] = tuple(dis.opname[:256])
+OPCODES: dict[str, int] = dict(dis.opmap)
+EXTENDED_ARG: int = OPCODES["EXTENDED_ARG"]
+CACHE: int = OPCODES["CACHE"]
+HAVE_ARGUMENT: frozenset[int] = frozenset(
+    getattr(dis, "hasarg", None) or range(dis.HAVE_ARGUMENT, 256)  # `hasarg` is new in 3.12
+)
+JUMPS: frozenset[int] = frozenset(number for number in dis.hasjrel if number < 256)
+BACKWARD: frozenset[int] = frozenset(number for number in JUMPS if "BACKWARD" in OPNAMES[number])
+BINARY_OPERATORS: tuple[str, ...] = tuple(
+    symbol for _, symbol in opcode._nb_ops  # type: ignore[attr-defined]  # no public name before 3.14
+)
+COMPARISONS: tuple[str, ...] = tuple(dis.cmp_op)
