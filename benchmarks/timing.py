@@ -1,0 +1,43 @@
+"""How things are measured here: side by side in one process, taking turns, medians, ratios.
+
+Absolute times of a shared machine mean nothing; the ratio of two things that took turns does.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float = 1.0, rounds: int = 41) -> dict[str, float]:
+    """Median seconds of one call of each, measured in `rounds` short turns that together take about `seconds` each."""
+    loops: dict[str, int] = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        once = max(time.perf_counter() - start, 1e-7)
+        loops[name] = max(1, int(seconds / rounds / once))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            count = loops[name]
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            samples[name].append((time.perf_counter() - start) / count)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def first_call(call: Callable[[], object]) -> float:
+    """Seconds of the first call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

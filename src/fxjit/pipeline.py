@@ -1,0 +1,241 @@
+"""From a frame to a compiled entry: every stage of the journey, named and in order.
+
+The hook's callback (api.py) calls `compile_frame` for a frame that no entry fits. What comes out is an entry whose
+guards were seen to hold on this very frame, or None: the frame then runs as it stands, for a reason that was logged
+and counted.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch._guards
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fxjit import _C, config, counters, events, logs, resume
+from fxjit.errors import (
+    BackendCompilerFailed,
+    BreakGraph,
+    FxjitError,
+    InternalError,
+    RecompileError,
+    RecompileLimitExceeded,
+    SkipFrame,
+    SkipFrameSignal,
+)
+from fxjit.frontend import entries
+from fxjit.frontend.dynamic import history_of
+from fxjit.frontend.result import Break, Return, TraceResult
+from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
+from fxjit.guards.tree import build_tree
+from fxjit.guards.why import explain_misses
+from fxjit.skips import frame_verdict
+from fxjit.tensor_shim import ensure_initialized
+
+_graph_log = logs.artifact("graph_code")
+_guards_log = logs.artifact("guards")
+_bytecode_log = logs.artifact("bytecode")
+
+
+class Options(Protocol):
+    """What compile() was called with (api.RegionOptions)."""
+
+    backend: Callable[..., Any]
+    backend_name: str
+    fullgraph: bool
+    dynamic: bool | None
+
+
+def compile_frame(options: Options, func: types.FunctionType, code: types.CodeType, args: tuple[object, ...],
+                  closure: tuple[types.CellType, ...] | None, globals_: dict[str, Any],
+                  builtins: dict[str, Any]) -> _C.Entry | None:
+    """The entry for a frame about to start, stored on its code object; None: run the frame as it is."""
+    frame = Frame(func, code, args, closure, globals_, builtins)
+    verdict = frame_verdict(code, globals_)
+    if verdict.skip:
+        entries.mark_skipped(code, options, verdict.reason, recursive=verdict.recursive)
+        return None
+    with entries.compiling(code, options) as alone:
+        if not alone:
+            return None
+        return _compile_within_limits(options, frame)
+
+
+def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
+    known = entries.of(frame.code, options)
+    if known:
+        why = explain_misses(known, frame)
+        if config.error_on_recompile:
+            raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
+        if len(known) >= config.recompile_limit:
+            return _limit_reached(options, frame, why)
+        events.report_recompile(frame.code, why, len(known) + 1)
+    events.report_frame_started(frame.code)
+    try:
+        return _compile(options, frame)
+    except SkipFrameSignal as signal:
+        return _skip(options, frame, signal)
+    except FxjitError as error:
+        if config.suppress_errors and isinstance(error, (BackendCompilerFailed, InternalError)):
+            entries.mark_failed(frame.code, options, error)
+            return None
+        raise
+
+
+def _limit_reached(options: Options, frame: Frame, why: list[str]) -> None:
+    what = f"{frame.code.co_qualname} was compiled {config.recompile_limit} times (recompile_limit)"
+    if config.fail_on_recompile_limit_hit or options.fullgraph:
+        raise RecompileLimitExceeded(f"{what}; the newest entry does not fit because " + (why[0] if why else "of its guards"))
+    entries.mark_limit(frame.code, options)
+    events.report_skip(frame.code, "skip-recompile-limit", {"limit": config.recompile_limit, "why": "; ".join(why[:1])})
+
+
+def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
+    """The frame cannot be compiled in part: it runs as it stands, now and later; what it calls is still compiled."""
+    cause = None
+    broke = signal.__cause__
+    if options.fullgraph:
+        reason = broke if isinstance(broke, BreakGraph) else signal
+        raise events.unsupported(reason.reason, reason.context, reason.user_stack)
+    if isinstance(broke, BreakGraph):
+        cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
+    events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
+    entries.mark_skipped(frame.code, options, signal.reason)
+
+
+def _compile(options: Options, frame: Frame) -> _C.Entry | None:
+    """Trace, give the graph to the backend, write the new bytecode, build the guards, store the entry."""
+    ensure_initialized()
+    seconds: dict[str, float] = {}
+    name = frame.code.co_qualname
+    with _stage("trace", name, seconds):
+        result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic))
+    stop = result.stop
+    if isinstance(stop, Break) and options.fullgraph:
+        raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)
+    with _stage("plan", name, seconds):
+        plan = resume.plan(result)
+        graph = result.graph.finish(plan.outputs)
+    if _nothing_captured(result, graph):
+        events.report_skip(frame.code, "skip-nothing-captured", {})
+        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
+        return None
+    compiled = None
+    if graph is not None:
+        with _stage("backend", name, seconds):
+            compiled = _call_backend(options, graph, result, trace)
+    result.finish_trace()
+    with _stage("bytecode", name, seconds):
+        new_code = resume.assemble(result, plan, compiled)
+    with _stage("guards", name, seconds):
+        tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
+        _check_on_own_frame(tree, frame)
+    entry = _C.Entry(tree, new_code, _Payload(result, graph))
+    entries.add(frame.code, options, entry)
+    _report(options, frame, result, graph, new_code, seconds)
+    return entry
+
+
+class _Payload:
+    """What explain and the debug folder find on an entry."""
+
+    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None) -> None:
+        self.guards = result.guards
+        self.arg_names = result.arg_names
+        self.freevars = result.code.freevars
+        self.graph = graph
+
+
+def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:
+    """A frame that ran to its end and put nothing in a graph gains nothing from new bytecode."""
+    if graph is not None or config.allow_empty_graphs:
+        return False
+    return isinstance(result.stop, Return)
+
+
+def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:
+    return _Stage(stage, name, seconds)
+
+
+class _Stage:
+    """Times one stage of one compile, for compile_times and for the frame's event."""
+
+    def __init__(self, stage: str, name: str, seconds: dict[str, float]) -> None:
+        self.stage, self.name, self.seconds = stage, name, seconds
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        spent = time.perf_counter() - self.start
+        self.seconds[self.stage] = spent
+        counters.add_time(self.stage, self.name, spent)
+
+
+def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
+    """Our own mistakes are told as such, with the place in the user's program where they happened."""
+    try:
+        return run()
+    except (FxjitError, SkipFrameSignal, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        where = f"{frame.code.co_filename}:{frame.code.co_firstlineno}"
+        raise InternalError(
+            f"fxjit made a mistake while tracing {frame.code.co_qualname} ({where}): {type(error).__name__}: {error}\n"
+            "Set fxjit.config.suppress_errors = True to run such frames eagerly, and please report this with the traceback."
+        ) from error
+
+
+def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceResult, trace: Trace) -> Callable[..., Any]:
+    """The backend's callable for the graph. It sees fake inputs through TracingContext where it wants them."""
+    if logs.enabled("graph_code"):
+        _graph_log.info("%s\n%s", result.code.code.co_qualname, graph.print_readable(print_output=False))
+    examples = [item.example for item in result.graph.inputs]
+    context = torch._guards.TracingContext(FakeTensorMode(shape_env=trace.policy.shape_env))
+    for tensor, symbolic in trace.policy.contexts:
+        context.tensor_to_context[tensor] = symbolic
+    try:
+        with preserved_state(), torch._guards.tracing(context):
+            compiled: Any = options.backend(graph, examples)
+    except (FxjitError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise BackendCompilerFailed(options.backend_name, error) from error
+    if not callable(compiled):
+        raise BackendCompilerFailed(options.backend_name, TypeError(
+            f"a backend must return a callable, not {type(compiled).__name__}"))
+    return compiled  # type: ignore[no-any-return]
+
+
+def _check_on_own_frame(tree: Any, frame: Frame) -> None:
+    """Guards that do not hold on the frame they were made from would recompile for ever."""
+    if tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+        return
+    failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+    what = failure[1].describe() if failure is not None else "unknown"
+    raise InternalError(f"a guard of {frame.code.co_qualname} does not hold on the frame it was made from: {what}")
+
+
+def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx.GraphModule | None,
+            new_code: types.CodeType, seconds: dict[str, float]) -> None:
+    stop = result.stop
+    if isinstance(stop, Break):
+        events.report_break(stop.reason.reason, stop.reason.context, stop.reason.user_stack, function=frame.code.co_qualname)
+    if logs.enabled("guards"):
+        _guards_log.info("%s\n%s", frame.code.co_qualname, "\n".join(f"  {guard.describe()}" for guard in result.guards))
+    if logs.enabled("bytecode"):
+        import dis
+
+        _bytecode_log.info("%s before\n%s\nafter\n%s", frame.code.co_qualname, dis.Bytecode(frame.code).dis(),
+                           dis.Bytecode(new_code).dis())
+    calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method", "call_module")] if graph else []
+    events.report_frame_compiled(events.FrameCompiled(
+        frame.code, graph, tuple(result.guards), len(calls), tuple(node.name for node in calls), seconds))
+
+
+__all__ = ["SkipFrame", "compile_frame"]
