@@ -1,0 +1,157 @@
+"""The table of callables: what is done for a call of a builtin, a C function, or a class that C implements.
+
+`@handles(fn, ...)` signs a handler up that works on values; `@polyfill(fn, ...)` a plain Python function that is
+traced in place of `fn`; `pure(fn, ...)` says that `fn` may simply be called when all its arguments are known.
+functions.py and classes.py ask `lookup` when such a thing is called. A callable is claimed once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.functions import CALL_TABLE
+
+Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
+H = TypeVar("H", bound=Callable[..., Value])
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HANDLERS: Final[dict[Any, Handler]] = {}
+
+
+def _claim(fn: object, handler: Handler) -> None:
+    assert fn not in _HANDLERS, f"{fn!r} is handled twice"
+    _HANDLERS[fn] = handler
+
+
+def handles(*fns: Any) -> Callable[[H], H]:
+    """Sign up `handler(t, args, kwargs) -> Value` for these callables."""
+    def register(handler: H) -> H:
+        for fn in fns:
+            _claim(fn, handler)
+        return handler
+    return register
+
+
+def function(*fns: Any) -> Callable[[H], H]:
+    """Like `handles`, for a handler with the builtin's own parameters after the tracer: `def len_(t, obj)`. Arguments
+    that do not fit raise TypeError in the user's program."""
+    def register(handler: H) -> H:
+        signature = inspect.signature(handler)
+        name = getattr(fns[0], "__name__", repr(fns[0]))
+
+        def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            try:
+                signature.bind(t, *args, **kwargs)
+            except TypeError as error:
+                t.raise_(TypeError, f"{name}() {error}")
+            return handler(t, *args, **kwargs)
+
+        for fn in fns:
+            _claim(fn, call)
+        return handler
+    return register
+
+
+def polyfill(*fns: Any) -> Callable[[F], F]:
+    """Trace the decorated Python function in place of these callables."""
+    def register(body: F) -> F:
+        def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            return t.inline(t.make(body), args, kwargs)
+
+        for fn in fns:
+            _claim(fn, call)
+        return body
+    return register
+
+
+def pure(fns: Iterable[Any]) -> None:
+    """Calls of these with arguments that are known are made while tracing: they depend on nothing else and change
+    nothing. With other arguments they break the graph."""
+    for fn in fns:
+        _claim(fn, _folding(fn))
+
+
+def _folding(fn: Callable[..., Any]) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return fold_call(t, fn, args, kwargs)
+    return call
+
+
+def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Value:
+    """The value of a pure call; arguments may be constants and containers of constants."""
+    args, kwargs = list(args), kwargs or {}
+    try:
+        known = [plain(arg) for arg in args]
+        named = {name: plain(arg) for name, arg in kwargs.items()}
+    except NotPlain:
+        unknown_call(t, fn, args)
+    return protocol.fold(t, lambda: fn(*known, **named))
+
+
+class NotPlain(Exception):
+    """`plain` met something that is not known while tracing."""
+
+
+def plain(value: Value) -> Any:
+    """The Python object of a value all of whose parts are known: a constant, or a copy of a container of constants, for a
+    call that neither keeps nor changes it. Raises NotPlain."""
+    value = value.realize()
+    if value.is_constant():
+        return value.as_constant()
+    pytype = value.pytype()
+    items = getattr(value, "items", None)
+    if pytype in (list, tuple, set, frozenset) and isinstance(items, list):
+        return pytype(plain(item) for item in items)
+    if pytype is dict and isinstance(items, dict):
+        return {plain(key): plain(item) for key, item in items.values()}
+    raise NotPlain(value)
+
+
+def is_plain(value: Value) -> bool:
+    try:
+        plain(value)
+    except NotPlain:
+        return False
+    return True
+
+
+def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:
+    """End the graph here: nothing is known about calling `fn` with these arguments."""
+    t.break_("call.builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
+
+
+def callable_name(fn: Any) -> str:
+    module = getattr(fn, "__module__", None) or getattr(getattr(fn, "__objclass__", None), "__module__", None)
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def lookup(fn: Any) -> Handler | None:
+    """The handler of a callable, or None."""
+    try:
+        handler = _HANDLERS.get(fn)
+    except TypeError:  # not hashable: nobody can have claimed it
+        return None
+    if handler is not None:
+        return handler
+    if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
+        return _of_plain_type(fn)
+    return None
+
+
+def _of_plain_type(fn: types.BuiltinFunctionType) -> Handler | None:
+    """Alternative constructors of immutable types: `int.from_bytes`, `str.maketrans`, `bytes.fromhex`..."""
+    if fn.__self__ in _PLAIN_TYPES and not fn.__name__.startswith("__"):
+        return _folding(fn)
+    return None
+
+
+_PLAIN_TYPES: Final = (int, float, complex, bool, str, bytes)
+
+
+CALL_TABLE.append(lookup)

@@ -1,0 +1,502 @@
+"""Lists and tuples (with torch.Size, named tuples and structseqs, which are tuples of another class).
+
+wrap.py finds the wrappers below through its registry; `interp/` makes `ListValue` and `TupleValue` for displays;
+callables and methods make them for results. Items may be `Lazy`: whoever reads an item realizes it, whoever copies
+a container copies the Lazy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.iteration import SequenceIteratorValue
+from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
+from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.guards.kinds import LengthIs, TypeIs
+from fxjit.guards.source import ItemSource, Source
+
+
+class SequenceValue(Value):
+    """What lists and tuples share. `items` is the state; `cls` the exact type."""
+
+    base_type: ClassVar[type]
+
+    def __init__(self, items: Iterable[Value], source: Source | None = None, cls: type | None = None) -> None:
+        super().__init__(source)
+        self.items: list[Value] = list(items)
+        self.cls: type = cls or self.base_type
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def item(self, index: int) -> Value:
+        return self.items[index].realize()
+
+    def realized(self) -> list[Value]:
+        return [item.realize() for item in self.items]
+
+    def like(self, items: Iterable[Value]) -> Value:
+        """What slicing and arithmetic give."""
+        return type(self)(items)
+
+    def sq_length(self, t: Tracer) -> Value:
+        return t.make(len(self.items))
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(bool(self.items))
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return SequenceIteratorValue(self)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        return t.make(any(same_or_equal(t, self.item(i), item) for i in self._indices()))
+
+    def _indices(self) -> Iterable[int]:
+        """Indices while the list may change under the loop (a user's `__eq__` may do so)."""
+        i = 0
+        while i < len(self.items):
+            yield i
+            i += 1
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        name = self.base_type.__name__
+        if isinstance(key, SliceValue):
+            return self.like(self.items[as_slice(t, key)])
+        index = as_index(t, key, f"{name} indices must be integers or slices, not {{}}")
+        if not -len(self.items) <= index < len(self.items):
+            t.raise_(IndexError, f"{name} index out of range")
+        return self.item(index)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        theirs = sequence_part(other, self.base_type)
+        if theirs is None:
+            return NOT_IMPLEMENTED
+        if op in ("==", "!=") and len(self.items) != len(theirs.items):
+            return t.make(op == "!=")
+        for i in self._indices():
+            if i >= len(theirs.items):
+                break
+            a, b = self.item(i), theirs.item(i)
+            if not same_or_equal(t, a, b):
+                if op in ("==", "!="):
+                    return t.make(op == "!=")
+                return protocol.compare(t, op, a, b)
+        return t.make(ORDER[op](len(self.items), len(theirs.items)))
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if op == "+" and not reflected:
+            theirs = sequence_part(other, self.base_type)
+            if theirs is None:
+                return NOT_IMPLEMENTED
+            return self.like(self.items + theirs.items)
+        if op == "*" and is_index_like(other):
+            return self.like(self.items * max(as_index(t, other), 0))
+        return NOT_IMPLEMENTED
+
+    def meth_index(self, t: Tracer, value: Value, start: Value | None = None, stop: Value | None = None) -> Value:
+        size = len(self.items)
+        first, last = (clamp_index(t, start, 0, size), clamp_index(t, stop, size, size))
+        for i in range(first, last):
+            if i < len(self.items) and same_or_equal(t, self.item(i), value):
+                return t.make(i)
+        what = "tuple.index(x): x not in tuple"
+        if self.base_type is list:
+            what = protocol.repr_(t, value).as_constant() + " is not in list"
+        t.raise_(ValueError, what)
+
+    def meth_count(self, t: Tracer, value: Value) -> Value:
+        return t.make(sum(same_or_equal(t, self.item(i), value) for i in self._indices()))
+
+    def text_of(self, t: Tracer, opening: str, closing: str) -> str:
+        busy = t.new_source_state("repr")
+        if id(self) in busy:
+            return f"{opening}...{closing}"
+        busy[id(self)] = True
+        try:
+            return opening + ", ".join(protocol.repr_(t, item).as_constant() for item in self.realized()) + closing
+        finally:
+            del busy[id(self)]
+
+
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}
+
+
+class ListValue(SequenceValue):
+    shell = True
+    base_type = list
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return [item.graph_arg(t) for item in self.realized()]
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.asm.build_list(0)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if self.items:
+            for item in self.items:
+                cg.push(item)
+            cg.asm.build_list(len(self.items))
+            cg.asm.list_extend(1)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        for item in self.items:
+            cg.push(item)
+        cg.asm.build_list(len(self.items))
+        cg.asm.call_const(set_list, 2)
+        cg.asm.pop()
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return t.make(self.text_of(t, "[", "]"))
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if isinstance(key, SliceValue):
+            self._store_slice(t, as_slice(t, key), value)
+            return
+        index = as_index(t, key, "list indices must be integers or slices, not {}")
+        if not -len(self.items) <= index < len(self.items):
+            t.raise_(IndexError, "list assignment index out of range")
+        t.effects.mutate(self)
+        if value is None:
+            del self.items[index]
+        else:
+            self.items[index] = value
+
+    def _store_slice(self, t: Tracer, where: slice, value: Value | None) -> None:
+        if value is None:
+            t.effects.mutate(self)
+            del self.items[where]
+            return
+        new = iterated(t, value, "can only assign an iterable" if where.step in (None, 1) else
+                       "must assign iterable to extended slice")
+        t.effects.mutate(self)
+        try:
+            self.items[where] = new
+        except ValueError as error:
+            t.raise_(ValueError, *error.args)
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op == "+":
+            self.meth_extend(t, other)
+            return self
+        if op == "*" and is_index_like(other):
+            count = as_index(t, other)
+            t.effects.mutate(self)
+            self.items = self.items * max(count, 0)
+            return self
+        return NOT_IMPLEMENTED
+
+    def meth_append(self, t: Tracer, value: Value) -> Value:
+        t.effects.mutate(self)
+        self.items.append(value)
+        return t.make(None)
+
+    def meth_extend(self, t: Tracer, values: Value) -> Value:
+        new = list(values.items) if isinstance(values, SequenceValue) else None
+        t.effects.mutate(self)
+        if new is not None:
+            self.items.extend(new)
+            return t.make(None)
+        iterator = protocol.iter_(t, values)
+        while (item := protocol.next_(t, iterator)) is not None:
+            self.items.append(item)
+        return t.make(None)
+
+    def meth_insert(self, t: Tracer, index: Value, value: Value) -> Value:
+        where = as_index(t, index)
+        t.effects.mutate(self)
+        self.items.insert(where, value)
+        return t.make(None)
+
+    def meth_pop(self, t: Tracer, index: Value | None = None) -> Value:
+        where = -1 if index is None else as_index(t, index)
+        if not self.items:
+            t.raise_(IndexError, "pop from empty list")
+        if not -len(self.items) <= where < len(self.items):
+            t.raise_(IndexError, "pop index out of range")
+        t.effects.mutate(self)
+        return self.items.pop(where).realize()
+
+    def meth_remove(self, t: Tracer, value: Value) -> Value:
+        for i in self._indices():
+            if same_or_equal(t, self.item(i), value):
+                t.effects.mutate(self)
+                del self.items[i]
+                return t.make(None)
+        t.raise_(ValueError, "list.remove(x): x not in list")
+
+    def meth_clear(self, t: Tracer) -> Value:
+        t.effects.mutate(self)
+        self.items.clear()
+        return t.make(None)
+
+    def meth_copy(self, t: Tracer) -> Value:
+        return ListValue(self.items)
+
+    def meth_reverse(self, t: Tracer) -> Value:
+        t.effects.mutate(self)
+        self.items.reverse()
+        return t.make(None)
+
+    def meth_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
+        result = sort_values(t, self.realized(), key, reverse is not None and protocol.truth(t, reverse))
+        t.effects.mutate(self)
+        self.items = result
+        return t.make(None)
+
+    def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
+        new = [] if values is None else protocol.unpack(t, values)
+        t.effects.mutate(self)
+        self.items = list(new)
+        return t.make(None)
+
+    def meth___reversed__(self, t: Tracer) -> Value:
+        return SequenceIteratorValue(self, len(self.items) - 1, -1)
+
+
+class TupleValue(SequenceValue):
+    """A tuple, or an instance of a subclass of tuple that adds no state: see `plain_tuple_class`."""
+
+    base_type = tuple
+
+    def is_constant(self) -> bool:
+        return all(item.realize().is_constant() for item in self.items)
+
+    def as_constant(self) -> Any:
+        return make_tuple(self.cls, tuple(item.realize().as_constant() for item in self.items))
+
+    def graph_arg(self, t: Tracer) -> Any:
+        items = tuple(item.graph_arg(t) for item in self.realized())
+        return type(self.cls).__call__(self.cls, *items) if is_namedtuple_class(self.cls) else items
+
+    def like(self, items: Iterable[Value]) -> Value:
+        return TupleValue(items, cls=torch.Size if self.cls is torch.Size else None)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue) and self.cls is tuple and key.is_whole():
+            return self
+        return super().mp_subscript(t, key)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.cls is not tuple:
+            cg.asm.begin_call(make_tuple)
+            cg.push_const(self.cls)
+        for item in self.items:
+            cg.push(item)
+        cg.asm.build_tuple(len(self.items))
+        if self.cls is not tuple:
+            cg.asm.call(2)
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if op == "+" and other.pytype() is torch.Size and self.cls is not torch.Size and not reflected:
+            return NOT_IMPLEMENTED  # torch.Size has an __radd__ of its own
+        if op == "+" and reflected and self.cls is torch.Size:
+            theirs = sequence_part(other, tuple)
+            return NOT_IMPLEMENTED if theirs is None else TupleValue(theirs.items + self.items, cls=torch.Size)
+        return super().nb_binary(t, op, other, reflected)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        hashes = [protocol.hash_(t, item) for item in self.realized()]
+        return t.make(hash(tuple(Hashed(h.as_constant()) for h in hashes)))
+
+    def tp_repr(self, t: Tracer) -> Value:
+        if self.is_constant() and not is_namedtuple_class(self.cls):
+            return t.make(repr(self.as_constant()))
+        fields = field_names(self.cls)
+        if fields:
+            parts = [f"{name}={protocol.repr_(t, self.item(i)).as_constant()}" for i, name in enumerate(fields)]
+            return t.make(f"{self.cls.__name__}({', '.join(parts)})")
+        return t.make(self.text_of(t, "(", ",)" if len(self.items) == 1 else ")"))
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if self.cls is not tuple:
+            index = field_names(self.cls).get(name)
+            if index is not None:
+                return self.item(index)
+        return super().tp_getattro(t, name)
+
+    def meth__asdict(self, t: Tracer) -> Value:
+        return t.call(t.make(dict), [t.call(t.make(zip), [t.make(tuple(field_names(self.cls))), self])])
+
+    def meth__replace(self, t: Tracer, **changes: Value) -> Value:
+        fields = field_names(self.cls)
+        items = list(self.items)
+        for name in list(changes):
+            if name in fields:
+                items[fields[name]] = changes.pop(name)
+        if changes:
+            t.raise_(ValueError, f"Got unexpected field names: {list(changes)!r}")
+        return TupleValue(items, cls=self.cls)
+
+    def meth_numel(self, t: Tracer) -> Value:
+        total: Value = t.make(1)
+        for item in self.realized():
+            total = protocol.binary(t, "*", total, item)
+        return total
+
+    def meth___getnewargs__(self, t: Tracer) -> Value:
+        return TupleValue([TupleValue(self.items)] if self.cls is torch.Size else self.items)
+
+
+class Hashed:
+    """Stands for an object whose hash is known, inside a tuple whose hash is wanted."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, known: int) -> None:
+        self._hash = known
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+# -- what the new bytecode calls --------------------------------------------------------------------------------
+
+
+def set_list(target: list[Any], items: list[Any]) -> None:
+    """The final state of a list that existed before; also of an instance of a subclass that overrides things."""
+    list.__setitem__(target, slice(None), items)
+
+
+def make_tuple(cls: type, items: tuple[Any, ...]) -> Any:
+    if cls is tuple:
+        return items
+    if is_structseq_class(cls) or cls is torch.Size:
+        return cls(items)
+    return tuple.__new__(cls, items)
+
+
+# -- tuple classes ----------------------------------------------------------------------------------------------
+
+
+def is_namedtuple_class(cls: type) -> bool:
+    fields = getattr(cls, "_fields", None)
+    return issubclass(cls, tuple) and isinstance(fields, tuple) and all(isinstance(name, str) for name in fields)
+
+
+def is_structseq_class(cls: type) -> bool:
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "n_sequence_fields", None), int)
+
+
+_FIELDS: dict[type, dict[str, int]] = {}
+
+
+def field_names(cls: type) -> dict[str, int]:
+    """Name to index, in order; empty for what has no named fields."""
+    known = _FIELDS.get(cls)
+    if known is None:
+        known = {}
+        if is_namedtuple_class(cls):
+            known = {name: i for i, name in enumerate(cls._fields)
+                     if type(getattr(cls, name, None)).__name__ == "_tuplegetter"}
+        elif is_structseq_class(cls):
+            sample = cls(range(cls.n_fields))
+            named = {name: getattr(sample, name) for name, member in vars(cls).items()
+                     if type(member).__name__ == "member_descriptor"}
+            known = dict(sorted(named.items(), key=operator.itemgetter(1)))
+        _FIELDS[cls] = known
+    return known
+
+
+_SEQUENCE_SLOTS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__hash__", "__lt__", "__gt__", "__le__",
+                   "__ge__", "__ne__", "__add__", "__mul__", "__rmul__", "__getattribute__", "__getattr__", "__bool__",
+                   "__radd__")
+
+
+def plain_tuple_class(cls: type) -> bool:
+    """A subclass of tuple whose instances behave and are stored like tuples: named tuples, and those without
+    overridden slots or an instance dictionary."""
+    if cls in (tuple, torch.Size) or is_structseq_class(cls):
+        return True
+    if not issubclass(cls, tuple) or cls.__dictoffset__:
+        return False
+    return all(name not in vars(base) for base in cls.__mro__ if base not in (tuple, object)
+               for name in _SEQUENCE_SLOTS)
+
+
+@wraps(list)
+def wrap_list(t: Tracer, obj: list[Any], source: Source) -> Value:
+    t.guard(TypeIs(source, list))
+    t.guard(LengthIs(source, len(obj)))
+    return ListValue(lazy_items(t, obj, source), source)
+
+
+@wraps(tuple, torch.Size)
+def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    t.guard(LengthIs(source, len(obj)))
+    return TupleValue(lazy_items(t, obj, source), source, type(obj))
+
+
+wraps_if(lambda obj: isinstance(obj, tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
+
+
+def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
+    return [Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)]
+
+
+# -- shared with the other containers ---------------------------------------------------------------------------
+
+
+def same_or_equal(t: Tracer, a: Value, b: Value) -> bool:
+    """`PyObject_RichCompareBool(a, b, Py_EQ)`: identity first."""
+    return a is b or protocol.is_(t, a, b) or protocol.equal(t, a, b)
+
+
+def sequence_part(value: Value, base: type) -> SequenceValue | None:
+    """`value` as a list (tuple), if it is one or an instance of a subclass."""
+    part = getattr(value, "storage", None) or value
+    return part if isinstance(part, SequenceValue) and part.base_type is base else None
+
+
+def is_index_like(value: Value) -> bool:
+    return hasattr(value.pytype(), "__index__")
+
+
+def clamp_index(t: Tracer, value: Value | None, default: int, size: int) -> int:
+    """A start or stop argument, as slices read it."""
+    if value is None:
+        return default
+    index = as_index(t, value)
+    return max(index + size, 0) if index < 0 else min(index, size)
+
+
+def iterated(t: Tracer, value: Value, message: str) -> list[Value]:
+    """All items; a value that cannot be iterated raises `message`."""
+    if isinstance(value, SequenceValue):
+        return list(value.items)
+    if not hasattr(value.pytype(), "__iter__") and not hasattr(value.pytype(), "__getitem__"):
+        t.raise_(TypeError, message)
+    return protocol.unpack(t, value)
+
+
+def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> list[Value]:
+    """`sorted(items, key=key, reverse=reverse)`. Constants are sorted at once, other keys by traced `<`."""
+    no_key = key is None or (key.is_constant() and key.as_constant() is None)
+    keys = items if no_key else [t.call(key, [item]) for item in items]
+    if all(k.is_constant() for k in keys):
+        try:
+            constants = [k.as_constant() for k in keys]
+            order = sorted(range(len(items)), key=constants.__getitem__, reverse=reverse)
+        except TypeError as error:
+            t.raise_(TypeError, *error.args)
+        return [items[i] for i in order]
+
+    class Ordered:
+        __slots__ = ("value",)
+
+        def __init__(self, value: Value) -> None:
+            self.value = value
+
+        def __lt__(self, other: Ordered) -> bool:
+            return protocol.truth(t, protocol.compare(t, "<", self.value, other.value))
+
+    order = sorted(range(len(items)), key=[Ordered(k) for k in keys].__getitem__, reverse=reverse)
+    return [items[i] for i in order]
