@@ -330,6 +330,13 @@ tensor_facts(PyObject *Py_UNUSED(module), PyObject *tensor)
 }
 
 static PyObject *
+torch_exports(PyObject *Py_UNUSED(module), PyObject *name)
+{
+    const char *symbol = PyUnicode_AsUTF8(name);
+    return symbol == NULL ? NULL : PyBool_FromLong(fxjit_torch_symbol(symbol) != NULL);
+}
+
+static PyObject *
 tensor_ready(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return PyBool_FromLong(fxjit_shim.ready);
@@ -339,6 +346,8 @@ static PyMethodDef methods[] = {
     {"tensor_init", tensor_init, METH_VARARGS, tensor_init_doc},
     {"tensor_facts", tensor_facts, METH_O, tensor_facts_doc},
     {"tensor_ready", tensor_ready, METH_NOARGS, PyDoc_STR("tensor_ready() -> bool: whether tensor_init succeeded")},
+    {"torch_exports", torch_exports, METH_O,
+     PyDoc_STR("torch_exports(symbol) -> bool: whether one of torch's libraries exports it (after tensor_init)")},
     {"shim_code", shim_code, METH_O, shim_code_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,201 @@
+"""Builds the C guard tree of a compiled entry.
+
+`build_tree` groups the guards of a trace by the sources they share and lowers what they compare with to what _tree.c
+takes; pipeline.py calls it once an entry. The result is a `GuardTree`: `check(args, closure, globals, builtins)` says
+whether all guards hold for a frame about to start, `first_failure(...)` which one does not, `num_guards`,
+`num_nodes`, and `num_python`, the number of checks that C could not do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxjit import tensor_shim
+from fxjit._C import GuardTree, set_value_types, torch_exports
+from fxjit.guards.constants import VALUE_TYPES, is_plain
+from fxjit.guards.kinds import Guard, GuardSet, Op
+from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
+from fxjit.guards.tensor_spec import TensorSpec
+
+__all__ = ["GuardTree", "build_tree"]
+
+set_value_types(tuple(VALUE_TYPES))
+
+#: The checks in the order in which a node tries them: the type decides what else may be asked; then cheap ones first.
+_RANK = {
+    name: rank
+    for rank, name in enumerate((
+        "never", "type", "is", "tensor", "code", "const", "length", "types", "instance_has_attr", "has_key", "keys",
+        "set", "has_attr",
+    ))
+}
+#: Conditions that cost a few nanoseconds: before the walk.
+_EARLY = frozenset({"grad_mode", "inference_mode"})
+_INFERENCE_MODE = "_ZN3c1013InferenceMode10is_enabledEv"
+
+#: The order of the frame's own objects: what changes from call to call comes first.
+_ROOT_RANK = {"arg": 0, "deref": 1, "cell": 2, "const": 3, "globals": 4, "builtins": 5}
+
+
+class _Node:
+    """An object on the way to what is guarded; see _tree.c."""
+
+    __slots__ = ("accessor", "arg", "checks", "children", "guard", "slot")
+
+    def __init__(self, accessor: str, arg: object, guard: int) -> None:
+        self.accessor = accessor
+        self.arg = arg
+        self.guard = guard
+        self.slot = -1
+        self.children: list[_Node] = []
+        self.checks: list[tuple[int, Op]] = []
+
+
+def build_tree(guards: GuardSet, arg_names: tuple[str, ...], freevars: tuple[str, ...]) -> GuardTree:
+    """The tree of these guards for a frame with these argument slots and free variables, in their order."""
+    builder = _Builder(arg_names, freevars)
+    listed = tuple(guards)
+    for index, guard in enumerate(listed):
+        builder.add(index, guard)
+    return builder.finish(listed)
+
+
+class _Builder:
+    def __init__(self, arg_names: tuple[str, ...], freevars: tuple[str, ...]) -> None:
+        self._in_c = tensor_shim.ensure()
+        self._args = {name: index for index, name in enumerate(arg_names)}
+        self._freevars = {name: index for index, name in enumerate(freevars)}
+        self._roots: list[_Node] = []
+        self._nodes: dict[Source | str, _Node] = {}
+        self._early: list[tuple[int, tuple[int, ...], Op]] = []
+        self._late: list[tuple[int, tuple[int, ...], Op]] = []
+        self._num_slots = 0
+
+    def add(self, index: int, guard: Guard) -> None:
+        for op in guard.ops:
+            lowered = self._lower(op, guard)
+            if lowered[0] in _RANK:
+                self._node(guard.sources[0], index).checks.append((index, lowered))
+                continue
+            slots = tuple(self._slot(source, index) for source in guard.sources)
+            (self._early if lowered[0] in _EARLY else self._late).append((index, slots, lowered))
+
+    def finish(self, guards: tuple[Guard, ...]) -> GuardTree:
+        self._roots.sort(key=lambda node: _ROOT_RANK[node.accessor])
+        specs: list[tuple[Any, ...]] = []
+        # Preorder; a node's spec is completed when its subtree is. A stack of our own: sources may be deep.
+        pending: list[tuple[_Node, int, int]] = [(node, -1, -1) for node in reversed(self._roots)]
+        while pending:
+            node, parent, place = pending.pop()
+            if place >= 0:
+                specs[place] = self._spec(node, parent, len(specs))
+                continue
+            place = len(specs)
+            specs.append(())
+            pending.append((node, parent, place))
+            pending.extend((child, place, -1) for child in reversed(node.children))
+        # What runs the user's or torch's Python comes last.
+        self._late.sort(key=lambda condition: condition[2][0] == "python")
+        return GuardTree(
+            tuple(specs), (*self._early, *self._late), len(self._early), self._num_slots, guards
+        )
+
+    def _spec(self, node: _Node, parent: int, end: int) -> tuple[Any, ...]:
+        checks = node.checks
+        if any(op[0] == "tensor" for _, op in checks):
+            # A tensor check begins with the type.
+            classes = {op[1] for _, op in checks if op[0] == "tensor"}
+            checks = [check for check in checks if not (check[1][0] == "type" and check[1][1] in classes)]
+        checks = sorted(checks, key=lambda check: _RANK[check[1][0]])
+        return (parent, end, node.accessor, node.arg, node.slot, node.guard, tuple(checks))
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _slot(self, source: Source, guard: int) -> int:
+        node = self._node(source, guard)
+        if node.slot < 0:
+            node.slot = self._num_slots
+            self._num_slots += 1
+        return node.slot
+
+    def _node(self, source: Source, guard: int) -> _Node:
+        node = self._nodes.get(source)
+        if node is None:
+            accessor, arg = source.accessor
+            if isinstance(source, GlobalSource):
+                node = self._child(self._dict_root("globals", guard), "item", arg, guard)
+            elif isinstance(source, BuiltinSource):
+                node = self._child(self._dict_root("builtins", guard), "item", arg, guard)
+            elif isinstance(source, GlobalsSource):
+                node = self._dict_root("globals", guard)
+            elif source.base is not None:
+                node = self._child(self._node(source.base, guard), accessor, arg, guard)
+            else:
+                node = _Node(accessor, self._place(accessor, arg), guard)
+                self._roots.append(node)
+            self._nodes[source] = node
+        return node
+
+    def _child(self, parent: _Node, accessor: str, arg: object, guard: int) -> _Node:
+        node = _Node(accessor, arg, guard)
+        parent.children.append(node)
+        return node
+
+    def _dict_root(self, which: str, guard: int) -> _Node:
+        node = self._nodes.get(which)
+        if node is None:
+            node = self._nodes[which] = _Node(which, None, guard)
+            self._roots.append(node)
+        return node
+
+    def _place(self, accessor: str, arg: object) -> object:
+        """Names of the frame's variables become places in its slots."""
+        if accessor == "arg":
+            places = self._args
+        elif accessor in ("deref", "cell"):
+            places = self._freevars
+        else:
+            return arg
+        if arg not in places:
+            raise ValueError(f"a guard is about {arg!r}, which is no variable of the frame: {sorted(places)}")
+        return places[str(arg)]
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def _lower(self, op: Op, guard: Guard) -> Op:
+        """The operation as _checks.c and _tree.c take it."""
+        name = op[0]
+        if name == "tensor":
+            return self._lower_tensor(op[1]) or ("python", guard.holds)
+        if name in ("types", "keys"):
+            return (name, tuple((key, is_plain(key)) for key in op[1]))
+        if name == "set":
+            if any(key != key for key in op[1]):  # NaN: equal to others of its bits, and yet many can be in a set
+                return ("python", guard.holds)
+            return (name, tuple((key, is_plain(key)) for key in op[1]))
+        if name == "has_key":
+            return (name, (op[1], is_plain(op[1])), op[2])
+        if name == "grad_mode" and not self._in_c:
+            return ("probe", torch.is_grad_enabled, op[1])
+        if name == "inference_mode" and not (self._in_c and torch_exports(_INFERENCE_MODE)):
+            return ("probe", torch.is_inference_mode_enabled, op[1])
+        return op
+
+    def _lower_tensor(self, spec: TensorSpec) -> Op | None:
+        """None where only Python can tell: no shim, a subclass whose sizes only Python knows, a dtype unknown to it."""
+        python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
+        nested = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
+        if not self._in_c or spec.dispatch_keys & (python | nested):
+            return None
+        dtype = tensor_shim.shim_code("dtype", spec.dtype)
+        device_type = tensor_shim.shim_code("device_type", spec.device.type)
+        layout = tensor_shim.shim_code("layout", spec.layout)
+        if dtype is None or device_type is None or layout is None:
+            return None
+        index = -1 if spec.device.index is None else spec.device.index
+        return (
+            "tensor", spec.cls, spec.dispatch_keys, dtype, device_type, index, layout, spec.layout is torch.strided,
+            spec.requires_grad, spec.sizes, spec.strides,
+        )
