@@ -1,0 +1,120 @@
+"""May the hook touch this frame: the rules over whole frames.
+
+The pipeline asks once a code object; the answer "no" becomes a flag that the hook reads in C from then on. Frames of
+torch, of fxjit, of the standard library and of a few packages pass by, and what they call is still looked at; a frame
+inside another compiler (torch._dynamo, AOTAutograd's wrappers) passes by with everything under it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import CodeType
+from typing import Any
+
+from fxjit import config
+
+from . import marks
+from .modules import PASSED_BY, TORCH_RECURSIVE
+
+MAX_CODE_BYTES = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class FrameVerdict:
+    """`skip`: run it as it stands; `recursive`: and everything it calls; `reason` is an id, `rule` says which rule."""
+
+    skip: bool
+    recursive: bool = False
+    reason: str = ""
+    rule: str = ""
+
+
+TOUCH = FrameVerdict(skip=False)
+
+
+def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) -> FrameVerdict:
+    """The rule for frames of `code`. `func` is the function object, where the caller has it."""
+    if func is not None:
+        said = marks.disabled(func)
+        if said is not None:
+            target_code = getattr(said.target, "__code__", None)
+            if not said.recursive and isinstance(target_code, CodeType):
+                marks.set_code_disabled(target_code, said.reason)
+            return FrameVerdict(True, said.recursive, "skip-disabled", said.reason or "disable")
+    if marks.code_traced(code):
+        return TOUCH
+    said = marks.code_disabled(code)
+    if said is not None:
+        return FrameVerdict(True, False, "skip-disabled", said.reason or "disable(recursive=False)")
+    if code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR):
+        return FrameVerdict(True, False, "skip-code-kind", "a generator or coroutine")
+    if len(code.co_code) > MAX_CODE_BYTES:
+        return FrameVerdict(True, False, "skip-too-big", f"{len(code.co_code)} bytes of bytecode")
+    verdict = _file_verdict(code.co_filename)
+    if verdict.rule == "the standard library: unittest" and config.trace_unittest:
+        return TOUCH
+    return verdict
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_verdict(filename: str) -> FrameVerdict:
+    path = filename.replace("\\", "/")
+    if path.startswith("<frozen "):
+        return _passed("the import system")
+    if path.startswith("<eval_with_key>"):
+        return _passed("a graph's own code", recursive=True)
+    if path.startswith("<"):
+        return TOUCH
+    torch_folder = _torch_folder()
+    if torch_folder and path.startswith(torch_folder):
+        inner = path[len(torch_folder) :]
+        return _passed("torch", recursive=inner.startswith(TORCH_RECURSIVE))
+    if path.startswith(_OWN_FOLDER):
+        return _passed("fxjit")
+    for folder in _SITE_FOLDERS:
+        if path.startswith(folder):
+            package = path[len(folder) :].partition("/")[0].removesuffix(".py")
+            return _passed(f"the package {package}") if package in PASSED_BY else TOUCH
+    if path.startswith(_STDLIB_FOLDERS):
+        module = path.rpartition("/lib/python")[2].partition("/")[2].partition("/")[0].removesuffix(".py")
+        return _passed(f"the standard library: {module}")
+    return TOUCH
+
+
+def _passed(rule: str, recursive: bool = False) -> FrameVerdict:
+    return FrameVerdict(True, recursive, "skip-internal", rule)
+
+
+def _folder(path: str) -> str:
+    return path.replace("\\", "/").rstrip("/") + "/"
+
+
+@functools.cache
+def _found_torch_folder(path: str) -> str:
+    return _folder(os.path.dirname(path))
+
+
+def _torch_folder() -> str:
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return _found_torch_folder(file) if file else ""
+
+
+_OWN_FOLDER = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PATHS = sysconfig.get_paths()
+_SITE_FOLDERS = tuple({_folder(_PATHS[name]) for name in ("purelib", "platlib")})
+# Inside a virtual environment the library is the base installation's, perhaps through a link.
+_STDLIB_FOLDERS = tuple(
+    {_folder(path) for name in ("stdlib", "platstdlib") for path in (_PATHS[name], os.path.realpath(_PATHS[name]))}
+    | {_folder(os.path.dirname(os.__file__)), _folder(os.path.dirname(os.path.realpath(os.__file__)))}
+)
+
+
+def is_torch_file(filename: str) -> bool:
+    folder = _torch_folder()
+    return bool(folder) and filename.replace("\\", "/").startswith(folder)

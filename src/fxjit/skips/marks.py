@@ -1,0 +1,205 @@
+"""What the user said about a function: disable, allow_in_graph, disallow_in_graph, and their like.
+
+`api.py` writes marks; `verdict.py`, `frames.py` and the front end read them. torch's own annotations are recognised
+too: the attributes that `torch.compiler.disable` and others leave on a function, and torch._dynamo's tables, which are
+looked at only if the program has imported that module by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+
+class Mark(Enum):
+    ALLOW_IN_GRAPH = "allow_in_graph"
+    DISALLOW_IN_GRAPH = "disallow_in_graph"
+    FORBID_IN_GRAPH = "forbid_in_graph"
+    ASSUME_CONSTANT = "assume_constant_result"
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """`target` is the user's function; `recursive`: nor is what it calls traced."""
+
+    target: Any
+    recursive: bool
+    reason: str | None
+
+
+class _ByIdentity:
+    """Object -> value, by identity: any callable can be a key, also one that cannot be hashed."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._entries[id(key)] = (key, value)
+
+    def get(self, key: Any) -> Any:
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None else None
+
+    def pop(self, key: Any) -> None:
+        self._entries.pop(id(key), None)
+
+
+_marks = _ByIdentity()
+_substitutes = _ByIdentity()
+_codes: dict[int, tuple[weakref.ref[CodeType], Any]] = {}
+
+# Attributes a wrapper carries. torch's spelling, so that each compiler sees what was said to the other.
+_DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
+    "_torchdynamo_disable",
+    "_torchdynamo_disable_recursive",
+    "_torchdynamo_disable_msg",
+)
+_ORIGINAL = "_torchdynamo_orig_callable"
+_INLINE = "_torchdynamo_inline"
+_WRAPPER_ID = "_torchdynamo_wrapper_id"
+_TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT}
+
+
+def set_mark(fn: Any, mark: Mark) -> None:
+    _marks[_plain(fn)] = mark
+
+
+def mark_of(fn: Any) -> Mark | None:
+    """Ours, or torch's when the user annotated with torch's functions."""
+    fn = _plain(fn)
+    found: Mark | None = _marks.get(fn)
+    if found is not None:
+        return found
+    attributes = _attributes(fn)
+    for name, mark in _TORCH_ATTRIBUTES.items():
+        if attributes.get(name):
+            return mark
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        for table, mark in (
+            ("_allowed_callable_ids", Mark.ALLOW_IN_GRAPH),
+            ("_nonstrict_trace_callable_ids", Mark.ALLOW_IN_GRAPH),
+            ("_disallowed_callable_ids", Mark.DISALLOW_IN_GRAPH),
+        ):
+            ids = getattr(rules, table, None)
+            if ids is not None and id(fn) in ids:
+                return mark
+    return None
+
+
+def set_substitute(original: Any, traceable: Callable[..., Any]) -> None:
+    _substitutes[original] = traceable
+
+
+def substitute_for(fn: Any) -> Callable[..., Any] | None:
+    """The Python function to trace instead of `fn` (`substitute_in_graph`)."""
+    found: Callable[..., Any] | None = _substitutes.get(fn)
+    return found
+
+
+def set_disabled(wrapper: Any, target: Any, recursive: bool, reason: str | None) -> None:
+    """Writes on a wrapper that its target is not to be traced."""
+    setattr(wrapper, _DISABLE, True)
+    setattr(wrapper, _DISABLE_RECURSIVE, recursive)
+    setattr(wrapper, _DISABLE_REASON, reason)
+    setattr(wrapper, _ORIGINAL, target)
+    setattr(wrapper, _WRAPPER_ID, id(wrapper))
+
+
+def disabled(fn: Any) -> Disabled | None:
+    """What `disable` was told about this callable, ours or torch's; None when it was not disabled."""
+    fn = _plain(fn)
+    attributes = _attributes(fn)
+    if attributes.get(_DISABLE):
+        # functools.wraps copies the attributes of a disabled function to wrappers that are not disabled.
+        if attributes.get(_WRAPPER_ID, id(fn)) != id(fn):
+            return None
+        target = attributes.get(_ORIGINAL, fn)
+        return Disabled(target, bool(attributes.get(_DISABLE_RECURSIVE, False)), attributes.get(_DISABLE_REASON))
+    if isinstance(fn, FunctionType) and _is_lazy_torch_disable(fn.__code__):
+        return Disabled(getattr(fn, "__wrapped__", fn), True, "torch disables this function of its own")
+    return None
+
+
+def set_code_disabled(code: CodeType, reason: str | None) -> None:
+    """Frames of this code run as they stand; what they call is still compiled (`disable(recursive=False)`)."""
+    _remember(code, Disabled(None, False, reason))
+
+
+def set_code_traced(code: CodeType) -> None:
+    """Frames of this code are user code, although the file they stand in is not."""
+    _remember(code, True)
+
+
+def code_disabled(code: CodeType) -> Disabled | None:
+    found = _recalled(code)
+    return found if isinstance(found, Disabled) else None
+
+
+def code_traced(code: CodeType) -> bool:
+    return _recalled(code) is True
+
+
+def unwrapped(fn: Any) -> Any:
+    """The user's function inside what `compile` or `disable` (ours or torch's) made of it, or `fn` itself.
+
+    A compiled function that is called by traced code is traced as the function it was made from.
+    """
+    seen = 0
+    while seen < 20:
+        attributes = _attributes(fn)
+        inner = attributes.get(_ORIGINAL) if attributes.get(_WRAPPER_ID, id(fn)) == id(fn) else None
+        if inner is None:
+            return fn
+        fn, seen = inner, seen + 1
+    return fn
+
+
+def is_compiled(fn: Any) -> bool:
+    """Made by `fxjit.compile` or by torch.compile: calling it while tracing traces `unwrapped(fn)`."""
+    attributes = _attributes(fn)
+    return _ORIGINAL in attributes and not attributes.get(_DISABLE) and attributes.get(_WRAPPER_ID, id(fn)) == id(fn)
+
+
+def set_compiled(wrapper: Any, target: Any) -> None:
+    setattr(wrapper, _ORIGINAL, target)
+    setattr(wrapper, _WRAPPER_ID, id(wrapper))
+
+
+def _plain(fn: Any) -> Any:
+    return fn.__func__ if isinstance(fn, MethodType) else fn
+
+
+def _attributes(fn: Any) -> dict[str, Any]:
+    """The object's own dictionary, without running a `__getattr__` of the user's."""
+    if isinstance(fn, type):
+        return {}
+    try:
+        found = object.__getattribute__(fn, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_lazy_torch_disable(code: CodeType) -> bool:
+    """The wrapper of torch/_compile.py, which becomes torch._dynamo.disable at its first call."""
+    return code.co_name == "inner" and code.co_filename.replace("\\", "/").endswith("/torch/_compile.py")
+
+
+def _remember(code: CodeType, value: Any) -> None:
+    key = id(code)
+
+    def forget(_: weakref.ref[CodeType]) -> None:
+        _codes.pop(key, None)
+
+    _codes[key] = (weakref.ref(code, forget), value)
+
+
+def _recalled(code: CodeType) -> Any:
+    entry = _codes.get(id(code))
+    return entry[1] if entry is not None and entry[0]() is code else None

@@ -1,0 +1,172 @@
+"""Rules by module: which files are user code, and what becomes of a call into a module. Data; `verdict` reads it.
+
+The longest prefix that fits wins. Modules that no row names are user code, which is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# What calling a Python function of the module means: (verdict, reason id).
+FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
+    # torch: operators and functions over tensors go in the graph, compositions are traced, the rest is not touched
+    "torch": ("SKIP", "call-skipped-module"),
+    "torch.functional": ("GRAPH", ""),
+    "torch.nn.functional": ("GRAPH", ""),
+    "torch._tensor": ("GRAPH", ""),
+    "torch._ops": ("GRAPH", ""),
+    "torch._jit_internal": ("CONSTANT", ""),
+    "torch._linalg_utils": ("GRAPH", ""),
+    "torch._lobpcg": ("GRAPH", ""),
+    "torch._lowrank": ("GRAPH", ""),
+    "torch.linalg": ("GRAPH", ""),
+    "torch.fft": ("GRAPH", ""),
+    "torch.special": ("GRAPH", ""),
+    "torch.signal": ("TRACE", ""),
+    "torch.nn": ("TRACE", ""),
+    "torch.nn.parallel": ("SKIP", "call-skipped-module"),
+    "torch.optim": ("TRACE", ""),
+    "torch.distributions": ("TRACE", ""),
+    "torch.amp": ("TRACE", ""),
+    "torch.autograd": ("SKIP", "call-autograd-engine"),
+    "torch.autograd.grad_mode": ("TRACE", ""),
+    "torch.autograd.profiler": ("TRACE", ""),
+    "torch.ao": ("TRACE", ""),
+    "torch._numpy": ("TRACE", ""),
+    "torch._refs": ("TRACE", ""),
+    "torch._prims_common": ("TRACE", ""),
+    "torch._vmap_internals": ("CALL", ""),
+    "torch._functorch": ("CALL", ""),
+    "torch.func": ("CALL", ""),
+    "torch._higher_order_ops": ("CALL", ""),
+    "torch.overrides": ("TRACE", ""),
+    "torch._utils": ("TRACE", ""),
+    "torch._compile": ("SKIP", "call-compile-api"),
+    "torch._dynamo": ("SKIP", "call-compile-api"),
+    "torch._inductor": ("SKIP", "call-compile-api"),
+    "torch.compiler": ("SKIP", "call-compile-api"),
+    "torch.export": ("SKIP", "call-compile-api"),
+    "torch.fx": ("SKIP", "call-compile-api"),
+    "torch.jit": ("CONSTANT", ""),
+    "torch.onnx": ("CONSTANT", ""),
+    "torch.random": ("SKIP", "call-rng-state"),
+    "torch.cuda.random": ("SKIP", "call-rng-state"),
+    "torch.backends": ("CONSTANT", ""),
+    "torch.utils._pytree": ("TRACE", ""),
+    "torch.utils._contextlib": ("TRACE", ""),
+    "torch.utils._foreach_utils": ("TRACE", ""),
+    "torch.utils._python_dispatch": ("TRACE", ""),
+    "torch.utils.checkpoint": ("TRACE", ""),
+    "torch.utils.hooks": ("TRACE", ""),
+    "torch.utils._device": ("TRACE", ""),
+    "torch.distributed": ("SKIP", "call-skipped-module"),
+    "torch.distributed.algorithms._checkpoint": ("TRACE", ""),
+    "torch.testing": ("TRACE", ""),
+    "torch._library": ("GRAPH", ""),
+    # the standard library: pure Python is traced, what talks to the world is not
+    "logging": ("SKIP", "call-print"),
+    "warnings": ("SKIP", "call-print"),
+    "print": ("SKIP", "call-print"),
+    "os": ("SKIP", "call-subprocess"),
+    "posixpath": ("TRACE", ""),
+    "subprocess": ("SKIP", "call-subprocess"),
+    "socket": ("SKIP", "call-subprocess"),
+    "tempfile": ("SKIP", "call-subprocess"),
+    "shutil": ("SKIP", "call-subprocess"),
+    "pathlib": ("SKIP", "call-subprocess"),
+    "threading": ("SKIP", "call-subprocess"),
+    "multiprocessing": ("SKIP", "call-subprocess"),
+    "concurrent": ("SKIP", "call-subprocess"),
+    "asyncio": ("SKIP", "call-subprocess"),
+    "queue": ("SKIP", "call-subprocess"),
+    "signal": ("SKIP", "call-subprocess"),
+    "time": ("SKIP", "call-subprocess"),
+    "datetime": ("SKIP", "call-subprocess"),
+    "pickle": ("SKIP", "call-skipped-module"),
+    "json": ("SKIP", "call-skipped-module"),
+    "importlib": ("SKIP", "call-skipped-module"),
+    "gc": ("SKIP", "call-skipped-module"),
+    "sys": ("SKIP", "call-skipped-module"),
+    "traceback": ("SKIP", "call-skipped-module"),
+    "linecache": ("SKIP", "call-skipped-module"),
+    "pdb": ("SKIP", "call-print"),
+    "bdb": ("SKIP", "call-print"),
+    "unittest": ("SKIP", "call-skipped-module"),
+    "weakref": ("TRACE", ""),
+    "inspect": ("CONSTANT", ""),
+    "re": ("CONSTANT", ""),
+    "string": ("CONSTANT", ""),
+    "textwrap": ("CONSTANT", ""),
+    "fractions": ("CONSTANT", ""),
+    "decimal": ("CONSTANT", ""),
+    "hashlib": ("CONSTANT", ""),
+    # others
+    "numpy": ("SKIP", "numpy-function"),
+    "scipy": ("SKIP", "call-skipped-module"),
+    "pandas": ("SKIP", "call-skipped-module"),
+    "sympy": ("SKIP", "call-skipped-module"),
+    "triton": ("SKIP", "call-skipped-module"),
+    "sklearn": ("SKIP", "call-skipped-module"),
+    "matplotlib": ("SKIP", "call-print"),
+    "tqdm": ("SKIP", "call-print"),
+    "PIL": ("SKIP", "call-skipped-module"),
+    "fxjit": ("SKIP", "call-compile-api"),
+    "fxjit.frontend.polyfills": ("TRACE", ""),
+}
+
+# Packages of site-packages whose frames pass by untouched; what they call is still looked at. All others are user code.
+PASSED_BY = frozenset(
+    {
+        "IPython",
+        "PIL",
+        "_pytest",
+        "bytecode",
+        "coverage",
+        "cv2",
+        "debugpy",
+        "huggingface_hub",
+        "hypothesis",
+        "ipykernel",
+        "jinja2",
+        "joblib",
+        "matplotlib",
+        "mpmath",
+        "networkx",
+        "numpy",
+        "packaging",
+        "pandas",
+        "pluggy",
+        "pydantic",
+        "pytest",
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "sympy",
+        "tokenizers",
+        "tqdm",
+        "triton",
+        "typing_extensions",
+        "yaml",
+        "zmq",
+    }
+)
+
+# Folders of torch inside which nothing is looked at, callees included: another compiler is at work there.
+TORCH_RECURSIVE = (
+    "_dynamo/",
+    "_inductor/",
+    "_functorch/_aot_autograd/",
+    "_functorch/aot_autograd.py",
+    "_export/",
+    "export/",
+)
+
+
+def longest_prefix(module: str, table: Mapping[str, tuple[str, str]]) -> tuple[str, tuple[str, str]] | None:
+    """The row whose dotted name is `module` or the nearest package around it."""
+    while module:
+        row = table.get(module)
+        if row is not None:
+            return module, row
+        module = module.rpartition(".")[0]
+    return None
