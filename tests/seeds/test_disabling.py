@@ -1,0 +1,126 @@
+"""Every example of "Disabling and Suppressing Errors"."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import EagerAndRecordGraphs
+
+
+@pytest.fixture(params=["fxjit", "torch"])
+def names(request):
+    """disable and graph_break, under our names and under torch's."""
+    if request.param == "fxjit":
+        return fxjit.disable, fxjit.graph_break
+    import torch._dynamo
+
+    return torch.compiler.disable, torch._dynamo.graph_break
+
+
+def code_of(graphs) -> list[list[str]]:
+    """The names of the nodes that call something, graph by graph."""
+    return [[node.name for node in graph.graph.nodes if node.op.startswith("call_")] for graph in graphs]
+
+
+def test_a_disabled_function_and_what_it_calls_are_not_traced(names):
+    disable, graph_break = names
+
+    def inner1(x):
+        graph_break()
+        return x + 1
+
+    @disable
+    def outer1(x):
+        x = x + 2
+        graph_break()
+        return inner1(x)
+
+    def f(x):
+        x = outer1(x)
+        return x + 4
+
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    result = fxjit.compile(f, backend=backend)(torch.ones(3))
+    torch.testing.assert_close(result, torch.full((3,), 8.0))
+    assert code_of(backend.graphs) == [["add"]], "only `x + 4`"
+
+
+def test_with_recursive_false_what_it_calls_is_traced(names):
+    disable, graph_break = names
+
+    def inner2(x):
+        graph_break()
+        return x + 1
+
+    @disable(recursive=False)
+    def outer2(x):
+        x = x + 2
+        graph_break()
+        return inner2(x)
+
+    def g(x):
+        x = outer2(x)
+        return x + 4
+
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    result = fxjit.compile(g, backend=backend)(torch.ones(3))
+    torch.testing.assert_close(result, torch.full((3,), 8.0))
+    assert code_of(backend.graphs) == [["add"], ["add"]], "`x + 1` of inner2 and `x + 4` of g"
+
+
+def test_the_break_is_reported_with_reason_hint_and_the_users_frames(names, caplog):
+    disable, _ = names
+
+    @disable
+    def outer(x):
+        return x + 2
+
+    def f(x):
+        x = outer(x)
+        return x + 4
+
+    fxjit.reset()
+    fxjit.set_logs(graph_breaks=True)
+    try:
+        fxjit.compile(f, backend="eager")(torch.ones(3))
+    finally:
+        fxjit.set_logs()
+    text = caplog.text
+    assert "Skip calling `torch.compiler.disable()`d function" in text
+    assert "Hint: Remove the `torch.compiler.disable` call" in text
+    assert ", in f" in text and "x = outer(x)" in text
+    assert "site-packages" not in text
+
+
+def test_suppressed_compiler_crash_runs_eagerly_and_is_tried_again():
+    crashes = []
+
+    def crashing_backend(gm, inputs):
+        crashes.append(1)
+        if len(crashes) == 1:
+            raise ValueError("the compiler crashed")
+        return gm.forward
+
+    def f(x):
+        return x.sin() + 1
+
+    x = torch.randn(3)
+    fxjit.reset()
+    compiled = fxjit.compile(f, backend=crashing_backend)
+    with fxjit.config.patch(suppress_errors=True):
+        for _ in range(40):
+            torch.testing.assert_close(compiled(x), x.sin() + 1)
+    assert len(crashes) == 2, "the crash, and one later attempt that worked"
+
+
+def test_without_suppression_the_crash_is_an_error():
+    def crashing_backend(gm, inputs):
+        raise ValueError("the compiler crashed")
+
+    fxjit.reset()
+    with pytest.raises(fxjit.errors.BackendCompilerFailed, match="the compiler crashed"):
+        fxjit.compile(lambda x: x + 1, backend=crashing_backend)(torch.ones(2))
