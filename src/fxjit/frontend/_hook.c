@@ -29,6 +29,7 @@ int fxjit_tree_check(PyObject *tree, PyObject *const *args, Py_ssize_t nargs, Py
 #define FX_SKIP 1           /* run as it is; what it calls is still seen */
 #define FX_SKIP_RECURSIVE 2 /* run as it is with no region */
 #define FX_TRANSFORMED 4    /* our own generated code: run as it is, by CPython's evaluator at once */
+#define FX_FROZEN 8         /* its entries are used, the callback is not asked for more */
 
 /* ---- state ---- */
 
@@ -378,10 +379,11 @@ typedef struct {
     PyObject *key_ref; /* weak reference to the key; NULL where the key allows none */
     PyObject *key;     /* the key itself, only where it allows no weak reference */
     PyObject *entries; /* tuple, replaced and never changed, so that whoever walks it is safe */
+    int flags;
 } Group;
 
 typedef struct {
-    int flags;
+    int flags;       /* for every key */
     PyObject *state; /* Python's own notes about this code */
     Py_ssize_t size;
     Group *groups;
@@ -525,7 +527,7 @@ make_group(PyCodeObject *code, CodeExtra *extra, PyObject *key)
     if (group != NULL) {
         return group;
     }
-    Group fresh = {NULL, NULL, NULL};
+    Group fresh = {NULL, NULL, NULL, 0};
     if (Py_TYPE(key)->tp_weaklistoffset != 0) {
         fresh.key_ref = watch_key(code, key);
         if (fresh.key_ref == NULL) {
@@ -702,11 +704,10 @@ entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *slots, Py_ssi
 
 /* A strong reference to the first entry that holds, in `*found`; NULL there when none does. -1: a guard raised. */
 static int
-find_entry(CodeExtra *extra, PyObject *key, PyFunctionObject *func, PyObject *const *slots, Py_ssize_t nslots,
-           FxEntry **found)
+find_entry(CodeExtra *extra, Group *group, PyObject *key, PyFunctionObject *func, PyObject *const *slots,
+           Py_ssize_t nslots, FxEntry **found)
 {
     *found = NULL;
-    Group *group = find_group(extra, key);
     if (group == NULL || PyTuple_GET_SIZE(group->entries) == 0) {
         return 0;
     }
@@ -745,12 +746,13 @@ fx_hook_run_entry(FxRegion *region, PyFunctionObject *func, PyObject *const *slo
 {
     PyCodeObject *code = (PyCodeObject *)func->func_code;
     CodeExtra *extra = find_extra(code);
-    if (extra == NULL || extra->size == 0 || extra->flags != 0) {
+    Group *group = extra == NULL || extra->flags != 0 ? NULL : find_group(extra, region->key);
+    if (group == NULL || (group->flags & (FX_SKIP | FX_SKIP_RECURSIVE))) {
         return 0;
     }
     FxEntry *entry;
     Py_INCREF(code); /* and with it `extra`: a guard may give the function other code */
-    int failed = find_entry(extra, region->key, func, slots, nslots, &entry) < 0;
+    int failed = find_entry(extra, group, region->key, func, slots, nslots, &entry) < 0;
     Py_DECREF(code);
     if (failed) {
         *result = NULL;
@@ -836,9 +838,16 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
     return (FxEntry *)answer;
 }
 
-/* The frame of a plain function starts in a region, and its code is not flagged. */
+/* The flags of a code object as they stand for one key. */
+static inline int
+flags_for(const CodeExtra *extra, const Group *group)
+{
+    return (extra == NULL ? 0 : extra->flags) | (group == NULL ? 0 : group->flags);
+}
+
+/* The frame of a plain function starts in a region, and its code is not to be skipped. */
 static PyObject *
-evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra)
+evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra, Group *group, int flags)
 {
     PyCodeObject *code = fx_frame_code(frame);
     PyFunctionObject *func = (PyFunctionObject *)fx_frame_function(frame);
@@ -846,18 +855,16 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
     FxRegion *region = (FxRegion *)Py_NewRef(here.now.region);
     FxEntry *entry = NULL;
     PyObject *result = NULL;
-    int failed = extra != NULL && find_entry(extra, region->key, func, frame->localsplus, nslots, &entry) < 0;
-    if (!failed && entry == NULL && region->callback != NULL) {
+    int failed = find_entry(extra, group, region->key, func, frame->localsplus, nslots, &entry) < 0;
+    if (!failed && entry == NULL && region->callback != NULL && !(flags & FX_FROZEN)) {
         entry = ask_callback(region, func, code, frame->localsplus, nslots);
         failed = entry == NULL && PyErr_Occurred() != NULL;
+        extra = find_extra(code); /* the callback may have flagged the code: that holds for this call as well */
+        flags = flags_for(extra, extra == NULL ? NULL : find_group(extra, region->key));
     }
     Py_DECREF(region);
     if (!failed && entry == NULL) {
-        extra = find_extra(code);
-        if (extra != NULL && (extra->flags & FX_SKIP_RECURSIVE)) {
-            return pass_on_without_region(tstate, frame);
-        }
-        return pass_on(tstate, frame, 0);
+        return flags & FX_SKIP_RECURSIVE ? pass_on_without_region(tstate, frame) : pass_on(tstate, frame, 0);
     }
     if (entry != NULL) {
         result = entry_run(entry, func, frame->localsplus, nslots);
@@ -883,7 +890,8 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     }
     PyCodeObject *code = fx_frame_code(frame);
     CodeExtra *extra = find_extra(code);
-    int flags = extra == NULL ? 0 : extra->flags;
+    Group *group = extra == NULL ? NULL : find_group(extra, here.now.region->key);
+    int flags = flags_for(extra, group);
     if (flags & FX_TRANSFORMED) {
         return run_by_cpython(tstate, frame, throwflag);
     }
@@ -894,7 +902,7 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     if ((flags & FX_SKIP) || !is_plain_function(code) || func == NULL || !PyFunction_Check(func)) {
         return pass_on(tstate, frame, throwflag);
     }
-    return evaluate_in_region(tstate, frame, extra);
+    return evaluate_in_region(tstate, frame, extra, group, flags);
 }
 
 /* ---- functions of the module ---- */
@@ -1026,27 +1034,29 @@ clear_code(PyObject *module, PyObject *code)
 static PyObject *
 set_flags(PyObject *module, PyObject *args)
 {
-    PyObject *code;
+    PyObject *code, *key = NULL;
     int flags;
-    if (!PyArg_ParseTuple(args, "O!i:set_flags", &PyCode_Type, &code, &flags)) {
+    if (!PyArg_ParseTuple(args, "O!i|O:set_flags", &PyCode_Type, &code, &flags, &key)) {
         return NULL;
     }
     CodeExtra *extra = make_extra((PyCodeObject *)code);
-    if (extra == NULL) {
+    Group *group = extra == NULL || key == NULL ? NULL : make_group((PyCodeObject *)code, extra, key);
+    if (extra == NULL || (key != NULL && group == NULL)) {
         return NULL;
     }
-    extra->flags = flags;
+    *(group == NULL ? &extra->flags : &group->flags) = flags;
     Py_RETURN_NONE;
 }
 
 static PyObject *
-get_flags(PyObject *module, PyObject *code)
+get_flags(PyObject *module, PyObject *args)
 {
-    if (!PyCode_Check(code)) {
-        return PyErr_Format(PyExc_TypeError, "get_flags() takes a code object, not %.100s", Py_TYPE(code)->tp_name);
+    PyObject *code, *key = NULL;
+    if (!PyArg_ParseTuple(args, "O!|O:get_flags", &PyCode_Type, &code, &key)) {
+        return NULL;
     }
     CodeExtra *extra = find_extra((PyCodeObject *)code);
-    return PyLong_FromLong(extra == NULL ? 0 : extra->flags);
+    return PyLong_FromLong(flags_for(extra, extra == NULL || key == NULL ? NULL : find_group(extra, key)));
 }
 
 static PyObject *
@@ -1083,8 +1093,8 @@ static PyMethodDef functions[] = {
     {"entries", list_entries, METH_VARARGS, "entries(code, key, /)\n--\n\nThe entries, in the order they are tried."},
     {"keys", list_keys, METH_O, "keys(code, /)\n--\n\nThe keys under which this code has entries."},
     {"clear", clear_code, METH_O, "clear(code, /)\n--\n\nDrop entries, state and flags (but TRANSFORMED)."},
-    {"set_flags", set_flags, METH_VARARGS, "set_flags(code, flags, /)\n--\n\nSKIP, SKIP_RECURSIVE, TRANSFORMED."},
-    {"get_flags", get_flags, METH_O, "get_flags(code, /)\n--\n\n"},
+    {"set_flags", set_flags, METH_VARARGS, "set_flags(code, flags, key=..., /)\n--\n\nFor one key or for all."},
+    {"get_flags", get_flags, METH_VARARGS, "get_flags(code, key=..., /)\n--\n\nAs they stand for all, or for a key."},
     {"set_state", set_state, METH_VARARGS, "set_state(code, state, /)\n--\n\nLet an object live on the code object."},
     {"get_state", get_state, METH_O, "get_state(code, /)\n--\n\nWhat set_state left, or None."},
     {NULL},
@@ -1103,7 +1113,8 @@ fxjit_hook_init(PyObject *module)
     if (PyModule_AddType(module, &FxRegion_Type) < 0 || PyModule_AddType(module, &FxEntry_Type) < 0 ||
         PyModule_AddIntConstant(module, "SKIP", FX_SKIP) < 0 ||
         PyModule_AddIntConstant(module, "SKIP_RECURSIVE", FX_SKIP_RECURSIVE) < 0 ||
-        PyModule_AddIntConstant(module, "TRANSFORMED", FX_TRANSFORMED) < 0) {
+        PyModule_AddIntConstant(module, "TRANSFORMED", FX_TRANSFORMED) < 0 ||
+        PyModule_AddIntConstant(module, "FROZEN", FX_FROZEN) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

@@ -1,0 +1,166 @@
+"""The compiled entries of code objects: what the pipeline files and asks, and what reset() takes away again.
+
+Entries and flags live on the code objects themselves (`_hook.c`) and go with them; entries of a key go with the key.
+Here is what the C side does not know: why a code object is skipped, how often it was compiled, which code objects there
+are, and who is compiling what at the moment. The hook tries the entries in order and moves the one that held to the
+front.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType
+
+from fxjit import _C
+
+# A compile that waits for another thread's gives up after this long and runs its frame eagerly: the other may be waiting
+# for something that only this thread can do.
+WAIT_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _State:
+    """Our notes about a code object; they live on it."""
+
+    compiles: int = 0
+    skip_reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    codes: int
+    entries: int
+    hits: int
+    skipped: int
+
+
+_codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects compare by value
+_compile_lock = threading.RLock()
+_claims: set[tuple[int, int]] = set()  # (id of code, id of key) being compiled
+_claims_lock = threading.Lock()
+
+
+def _note(code: CodeType) -> _State:
+    state = _C.get_state(code)
+    if not isinstance(state, _State):
+        state = _State()
+        _C.set_state(code, state)
+    if id(code) not in _codes:
+        _codes[id(code)] = weakref.ref(code, lambda ref, key=id(code): _codes.pop(key, None))  # type: ignore[misc]
+    return state
+
+
+def _known_codes() -> list[CodeType]:
+    return [code for ref in list(_codes.values()) if (code := ref()) is not None]
+
+
+def of(code: CodeType, key: object) -> list[_C.Entry]:
+    """The entries in the order in which they are tried."""
+    return _C.entries(code, key)
+
+
+def add(code: CodeType, key: object, entry: _C.Entry) -> None:
+    _note(code).compiles += 1
+    _C.add_entry(code, key, entry)
+
+
+def remove(code: CodeType, key: object, entry: _C.Entry) -> bool:
+    """False if the entry was not there. A call that is running it finishes."""
+    return _C.remove_entry(code, key, entry)
+
+
+def compiles(code: CodeType) -> int:
+    """How often the code object was compiled since the last reset, over all keys."""
+    state = _C.get_state(code)
+    return state.compiles if isinstance(state, _State) else 0
+
+
+def mark_skipped(code: CodeType, key: object | None, reason: str, recursive: bool = False) -> None:
+    """Frames of this code run as they are, from this very call on; what they call is still seen, unless `recursive`.
+
+    A key of None means whatever the key.
+    """
+    flag = _C.SKIP_RECURSIVE if recursive else _C.SKIP
+    reasons = _note(code).skip_reasons
+    if reason not in reasons:
+        reasons.append(reason)
+    if key is None:
+        _C.set_flags(code, _C.get_flags(code) | flag)
+    else:
+        _C.set_flags(code, _C.get_flags(code, key) | flag, key)
+
+
+def mark_failed(code: CodeType, key: object, error: BaseException) -> None:
+    """The frame could not be compiled and errors are suppressed: it runs as it is from now on."""
+    mark_skipped(code, key, f"{type(error).__name__}: {error}")
+
+
+def mark_limit(code: CodeType, key: object) -> None:
+    """The code has all the entries it may have: they are still used, and nothing new is compiled."""
+    _note(code)
+    _C.set_flags(code, _C.get_flags(code, key) | _C.FROZEN, key)
+
+
+def is_skipped(code: CodeType, key: object) -> bool:
+    return bool(_C.get_flags(code, key) & (_C.SKIP | _C.SKIP_RECURSIVE))
+
+
+def skip_reasons(code: CodeType) -> tuple[str, ...]:
+    """Why frames of this code are skipped; empty if they are not."""
+    state = _C.get_state(code)
+    return tuple(state.skip_reasons) if isinstance(state, _State) else ()
+
+
+@contextmanager
+def compiling(code: CodeType, key: object) -> Iterator[bool]:
+    """True for the one who may compile this now; False: somebody is at it, the frame should run eagerly.
+
+    One compile runs at a time: tracing patches process-wide state. A thread that meets a frame another thread is
+    compiling does not wait; one that wants to compile something else does, for a while. A thread may compile within a
+    compile.
+    """
+    claim = (id(code), id(key))
+    with _claims_lock:
+        taken = claim in _claims
+        _claims.add(claim)
+    if taken:
+        yield False
+        return
+    try:
+        if not _compile_lock.acquire(timeout=WAIT_SECONDS):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            _compile_lock.release()
+    finally:
+        _claims.discard(claim)
+
+
+def reset() -> None:
+    """Drop every entry, skip mark and note. Entries that are running finish."""
+    for code in _known_codes():
+        _C.clear(code)
+    _codes.clear()
+
+
+def stats() -> Stats:
+    codes = _known_codes()
+    entries = [entry for code in codes for key in _C.keys(code) for entry in _C.entries(code, key)]
+    return Stats(len(codes), len(entries), sum(entry.hits for entry in entries), sum(bool(skip_reasons(c)) for c in codes))
+
+
+def _forget_other_threads() -> None:
+    """A forked child has no thread but its own: what others were compiling will never be finished."""
+    global _claims_lock, _compile_lock
+    _claims_lock, _compile_lock = threading.Lock(), threading.RLock()
+    _claims.clear()
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
