@@ -40,7 +40,7 @@ from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
-from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, NotSameObject, SameObject, TensorIs
@@ -50,6 +50,8 @@ from fxjit.guards.tensor_spec import TensorSpec
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+#: State managers that a node makes for a later node to close.
+_OPAQUE: Final = (torch.autocast, torch._C._InferenceMode)
 _UNSUPPORTED: Final = (UnsupportedOperatorException, UnsupportedFakeTensorException)
 
 
@@ -139,6 +141,11 @@ class Trace:
         if known is not None:
             return known[0]
         return self.wrap(obj, ConstSource(obj, _label(obj)))
+
+    def known(self, obj: object) -> Value | None:
+        """The value of an object that was looked at already."""
+        entry = self._by_id.get(id(obj))
+        return None if entry is None else entry[0]
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         fake, symbolic = self.policy.fake(tensor, source)
@@ -233,6 +240,8 @@ class Trace:
             return TupleValue([self._wrap_item(node, index, item) for index, item in enumerate(result)], cls=torch.Size)
         if is_plain_constant(result):
             return self.make(result)
+        if isinstance(result, _OPAQUE):
+            return OpaqueValue(node, result)
         self.break_("operator-result-unsupported", operator=str(node.target), type=type(result).__name__)
 
     def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:

@@ -1,0 +1,432 @@
+"""Context managers of torch that are state around operators: grad mode, autocast, inference mode, default device,
+attention kernels, profiler ranges.
+
+Their handlers below answer the calls that make them; the interpreter enters and leaves them like any other manager.
+Entering changes the state for real while tracing (fake tensors see it) and puts the same change in the graph. At a
+stop point trace.py calls `leave` on those that are open, and resume/ has `push_manager` make them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.attention
+
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import ConstIs, TypeIs
+from fxjit.guards.source import AttrSource, Source
+
+Args = Sequence[Value]
+Kwargs = Mapping[str, Value]
+
+
+class ContextValue(Value):
+    """A manager whose whole effect is known. `cls` is its Python type; `arguments` make another one like it."""
+
+    resumable = True
+
+    def __init__(self, cls: type, arguments: tuple[Any, ...] = (), source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.arguments = arguments
+
+    def pytype(self) -> type:
+        return self.cls
+
+    # -- what the subclasses say ---------------------------------------------------------------------------------
+
+    def enter(self, t: Tracer) -> Value:
+        """`__enter__`."""
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        """`__exit__`, whatever the reason."""
+
+    def clone(self, t: Tracer) -> Value:
+        """Another manager like it: what torch's decorators enter on each call."""
+        return t.call(t.make(self.cls), [t.make(argument) for argument in self.arguments], None)
+
+    # -- what the interpreter asks -------------------------------------------------------------------------------
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name in ("__enter__", "__exit__", "clone"):
+            return ContextMethodValue(self, name)
+        if name == "__class__":
+            return t.make(self.cls)
+        t.break_("value.attribute", name=name, value=self.describe(), type=self.cls.__name__,
+                 why="only entering and leaving it is traced")
+
+    def bind_special(self, t: Tracer, name: str) -> Value | None:
+        return self.tp_getattro(t, name) if name in ("__enter__", "__exit__") else None
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """As a decorator: torch's own wrapper is traced."""
+        call = protocol.type_lookup(self.cls, "__call__")
+        if not hasattr(call, "__code__"):
+            t.break_("call.not_callable", value=self.describe(), type=self.cls.__name__)
+        return t.call(t.make(call), [self, *args], kwargs)
+
+    def push_manager(self, cg: Rebuilder) -> None:
+        cg.call(self.cls, *self.arguments)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        self.push_manager(cg)
+
+
+class ContextMethodValue(Value):
+    """`manager.__enter__`, `manager.__exit__` or `manager.clone`, bound."""
+
+    def __init__(self, manager: ContextValue, name: str) -> None:
+        super().__init__(None)
+        self.manager = manager
+        self.name = name
+
+    @property
+    def self_value(self) -> Value:
+        return self.manager
+
+    def pytype(self) -> type:
+        return type(self.tp_call)
+
+    def describe(self) -> str:
+        return f"{self.manager.cls.__name__}.{self.name}"
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if self.name == "__enter__":
+            return self.manager.enter(t)
+        if self.name == "clone":
+            return self.manager.clone(t)
+        self.manager.leave(t)
+        return t.make(None)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.manager)
+        cg.asm.load_attr(self.name)
+
+
+# -- grad mode -----------------------------------------------------------------------------------------------------
+
+
+def set_grad_mode(t: Tracer, mode: bool) -> None:
+    """From here on, in the graph and in the trace."""
+    if torch.is_grad_enabled() != mode:
+        t.emit(torch._C._set_grad_enabled, [t.make(mode)])
+
+
+class GradModeValue(ContextValue):
+    """no_grad, enable_grad and set_grad_enabled."""
+
+    def __init__(self, cls: type, mode: bool, arguments: tuple[Any, ...], previous: bool | None = None,
+                 source: Source | None = None) -> None:
+        super().__init__(cls, arguments, source)
+        self.mode = mode
+        self.previous = previous
+
+    def enter(self, t: Tracer) -> Value:
+        if self.cls is not torch.set_grad_enabled or self.previous is None:
+            self.previous = torch.is_grad_enabled()
+        set_grad_mode(t, self.mode)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        set_grad_mode(t, bool(self.previous))
+
+
+def _no_grad_class(cls: type, mode: bool) -> None:
+    """`with torch.no_grad():`, and `@torch.no_grad` with or without parentheses."""
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        manager = GradModeValue(cls, mode, ())
+        return t.call(manager, args, kwargs) if args else manager
+
+    @wraps(cls)
+    def wrap(t: Tracer, obj: object, source: Source) -> Value:
+        t.guard(TypeIs(source, cls))
+        return GradModeValue(cls, mode, (), source=source)
+
+
+_no_grad_class(torch.no_grad, False)
+_no_grad_class(torch.enable_grad, True)
+
+
+@handles(torch.set_grad_enabled)
+def _set_grad_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Takes effect when it is called; the manager only restores."""
+    mode = known(t, "set_grad_enabled", *args, **kwargs)[0]
+    previous = torch.is_grad_enabled()
+    set_grad_mode(t, bool(mode))
+    return GradModeValue(torch.set_grad_enabled, bool(mode), (bool(mode),), previous)
+
+
+@wraps(torch.set_grad_enabled)
+def _wrap_set_grad_enabled(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, torch.set_grad_enabled))
+    t.guard(ConstIs(AttrSource(source, "mode"), obj.mode))
+    return GradModeValue(torch.set_grad_enabled, obj.mode, (obj.mode,), source=source)
+
+
+@handles(torch._C._set_grad_enabled)
+def _raw_set_grad_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    set_grad_mode(t, bool(known(t, "_set_grad_enabled", *args, **kwargs)[0]))
+    return t.make(None)
+
+
+def known(t: Tracer, function: str, *args: Value, **kwargs: Value) -> list[Any]:
+    """The constants behind arguments that steer state; others break."""
+    values = [*args, *kwargs.values()]
+    for value in values:
+        if not value.is_constant():
+            t.break_("value.global_state", function=function)
+    return [value.as_constant() for value in values]
+
+
+# -- inference mode ------------------------------------------------------------------------------------------------
+
+
+class InferenceModeValue(ContextValue):
+    """torch.inference_mode."""
+
+    def __init__(self, mode: bool, source: Source | None = None) -> None:
+        super().__init__(torch.inference_mode, (mode,), source)
+        self.mode = mode
+        self.entered: list[Value] = []
+
+    def enter(self, t: Tracer) -> Value:
+        self.entered.append(t.emit(torch.autograd.grad_mode._enter_inference_mode, [t.make(self.mode)]))
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        t.emit(torch.autograd.grad_mode._exit_inference_mode, [self.entered.pop()])
+
+
+@handles(torch.inference_mode)
+def _inference_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and not args[0].is_constant():
+        return t.call(InferenceModeValue(True), args, kwargs)
+    mode = known(t, "inference_mode", *args, **kwargs)
+    return InferenceModeValue(bool(mode[0]) if mode else True)
+
+
+@wraps(torch.inference_mode)
+def _wrap_inference_mode(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, torch.inference_mode))
+    t.guard(ConstIs(AttrSource(source, "mode"), obj.mode))
+    return InferenceModeValue(obj.mode, source)
+
+
+# -- autocast ------------------------------------------------------------------------------------------------------
+
+
+class AutocastValue(ContextValue):
+    """torch.autocast and its spellings for one device; `settings` are what `_enter_autocast` takes."""
+
+    def __init__(self, manager: Any, source: Source | None = None) -> None:
+        self.settings = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
+        super().__init__(torch.autocast, self.settings, source)
+        self.spelled = type(manager)
+        self.entered: list[Value] = []
+
+    def pytype(self) -> type:
+        return self.spelled
+
+    def enter(self, t: Tracer) -> Value:
+        self.entered.append(t.emit(torch.amp.autocast_mode._enter_autocast, [t.make(part) for part in self.settings]))
+        return self
+
+    def leave(self, t: Tracer) -> None:
+        t.emit(torch.amp.autocast_mode._exit_autocast, [self.entered.pop()])
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        facts = dict(zip(("device", "fast_dtype", "_enabled", "_cache_enabled"), self.settings, strict=True))
+        return t.make(facts[name]) if name in facts else super().tp_getattro(t, name)
+
+
+_AUTOCASTS: Final = tuple(dict.fromkeys((torch.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)))
+
+
+def _autocast_class(cls: Any) -> None:
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        known(t, "autocast", *args, **kwargs)
+        given = {name: value.as_constant() for name, value in kwargs.items()}
+        try:
+            manager = cls(*[value.as_constant() for value in args], **given)
+        except Exception as error:  # noqa: BLE001 - the constructor checks its arguments for the user
+            t.raise_(type(error), *error.args)
+        return AutocastValue(manager)
+
+    @wraps(cls)
+    def wrap(t: Tracer, obj: Any, source: Source) -> Value:
+        t.guard(TypeIs(source, cls))
+        for name in ("device", "fast_dtype", "_enabled", "_cache_enabled"):
+            t.guard(ConstIs(AttrSource(source, name), getattr(obj, name)))
+        return AutocastValue(obj, source)
+
+
+for _cls in _AUTOCASTS:
+    _autocast_class(_cls)
+
+
+# -- the default device --------------------------------------------------------------------------------------------
+
+
+class DeviceValue(ContextValue):
+    """`with torch.device(...)`: factory functions in the block get the device (torchfn.py asks `default_device`)."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(torch.device, (str(device),))
+        self.device = device
+
+    def enter(self, t: Tracer) -> Value:
+        _devices(t).append(self.device)
+        return t.make(self.device)
+
+    def leave(self, t: Tracer) -> None:
+        _devices(t).pop()
+
+
+def _devices(t: Tracer) -> list[torch.device]:
+    stack: list[torch.device] = t.new_source_state("default device").setdefault("stack", [])
+    return stack
+
+
+def default_device(t: Tracer) -> torch.device | None:
+    """What the innermost traced `with torch.device(...)` says."""
+    stack = _devices(t)
+    return stack[-1] if stack else None
+
+
+def _device_special(name: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        manager = DeviceValue(args[0].as_constant())
+        if name == "__enter__":
+            return manager.enter(t)
+        manager.leave(t)
+        return t.make(None)
+    return call
+
+
+# -- attention kernels ---------------------------------------------------------------------------------------------
+
+
+def set_attention_kernels(names: Sequence[str], priority: Sequence[int] | None) -> None:
+    """Allow just these kernels of scaled_dot_product_attention. Called from graphs, so its arguments are plain."""
+    kernels = [getattr(torch.nn.attention.SDPBackend, name) for name in names]
+    torch.nn.attention._sdpa_kernel(kernels, False)
+    if priority is not None:
+        torch._C._set_sdp_priority_order(list(priority))
+
+
+class AttentionKernelsValue(ContextValue):
+    """torch.nn.attention.sdpa_kernel."""
+
+    def __init__(self, kernels: list[Any], set_priority: bool) -> None:
+        super().__init__(contextlib._GeneratorContextManager, (kernels, set_priority))
+        self.kernels = kernels
+        self.set_priority = set_priority
+        self.previous: list[tuple[list[str], list[int]]] = []
+
+    def enter(self, t: Tracer) -> Value:
+        allowed = [kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends()]
+        self.previous.append((allowed, list(torch._C._get_sdp_priority_order())))
+        order = [int(kernel) for kernel in self.kernels] if self.set_priority else []
+        rest = [number for number in self.previous[-1][1] if number not in order]
+        t.emit(set_attention_kernels, [[kernel.name for kernel in self.kernels], order + rest if order else None])
+        return t.call(t.make(dict), [], None)
+
+    def leave(self, t: Tracer) -> None:
+        t.emit(set_attention_kernels, list(self.previous.pop()))
+
+    def push_manager(self, cg: Rebuilder) -> None:
+        cg.call(torch.nn.attention.sdpa_kernel, self.kernels, self.set_priority)
+
+
+@handles(torch.nn.attention.sdpa_kernel)
+def _sdpa_kernel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("backends", "set_priority"), args, strict=False)) | kwargs
+    backends = given["backends"]
+    items = [backends] if backends.is_constant() else protocol.unpack(t, backends)
+    kernels = list(dict.fromkeys(known(t, "sdpa_kernel", *items)))
+    priority = "set_priority" in given and protocol.truth(t, given["set_priority"])
+    return AttentionKernelsValue(kernels, priority)
+
+
+# -- managers without an effect on the graph -----------------------------------------------------------------------
+
+
+class PassThroughValue(ContextValue):
+    """A manager that changes nothing a graph can see: nullcontext, profiler ranges."""
+
+    def __init__(self, cls: type, arguments: tuple[Any, ...], result: Value | None = None) -> None:
+        super().__init__(cls, arguments)
+        self.result = result
+
+    def enter(self, t: Tracer) -> Value:
+        if self.cls is contextlib.nullcontext:
+            return self.result if self.result is not None else t.make(None)
+        return self
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "enter_result":
+            return self.result if self.result is not None else t.make(None)
+        return super().tp_getattro(t, name)
+
+    def push_manager(self, cg: Rebuilder) -> None:
+        if self.result is None:
+            cg.call(self.cls, *self.arguments)
+        else:
+            cg.call(self.cls, self.result)
+
+
+@handles(contextlib.nullcontext)
+def _nullcontext(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = [*args, *kwargs.values()]
+    return PassThroughValue(contextlib.nullcontext, (), given[0] if given else None)
+
+
+@wraps(contextlib.nullcontext)
+def _wrap_nullcontext(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, contextlib.nullcontext))
+    manager = PassThroughValue(contextlib.nullcontext, (), t.wrap(obj.enter_result, AttrSource(source, "enter_result")))
+    manager.source = source
+    return manager
+
+
+@handles(torch.profiler.record_function)
+def _record_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return PassThroughValue(torch.profiler.record_function, tuple(known(t, "record_function", *args, **kwargs)))
+
+
+@handles(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
+def _disable_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return PassThroughValue(torch._C.DisableTorchFunctionSubclass, ())
+
+
+# -- managers that are not traced ----------------------------------------------------------------------------------
+
+
+def _refuse(cls: Any, why: str) -> None:
+    @handles(cls)
+    def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        t.break_("context.unsupported", value=getattr(cls, "__qualname__", str(cls)), type=type(cls).__name__, why=why)
+
+
+for _manager, _why in (
+    (torch.autograd.graph.saved_tensors_hooks, "what autograd saves is decided by the compiled graph"),
+    (torch.autograd.graph.save_on_cpu, "what autograd saves is decided by the compiled graph"),
+    (torch.autograd.graph.disable_saved_tensors_hooks, "what autograd saves is decided by the compiled graph"),
+    (torch.autograd.set_detect_anomaly, "it changes how the autograd engine runs"),
+    (torch.autograd.detect_anomaly, "it changes how the autograd engine runs"),
+    (torch.autograd.profiler.profile, "it measures the running program"),
+    (torch.profiler.profile, "it measures the running program"),
+    (torch.autograd.set_multithreading_enabled, "it changes how the autograd engine runs"),
+    (torch.autograd.forward_ad.dual_level, "forward-mode differentiation is not traced"),
+    (torch.random.fork_rng, "it saves and restores the state of generators"),
+):
+    _refuse(_manager, _why)

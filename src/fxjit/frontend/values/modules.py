@@ -1,0 +1,166 @@
+"""nn.Module: attributes in the order of its `__getattr__`, calls with or without hooks, attribute writes.
+
+A module that existed before the frame is guarded piece by piece: its type, and whatever the trace looked at in its
+`__dict__` and in its dicts of parameters, buffers and submodules. Everything that is not on the way of each forward
+pass is traced from nn.Module's own Python code.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.modules.module as torch_module
+
+from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.functions import MethodValue
+from fxjit.frontend.values.objects import UserObjectValue, instance_namespace
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import LengthIs, TypeIs
+from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
+
+Module = torch.nn.Module
+
+#: The dicts that nn.Module.__getattr__ looks in, in its order.
+STORES: Final = ("_parameters", "_buffers", "_modules")
+#: A call with all of these empty is `forward` and nothing else.
+HOOKS: Final = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS: Final = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
+                       "_global_forward_pre_hooks")
+_REGISTRATION_HOOKS: Final = ("_global_parameter_registration_hooks", "_global_buffer_registration_hooks",
+                              "_global_module_registration_hooks")
+
+
+class ModuleValue(UserObjectValue):
+    """An instance of a subclass of nn.Module."""
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def generic_getattr(self, t: Tracer, name: str) -> Value:
+        """As UserObjectValue, with nn.Module's stores asked directly for what only they can have."""
+        store = self._store_with(t, name)
+        if store is not None and descriptors.find(self.cls, name)[0] is NOT_IMPLEMENTED:
+            return self._stored(t, store, name)
+        return super().generic_getattr(t, name)
+
+    def _namespace(self) -> dict[str, Any]:
+        found = instance_namespace(self.obj) if self.obj is not None else None
+        return found if found is not None else {}
+
+    def _is_untouched(self, t: Tracer, store: str) -> bool:
+        """Whether the store is as it was before the frame."""
+        return self.obj is not None and store not in t.effects.stored_attrs(self) and not _changed(t, self._namespace()[store])
+
+    def _store_with(self, t: Tracer, name: str) -> str | None:
+        """The store that holds `name`, if nn.Module's own lookup is in force and nothing stands before it."""
+        if name in STORES or name.startswith("__") or not self._has_torchs("__getattr__"):
+            return None
+        namespace = self._namespace()
+        written = t.effects.stored_attrs(self)
+        if name in written or (name in namespace and self.source is not None):
+            return None
+        for store in STORES:
+            if store in written or store not in namespace:
+                items = self.instance_attr(t, store)
+                if items is not None and protocol.contains(t, items, t.make(name)):
+                    return store
+            elif _changed(t, namespace[store]):
+                if protocol.contains(t, self._store_value(t, store), t.make(name)):
+                    return store
+            elif name in namespace[store]:
+                return store
+        return None
+
+    def _store_value(self, t: Tracer, store: str) -> Value:
+        found = self.instance_attr(t, store)
+        assert found is not None, f"{self.cls.__name__} has no {store}"
+        return found
+
+    def _stored(self, t: Tracer, store: str, name: str) -> Value:
+        if self._is_untouched(t, store) and self.source is not None:
+            source = ItemSource(ItemSource(InstanceDictSource(self.source), store), name)
+            return t.wrap(self._namespace()[store][name], source).realize()
+        return protocol.getitem(t, self._store_value(t, store), t.make(name))
+
+    def _has_torchs(self, method: str) -> bool:
+        return descriptors.find(self.cls, method)[0] is Module.__dict__[method]
+
+    # -- writes --------------------------------------------------------------------------------------------------
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        """nn.Module.__setattr__ where the name is, and stays, in one place; its own code is traced for the rest."""
+        if value is not None and self._has_torchs("__setattr__") and not any(map(_global_hooks, _REGISTRATION_HOOKS)):
+            value = value.realize()
+            kind = value.pytype()
+            store = self._store_with(t, name)
+            registers = issubclass(kind, (torch.nn.Parameter, Module)) or getattr(
+                getattr(value, "real", None), "_is_buffer", False)
+            if store is None and not registers:
+                self.generic_setattr(t, name, value)
+                return
+            none = value.is_constant() and value.as_constant() is None
+            if store is not None and self._fits(store, kind, none):
+                protocol.setitem(t, self._store_value(t, store), t.make(name), value)
+                return
+        super().tp_setattro(t, name, value)
+
+    @staticmethod
+    def _fits(store: str, kind: type, none: bool) -> bool:
+        if none:
+            return True
+        if store == "_parameters":
+            return issubclass(kind, torch.nn.Parameter)
+        if store == "_buffers":
+            return issubclass(kind, torch.Tensor) and not issubclass(kind, torch.nn.Parameter)
+        return issubclass(kind, Module)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if descriptors.find(self.cls, "__call__")[0] is not Module.__dict__["__call__"] or not self._has_torchs("_call_impl"):
+            return super().tp_call(t, args, kwargs)
+        if self._no_hooks(t):
+            return t.call(protocol.getattr_(t, self, "forward"), args, kwargs)
+        return t.call(MethodValue(t.make(Module._call_impl), self), args, kwargs)
+
+    def _no_hooks(self, t: Tracer) -> bool:
+        """Whether a call runs `forward` alone; guarded."""
+        for name in GLOBAL_HOOKS:
+            hooks = _global_hooks(name)
+            t.guard(LengthIs(ConstSource(hooks, name), len(hooks)))
+            if hooks:
+                return False
+        namespace = self._namespace()
+        written = t.effects.stored_attrs(self)
+        for name in HOOKS:
+            if name in written or name not in namespace or _changed(t, namespace[name]):
+                found = self.instance_attr(t, name)
+                if found is not None and protocol.truth(t, found):
+                    return False
+            elif namespace[name]:
+                return False
+            elif self.source is not None:
+                t.guard(LengthIs(ItemSource(InstanceDictSource(self.source), name), 0))
+        return True
+
+
+def _global_hooks(name: str) -> dict[int, Any]:
+    hooks: dict[int, Any] = getattr(torch_module, name)
+    return hooks
+
+
+def _changed(t: Tracer, obj: object) -> bool:
+    """Whether the trace has changed the container `obj`, which existed before."""
+    value = t.known(obj)  # type: ignore[attr-defined]  # trace.py has it beside the Tracer protocol
+    return value is not None and t.effects.is_mutated(value)  # type: ignore[attr-defined]
+
+
+@wraps(Module, subclasses=True)
+def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
+    if isinstance(obj, torch.jit.ScriptModule):
+        t.break_("value.unknown_type", value=source.name, type=type(obj).__name__)
+    t.guard(TypeIs(source, type(obj)))
+    return ModuleValue(type(obj), source, obj)

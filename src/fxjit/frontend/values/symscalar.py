@@ -1,0 +1,152 @@
+"""Numbers that the graph computes: sizes that vary (SymInt), and what follows from them (SymFloat, SymBool).
+
+`Tracer.dynamic_int` makes them. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
+asks the symbol, which adds a guard on the shapes it stands for.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    import torch.fx
+
+Sym = torch.SymInt | torch.SymFloat | torch.SymBool
+
+_TYPES: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+class SymValue(Value):
+    """A symbolic number: `node` computes it, `sym` is its expression over the sizes of the graph's inputs."""
+
+    node: torch.fx.Node
+
+    def __init__(self, node: torch.fx.Node, sym: Sym, source: Any = None) -> None:
+        super().__init__(source)
+        self.node = node
+        self.sym = sym
+
+    def pytype(self) -> type:
+        return _TYPES[type(self.sym)]
+
+    def describe(self) -> str:
+        return f"{self.pytype().__name__} {self.sym}"
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.node
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        raise AssertionError("a symbolic number is a graph output or has a source")
+
+    def specialize(self, t: Tracer) -> Value:
+        """The constant it has in this call; the entry holds for this number only from now on."""
+        return t.make(self._decide(t, self.pytype()))
+
+    def _decide(self, t: Tracer, convert: Callable[[Any], Any]) -> Any:
+        from_data = torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode
+        try:
+            return convert(self.sym)
+        except from_data as error:
+            t.break_("data.symbol", value=str(self.sym), why=str(error).splitlines()[0])
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(self._decide(t, bool))
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return protocol.hash_(t, self.specialize(t))
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return protocol.repr_(t, self.specialize(t))
+
+    def tp_str(self, t: Tracer) -> Value:
+        return protocol.str_(t, self.specialize(t))
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(self.pytype())
+        if name in ("real", "numerator"):
+            return self
+        return protocol.getattr_(t, self.specialize(t), name)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        t.raise_(TypeError, f"'{self.pytype().__name__}' object is not iterable")
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if isinstance(other, TensorValue):
+            return NOT_IMPLEMENTED
+        if not is_number(other):
+            if other.pytype() in (int, float, bool, complex) or not hasattr(other, "items"):
+                return NOT_IMPLEMENTED
+            # `[x] * n`: the length of a list is a fact of the trace
+            fixed = self.specialize(t)
+            return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
+        left, right = (other, self) if reflected else (self, other)
+        if isinstance(self.sym, torch.SymBool) and op not in ("&", "|"):
+            fixed = self.specialize(t)
+            return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
+        if op == "**" and other.is_constant() and isinstance(other.as_constant(), float):
+            left, right = (_as_float(t, v) for v in (left, right))
+        return self._compute(t, protocol.BINARY[op], left, right)
+
+    def _compute(self, t: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
+        if not any(operand.is_constant() and isinstance(operand.as_constant(), complex) for operand in operands):
+            return t.emit(fn, operands)
+        fixed = [operand.specialize(t) if isinstance(operand, SymValue) else operand for operand in operands]
+        return protocol.fold(t, fn, *[operand.as_constant() for operand in fixed])
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        is_int = isinstance(self.sym, torch.SymInt)
+        if isinstance(self.sym, torch.SymBool):
+            return protocol.unary(t, op, self.specialize(t))
+        if op in ("pos", "index", "int", "trunc", "floor", "ceil", "round") and is_int:
+            return self
+        if op == "float":
+            return _as_float(t, self)
+        target = _UNARY.get(op)
+        if target is None or (op == "invert" and is_int):
+            return protocol.unary(t, op, self.specialize(t))
+        return t.emit(target, [self])
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if isinstance(other, TensorValue) or not is_number(other):
+            return NOT_IMPLEMENTED
+        return self._compute(t, protocol.COMPARE[op], self, other)
+
+
+def is_number(value: Value) -> bool:
+    """Whether symbolic arithmetic takes `value` as an operand."""
+    if isinstance(value, SymValue):
+        return True
+    return value.is_constant() and isinstance(value.as_constant(), (bool, int, float, complex))
+
+
+def _as_float(t: Tracer, value: Value) -> Value:
+    if value.is_constant():
+        return t.make(float(value.as_constant()))
+    if isinstance(value, SymValue) and isinstance(value.sym, torch.SymFloat):
+        return value
+    return t.emit(torch.sym_float, [value])
+
+
+_UNARY: Final[dict[str, Callable[[Any], Any]]] = {
+    "neg": operator.neg, "abs": operator.abs, "pos": operator.pos, "int": torch.sym_int, "trunc": math.trunc,
+    "floor": math.floor, "ceil": math.ceil,
+}
+
+
+def plain_number(t: Tracer, value: Value) -> Value:
+    """A constant for a value that must be one (a count, an index into a Python container)."""
+    return value.specialize(t) if isinstance(value, SymValue) else value

@@ -1,0 +1,376 @@
+"""Tensors of the traced program: an FX node with its fake tensor.
+
+wrap.py makes them of real tensors that the frame found (graph inputs), `Tracer.emit` of what operators return. Every
+slot puts the operation in the graph; what needs the numbers themselves breaks it. Methods are in tensor_methods.py,
+subscripts in tensor_index.py.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import torch
+
+from fxjit.frontend.values import protocol, tensor_index, tensor_methods
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import ConstIs, InstanceHasAttr
+from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+
+if TYPE_CHECKING:
+    import torch.fx
+
+
+class GraphTracer(Tracer, Protocol):
+    """The trace as tensors see it: with the graph's inputs."""
+
+    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
+        """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor one of its kind."""
+
+
+#: Attributes that follow from what the graph input's guard has checked, or from the operator that made the tensor.
+FACTS: Final = frozenset((
+    "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_cpu", "is_cuda", "is_ipu", "is_maia",
+    "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "is_vulkan",
+    "is_xla", "is_xpu", "is_hpu", "name", "volatile",
+))
+#: Facts that the guard of an input does not hold: read from outside, they are guarded by themselves.
+UNGUARDED_FACTS: Final = frozenset(("is_leaf", "output_nr", "retains_grad", "grad_dtype"))
+#: Attributes that are tensors: operators by another spelling.
+TENSOR_ATTRIBUTES: Final = frozenset(("T", "H", "mT", "mH", "real", "imag", "data"))
+#: What has no meaning while tracing.
+UNREADABLE: Final = frozenset((
+    "_version", "_cdata", "_base", "_backward_hooks", "_post_accumulate_grad_hooks", "__cuda_array_interface__",
+    "__array_interface__", "_python_dispatch",
+))
+
+
+class TensorValue(Value):
+    """A tensor: `node` computes it, `fake` is it without numbers, `cls` its Python type; `real` the object itself where it
+    existed before the frame."""
+
+    node: torch.fx.Node
+
+    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, cls: type = torch.Tensor, source: Source | None = None,
+                 real: torch.Tensor | None = None) -> None:
+        super().__init__(source)
+        self.node = node
+        self.fake = fake
+        self.cls = cls
+        self.real = real
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        where = self.source.name if self.source is not None else str(self.node)
+        return f"{where}: {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}"
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.node
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        raise AssertionError("a tensor is a graph output or has a source")
+
+    # -- sizes ---------------------------------------------------------------------------------------------------
+
+    def size(self, t: Tracer, dim: int) -> Value:
+        """One size: a constant, or a symbol that the graph computes."""
+        size = self.fake.shape[dim]
+        if isinstance(size, int):
+            return t.make(size)
+        return t.emit("size", [self, t.make(dim % self.fake.dim())])
+
+    def shape(self, t: Tracer) -> Value:
+        return TupleValue([self.size(t, dim) for dim in range(self.fake.dim())], cls=torch.Size)
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        pending = t.effects.load_attr(self, name)
+        if isinstance(pending, Value):
+            return pending
+        if name in FACTS:
+            if not hasattr(self.fake, name):
+                self._no_attribute(t, name)
+            return t.make(getattr(self.fake, name))
+        if name == "shape":
+            return self.shape(t)
+        if name in TENSOR_ATTRIBUTES:
+            return t.emit(getattr, [self, t.make(name)])
+        special = _ATTRIBUTES.get(name)
+        if special is not None:
+            return special(self, t)
+        if name in UNGUARDED_FACTS:
+            return self._read_unguarded(t, name)
+        if name in UNREADABLE:
+            t.break_("value.attribute", name=name, value=self.describe(), type=self.cls.__name__,
+                     why="it is known only of a real tensor")
+        found = self._instance_attribute(t, name) if pending is None else None
+        if found is not None:
+            return found
+        return self._class_attribute(t, name)
+
+    def _read_unguarded(self, t: Tracer, name: str) -> Value:
+        subject = self.real if self.real is not None else self.fake
+        value = getattr(subject, name)
+        if self.source is not None:
+            t.guard(ConstIs(AttrSource(self.source, name), value))
+        return t.make(value)
+
+    def _instance_attribute(self, t: Tracer, name: str) -> Value | None:
+        """What user code has set on a tensor that existed before."""
+        if self.source is None or self.real is None or name.startswith("__"):
+            return None
+        namespace = self.real.__dict__
+        if name not in namespace:
+            if protocol.type_lookup(self.cls, name) is NOT_IMPLEMENTED:
+                t.guard(InstanceHasAttr(self.source, name, False))
+            return None
+        return t.wrap(namespace[name], ItemSource(InstanceDictSource(self.source), name))
+
+    def _class_attribute(self, t: Tracer, name: str) -> Value:
+        found = protocol.type_lookup(self.cls, name)
+        if found is NOT_IMPLEMENTED:
+            self._no_attribute(t, name)
+        return tensor_methods.bind(t, self, name, found)
+
+    def _no_attribute(self, t: Tracer, name: str) -> Value:
+        t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name == "requires_grad" and value is not None and value.is_constant():
+            tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
+            return
+        raw = protocol.type_lookup(self.cls, name)
+        if raw is not NOT_IMPLEMENTED and hasattr(raw, "__set__") and name != "grad":
+            t.break_("value.set_attribute", name=name, value=self.describe(), type=self.cls.__name__,
+                     why="it changes the tensor itself in a way that a graph cannot hold")
+        if value is None and name != "grad":
+            protocol.getattr_(t, self, name)  # AttributeError where there is none
+        if name == "grad" and value is None:
+            value = t.make(None)
+        t.effects.store_attr(self, name, value)
+        if self.source is None:
+            if value is None:
+                t.effects.call_later(delattr, (self, name))
+            else:
+                t.effects.call_later(setattr, (self, name, value))
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def nb_bool(self, t: Tracer) -> Value:
+        known = tensor_methods.known_item(self)
+        if known is not None:
+            return t.make(bool(known))
+        numel = self.fake.numel()
+        if isinstance(numel, int) and numel != 1:
+            t.break_("tensor.operator", function="bool", error="Boolean value of Tensor with more than one value is ambiguous")
+        t.break_("data.branch", value=self.describe())
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        operand = as_operand(t, other)
+        if operand is None:
+            return NOT_IMPLEMENTED
+        return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand])
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        operand = as_operand(t, other)
+        if operand is None or op == "@":
+            return NOT_IMPLEMENTED
+        return same_or(self, t.emit(protocol.INPLACE[op], [self, operand]))
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        if op in ("neg", "pos", "invert", "abs"):
+            return t.emit(_UNARY[op], [self])
+        if op in ("int", "float", "complex", "index"):
+            return tensor_methods.as_number(t, self, op)
+        return NOT_IMPLEMENTED
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        operand = as_operand(t, other)
+        if operand is None:
+            return NOT_IMPLEMENTED
+        return t.emit(protocol.COMPARE[op], [self, operand])
+
+    # -- containers ----------------------------------------------------------------------------------------------
+
+    def sq_length(self, t: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            t.raise_(TypeError, "len() of a 0-d tensor")
+        return self.size(t, 0)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            t.raise_(TypeError, "iteration over a 0-d tensor")
+        return protocol.iter_(t, t.emit("unbind", [self, t.make(0)]))
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        operand = as_operand(t, item)
+        if operand is None:
+            t.raise_(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                                   f"{item.pytype()}.")
+        return t.emit("any", [t.emit(operator.eq, [self, operand])])
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        return tensor_index.load(t, self, key)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if value is None:
+            t.raise_(TypeError, "Tensor does not support deleting items")
+        tensor_index.store(t, self, key, value)
+
+    # -- text ----------------------------------------------------------------------------------------------------
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value.slot", slot="hash", type=self.cls.__name__)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        t.break_("tensor.data", function="repr")
+
+    def tp_str(self, t: Tracer) -> Value:
+        t.break_("tensor.data", function="str")
+
+
+class OpaqueValue(Value):
+    """Something a node made that is neither tensor nor number (an autocast object, say): it can only be given to other
+    nodes."""
+
+    def __init__(self, node: torch.fx.Node, obj: object) -> None:
+        super().__init__(None)
+        self.node = node
+        self.obj = obj
+
+    def pytype(self) -> type:
+        return type(self.obj)
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.node
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        raise AssertionError("an opaque value does not leave the graph")
+
+
+def same_or(value: TensorValue, result: Value) -> Value:
+    """`value` itself where an in-place operator gave it back."""
+    if isinstance(result, TensorValue) and result.fake is value.fake:
+        return value
+    return result
+
+
+def as_operand(t: Tracer, other: Value) -> Value | None:
+    """`other` as the operand of a tensor's operator; None where Tensor's own operators answer NotImplemented."""
+    if other.node is not None:
+        return other if not isinstance(other, OpaqueValue) else None
+    if not other.is_constant():
+        return None
+    constant = other.as_constant()
+    if isinstance(constant, (bool, int, float, complex)):
+        return other
+    if isinstance(constant, np.generic):
+        return t.make(constant.item())
+    return None
+
+
+_UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs,
+}
+
+
+# -- attributes with a rule of their own ---------------------------------------------------------------------------
+
+
+def _class_of(value: TensorValue, t: Tracer) -> Value:
+    return t.make(value.cls)
+
+
+def _grad(value: TensorValue, t: Tracer) -> Value:
+    """The gradient that a tensor from outside had at entry; nothing in a graph accumulates one."""
+    if value.source is None or value.real is None:
+        return t.make(None)
+    return t.wrap(value.real.grad, AttrSource(value.source, "grad"))
+
+
+def _grad_fn(value: TensorValue, t: Tracer) -> Value:
+    subject = value.real if value.real is not None else value.fake
+    if subject.grad_fn is not None:
+        t.break_("value.attribute", name="grad_fn", value=value.describe(), type=value.cls.__name__,
+                 why="the autograd graph is made when the compiled graph runs")
+    if value.source is not None:
+        t.guard(ConstIs(AttrSource(value.source, "grad_fn"), None))
+    return t.make(None)
+
+
+def _nbytes(value: TensorValue, t: Tracer) -> Value:
+    numel = value.fake.numel()
+    count = t.make(numel) if isinstance(numel, int) else t.emit("numel", [value])
+    return protocol.binary(t, "*", count, t.make(value.fake.itemsize))
+
+
+def _dict(value: TensorValue, t: Tracer) -> Value:
+    if value.source is None or value.real is None:
+        return t.make({})
+    return t.wrap(value.real.__dict__, InstanceDictSource(value.source))
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
+    "__class__": _class_of, "grad": _grad, "_grad": _grad, "grad_fn": _grad_fn, "_grad_fn": _grad_fn, "nbytes": _nbytes,
+    "__dict__": _dict,
+}
+
+
+# -- tensors from outside ------------------------------------------------------------------------------------------
+
+
+def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """The reason id and the words for a tensor that cannot be a graph input; None where it can."""
+    cls = type(tensor)
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "tensor.subclass", "a functorch wrapper"
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return "tensor.subclass", "an uninitialized parameter"
+    if cls is not torch.Tensor and cls is not torch.nn.Parameter and not _behaves_like_tensor(cls):
+        return "tensor.subclass", "a subclass with its own __torch_function__ or __torch_dispatch__"
+    if tensor.is_nested:
+        return "tensor.layout", "a nested tensor"
+    if tensor.layout is not torch.strided:
+        return "tensor.layout", f"layout {tensor.layout}"
+    if tensor.is_quantized:
+        return "tensor.layout", "a quantized tensor"
+    return None
+
+
+def _behaves_like_tensor(cls: type) -> bool:
+    """A subclass that adds a name and methods, but takes no part in dispatch."""
+    plain = (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__.get("__torch_function__"))
+    raw = protocol.type_lookup(cls, "__torch_function__")
+    disabled = raw is plain[0] or getattr(raw, "__func__", None) is plain[0]
+    dispatch = protocol.type_lookup(cls, "__torch_dispatch__")
+    return disabled and dispatch is protocol.type_lookup(torch.Tensor, "__torch_dispatch__")
+
+
+@wraps(torch.Tensor, torch.nn.Parameter, subclasses=True)
+def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
+    reason = why_untraceable(obj)
+    if reason is not None:
+        t.break_(reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
+    node, fake = t.graph_input(obj, source)
+    return TensorValue(node, fake, type(obj), source, obj)
+
+
+def tensors_in(values: Sequence[Value]) -> list[TensorValue]:
+    """The tensors among arguments, containers looked into."""
+    found: list[TensorValue] = []
+    for value in values:
+        value = value.realized if isinstance(value, Lazy) and value.realized is not None else value
+        if isinstance(value, TensorValue):
+            found.append(value)
+        else:
+            items = getattr(value, "items", None)
+            if isinstance(items, list):
+                found += tensors_in(items)
+    return found

@@ -1,0 +1,342 @@
+"""Methods of tensors: `METHODS` has those that are not one node; all others are put in the graph by their name.
+
+tensor.py hands out `TensorMethodValue`s; torchfn.py calls `call_method` for unbound spellings (`torch.Tensor.add(x, y)`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from fxjit import config
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+
+if TYPE_CHECKING:
+    from fxjit.frontend.values.tensor import TensorValue
+
+Args = Sequence[Value]
+Kwargs = Mapping[str, Value]
+Method = Callable[[Tracer, "TensorValue", Args, Kwargs], Value]
+
+METHODS: Final[dict[str, Method]] = {}
+
+
+class TensorMethodValue(Value):
+    """`tensor.name`, a bound method of torch's."""
+
+    def __init__(self, tensor: TensorValue, name: str) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+        self.name = name
+
+    def pytype(self) -> type:
+        return type(getattr(self.tensor.fake, self.name))
+
+    def describe(self) -> str:
+        return f"Tensor.{self.name}"
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.tensor)
+        cg.asm.load_attr(self.name)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.tensor
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return t.make(getattr(getattr(self.tensor.fake, self.name), name))
+        return super().tp_getattro(t, name)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value.slot", slot="hash", type=self.pytype().__name__)
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return call_method(t, self.tensor, self.name, args, kwargs)
+
+
+def bind(t: Tracer, tensor: TensorValue, name: str, found: Any) -> Value:
+    """`tensor.name`, where `found` is what the class has under that name."""
+    if isinstance(found, (staticmethod, classmethod)):
+        return t.make(getattr(tensor.cls, name))
+    if not callable(found):
+        if isinstance(found, property) and not _is_torchs(found.fget):
+            return t.call(t.make(found.fget), [tensor], None)
+        if not hasattr(found, "__get__"):
+            return t.make(found)
+        t.break_("value.attribute", name=name, value=tensor.describe(), type=tensor.cls.__name__,
+                 why="fxjit has no rule for it")
+    if isinstance(found, types.FunctionType) and not _is_torchs(found):
+        return t.call(t.make(types.MethodType), [t.make(found), tensor], None)
+    return TensorMethodValue(tensor, name)
+
+
+def _is_torchs(fn: Any) -> bool:
+    module = getattr(fn, "__module__", None) or ""
+    return module == "torch" or module.startswith("torch.")
+
+
+def call_method(t: Tracer, tensor: TensorValue, name: str, args: Args, kwargs: Kwargs) -> Value:
+    """`tensor.name(*args, **kwargs)`."""
+    special = METHODS.get(name)
+    if special is not None:
+        return special(t, tensor, args, kwargs)
+    generator = kwargs.get("generator")
+    if generator is not None and not (generator.is_constant() and generator.as_constant() is None):
+        t.break_("call.rng_state", function=f"Tensor.{name}")
+    result = t.emit(name, [tensor, *args], kwargs)
+    return tensor if getattr(result, "fake", None) is tensor.fake else result
+
+
+def method(*names: str) -> Callable[[Method], Method]:
+    """Register the rule for the methods of these names."""
+    def register(fn: Method) -> Method:
+        for name in names:
+            assert name not in METHODS, f"two rules for Tensor.{name}"
+            METHODS[name] = fn
+        return fn
+    return register
+
+
+def _arguments(t: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Value | None]:
+    """Arguments by position or name; None where not given."""
+    if len(args) > len(names) or any(key not in names for key in kwargs):
+        t.raise_(TypeError, f"takes at most {len(names)} arguments ({', '.join(names)})")
+    bound: list[Value | None] = list(args) + [None] * (len(names) - len(args))
+    for index, name in enumerate(names):
+        if name in kwargs:
+            bound[index] = kwargs[name]
+    return bound
+
+
+# -- sizes and facts -----------------------------------------------------------------------------------------------
+
+
+def _dimension(t: Tracer, tensor: TensorValue, dim: Value) -> int:
+    index = protocol.unary(t, "index", dim) if not dim.is_constant() else dim
+    number = specialized(t, index)
+    ndim = tensor.fake.dim()
+    low, high = (-ndim, ndim - 1) if ndim else (-1, 0)
+    if not low <= number <= high:
+        t.raise_(IndexError, f"Dimension out of range (expected to be in range of [{low}, {high}], but got {number})")
+    return int(number)
+
+
+def specialized(t: Tracer, value: Value) -> Any:
+    """The number behind a constant or a symbol; the trace then holds for this number alone."""
+    if value.is_constant():
+        return value.as_constant()
+    fix = getattr(value, "specialize", None)
+    if fix is None:
+        t.break_("tensor.argument", function="a size", value=value.describe(), type=value.pytype().__name__)
+    return fix(t).as_constant()
+
+
+@method("size")
+def _size(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (dim,) = _arguments(t, args, kwargs, "dim")
+    if dim is None or (dim.is_constant() and dim.as_constant() is None):
+        return tensor.shape(t)
+    if tensor.fake.dim() == 0:
+        t.raise_(IndexError, "Dimension specified as 0 but tensor has no dimensions")
+    return tensor.size(t, _dimension(t, tensor, dim))
+
+
+@method("stride")
+def _stride(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (dim,) = _arguments(t, args, kwargs, "dim")
+    if dim is None or (dim.is_constant() and dim.as_constant() is None):
+        return t.call(t.make(tuple), [_list(t, [_one_stride(t, tensor, i) for i in range(tensor.fake.dim())])], None)
+    return _one_stride(t, tensor, _dimension(t, tensor, dim))
+
+
+def _one_stride(t: Tracer, tensor: TensorValue, dim: int) -> Value:
+    stride = tensor.fake.stride(dim)
+    return t.make(stride) if isinstance(stride, int) else t.emit("stride", [tensor, t.make(dim)])
+
+
+def _list(t: Tracer, items: list[Value]) -> Value:
+    from_type = t.make(list)
+    made = t.call(from_type, [], None)
+    for item in items:
+        protocol.call_method(t, made, "append", item)
+    return made
+
+
+@method("dim", "ndimension")
+def _dim(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return t.make(tensor.fake.dim())
+
+
+@method("numel", "nelement")
+def _numel(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    numel = tensor.fake.numel()
+    return t.make(numel) if isinstance(numel, int) else t.emit("numel", [tensor])
+
+
+@method("storage_offset")
+def _storage_offset(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    offset = tensor.fake.storage_offset()
+    if isinstance(offset, int) and tensor.source is None:
+        return t.make(offset)
+    t.break_("tensor.data", function="Tensor.storage_offset")
+
+
+def _fact(name: str) -> Method:
+    def read(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        known = [arg.as_constant() if arg.is_constant() else None for arg in args]
+        named = {key: arg.as_constant() if arg.is_constant() else None for key, arg in kwargs.items()}
+        return protocol.fold(t, lambda: getattr(tensor.fake, name)(*known, **named))
+    return read
+
+
+for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "element_size",
+              "get_device", "is_contiguous", "is_non_overlapping_and_dense", "is_coalesced", "is_distributed"):
+    METHODS[_name] = _fact(_name)
+
+
+@method("type")
+def _type(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    dtype = args[0] if args else kwargs.get("dtype")
+    if dtype is None or (dtype.is_constant() and dtype.as_constant() is None):
+        where = "" if tensor.fake.device.type == "cpu" else f"{tensor.fake.device.type}."
+        return t.make(f"torch.{where}{_TYPE_NAMES[tensor.fake.dtype]}")
+    if not dtype.is_constant() or not isinstance(dtype.as_constant(), torch.dtype):
+        known = dtype.as_constant() if dtype.is_constant() else None
+        if not isinstance(known, str):
+            t.break_("tensor.argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)
+    return t.emit("type", [tensor, *args], kwargs)
+
+
+_TYPE_NAMES: Final = {
+    torch.float32: "FloatTensor", torch.float64: "DoubleTensor", torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor", torch.uint8: "ByteTensor", torch.int8: "CharTensor", torch.int16: "ShortTensor",
+    torch.int32: "IntTensor", torch.int64: "LongTensor", torch.bool: "BoolTensor",
+    torch.complex64: "ComplexFloatTensor", torch.complex128: "ComplexDoubleTensor",
+}
+
+
+# -- slots by their method names -----------------------------------------------------------------------------------
+
+
+def _slot(fn: Callable[..., Value]) -> Method:
+    return lambda t, tensor, args, kwargs: fn(t, tensor, *args)
+
+
+METHODS["__len__"] = _slot(protocol.length)
+METHODS["__bool__"] = METHODS["__nonzero__"] = _slot(lambda t, x: t.make(protocol.truth(t, x)))
+METHODS["__iter__"] = _slot(protocol.iter_)
+METHODS["__getitem__"] = _slot(protocol.getitem)
+METHODS["__hash__"] = _slot(protocol.hash_)
+METHODS["__repr__"] = _slot(protocol.repr_)
+METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor.data", function="format"))
+METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)))
+for _op in ("int", "float", "complex", "index"):
+    METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))
+
+
+@method("__setitem__")
+def _setitem(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    protocol.setitem(t, tensor, args[0], args[1])
+    return t.make(None)
+
+
+# -- numbers out of tensors ----------------------------------------------------------------------------------------
+
+
+def known_item(tensor: TensorValue) -> Any:
+    """The number of a one-element tensor that the trace itself made of a number and nobody has changed; else None."""
+    constant = getattr(tensor.fake, "constant", None)
+    return constant.item() if constant is not None and constant.numel() == 1 else None
+
+
+def as_number(t: Tracer, tensor: TensorValue, op: str) -> Value:
+    """`int(x)`, `float(x)`, `complex(x)`, `operator.index(x)`, and with op "item" the plain number."""
+    known = known_item(tensor)
+    if known is not None:
+        return t.make(known) if op == "item" else protocol.unary(t, op, t.make(known))
+    numel = tensor.fake.numel()
+    if isinstance(numel, int) and numel != 1:
+        t.break_("tensor.operator", function=op, error=f"a Tensor with {numel} elements cannot be converted to Scalar")
+    if not config.capture_scalar_outputs or tensor.fake.dtype.is_complex:
+        t.break_("data.item", function="Tensor.item" if op == "item" else op)
+    number = t.emit("item", [tensor])
+    return number if op == "item" else protocol.unary(t, op, number)
+
+
+@method("item")
+def _item(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return as_number(t, tensor, "item")
+
+
+@method("tolist")
+def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    constant = getattr(tensor.fake, "constant", None)
+    if constant is not None:
+        return _nested(t, constant.tolist())
+    if tensor.fake.dim() == 0:
+        return as_number(t, tensor, "item")
+    if not config.capture_scalar_outputs or not isinstance(tensor.fake.shape[0], int):
+        t.break_("data.item", function="Tensor.tolist")
+    return _list(t, [protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
+
+
+def _nested(t: Tracer, numbers: Any) -> Value:
+    return _list(t, [_nested(t, item) for item in numbers]) if isinstance(numbers, list) else t.make(numbers)
+
+
+# -- what has to run eagerly ---------------------------------------------------------------------------------------
+
+
+def _breaking(reason: str, **context: str) -> Method:
+    def refuse(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        t.break_(reason, **context)
+    return refuse
+
+
+for _name in ("numpy", "data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
+              "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
+              "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
+    METHODS[_name] = _breaking("tensor.data", function=f"Tensor.{_name}")
+for _name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
+    METHODS[_name] = _breaking("tensor.hook", function=f"Tensor.{_name}", why="it belongs to the tensor, not to the graph")
+for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
+              "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
+    METHODS[_name] = _breaking("tensor.layout", layout="sparse", why=f"the result of Tensor.{_name}")
+for _name, _why in (
+    ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),
+    ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
+    ("resize_as_", "changes the tensor's storage."), ("resize", "changes the tensor's storage."),
+    ("set_", "changes the tensor's storage."), ("as_subclass", "makes a tensor subclass."),
+    ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."), ("__setstate__", "unpickles."),
+    ("_view_func", "replays a view."), ("__dir__", "lists attributes."),
+):
+    METHODS[_name] = _breaking("tensor.method", name=_name, why=_why)
+METHODS["backward"] = _breaking("call.autograd_engine", function="Tensor.backward")
+
+
+# -- changes of the tensor itself ----------------------------------------------------------------------------------
+
+
+def set_requires_grad(t: Tracer, tensor: TensorValue, wanted: bool) -> None:
+    """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
+    if tensor.fake.requires_grad != wanted:
+        t.break_("value.set_attribute", name="requires_grad", value=tensor.describe(), type=tensor.cls.__name__,
+                 why="a graph cannot make a leaf of the autograd graph")
+
+
+@method("requires_grad_")
+def _requires_grad_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (wanted,) = _arguments(t, args, kwargs, "requires_grad")
+    set_requires_grad(t, tensor, wanted is None or protocol.truth(t, wanted))
+    return tensor
+
+
+@method("new_tensor")
+def _new_tensor(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(kwargs)
+    given.setdefault("dtype", t.make(tensor.fake.dtype))
+    given.setdefault("device", t.make(tensor.fake.device))
+    return t.call(t.make(torch.tensor), args, given)

@@ -1,0 +1,411 @@
+"""Torch functions: those that become one node, those that are known while tracing, and those that steer the process.
+
+`call_in_graph` makes the node; interp/ calls it for Python functions that skips/ wants in the graph. C functions come
+here through `CALL_TABLE` (functions.py asks it for every callable it has no rule for), methods spelled as functions
+(`torch.Tensor.add(x, y)`) too. Handlers below answer what is no operator.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.overrides
+import torch.utils._device
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import protocol, tensor_methods
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
+from fxjit.frontend.values.contexts import default_device
+from fxjit.frontend.values.functions import CALL_TABLE, Handler
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue, tensors_in
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import IdIs
+from fxjit.guards.source import Source
+
+Args = Sequence[Value]
+Kwargs = Mapping[str, Value]
+
+
+# -- one node ------------------------------------------------------------------------------------------------------
+
+
+def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+    """`fn(*args, **kwargs)` as one node of the graph."""
+    named = dict(kwargs)
+    name = _name_of(fn)
+    if _is_given(named, "generator"):
+        t.break_("call.rng_state", function=name)
+    if _is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):
+        t.break_("tensor.argument", function=name, value="requires_grad=True", type="bool")
+    device = default_device(t)
+    if device is not None and not _is_given(named, "device") and fn in torch.utils._device._device_constructors():
+        named["device"] = t.make(device)
+    outs = tensors_in([named["out"]]) if _is_given(named, "out") else []
+    before = [tuple(out.fake.shape) for out in outs]
+    result = t.emit(fn, [_plain(t, arg) for arg in args], {key: _plain(t, arg) for key, arg in named.items()})
+    if before != [tuple(out.fake.shape) for out in outs]:
+        t.break_("tensor.out", function=name, why="it is resized")
+    return result
+
+
+def _is_given(kwargs: Kwargs, name: str) -> bool:
+    value = kwargs.get(name)
+    return value is not None and not (value.is_constant() and value.as_constant() is None)
+
+
+def _plain(t: Tracer, value: Value) -> Value:
+    """NumPy's numbers become Python's, which is what operators make of them."""
+    if value.is_constant() and isinstance(value.as_constant(), np.generic):
+        return t.make(value.as_constant().item())
+    return value
+
+
+def _name_of(fn: Any) -> str:
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or str(fn)
+    module = getattr(fn, "__module__", None)
+    return f"{module}.{name}" if module else str(name)
+
+
+class TorchFunctionValue(Value):
+    """A callable object of torch that is one node when called: `torch.ops.aten.add.Tensor` and its like."""
+
+    def __init__(self, fn: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def pytype(self) -> type:
+        return type(self.fn)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.fn
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.fn
+
+    def describe(self) -> str:
+        return _name_of(self.fn)
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if isinstance(self.fn, HigherOrderOperator):
+            t.break_("tensor.operator", function=str(self.fn), error="a higher-order operator with functions as arguments")
+        return call_in_graph(t, self.fn, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        try:
+            return t.make(getattr(self.fn, name))
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+class NamespaceValue(TorchFunctionValue):
+    """`torch.ops` and the namespaces in it, which make their members when they are asked for."""
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")
+
+
+@wraps(OpOverload, OpOverloadPacket, HigherOrderOperator, subclasses=True)
+def _wrap_operator(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return TorchFunctionValue(obj, source)
+
+
+@wraps(type(torch.ops), type(torch.ops.aten))
+def _wrap_namespace(t: Tracer, obj: Any, source: Source) -> Value:
+    return NamespaceValue(obj, source)
+
+
+# -- which C functions are operators -------------------------------------------------------------------------------
+
+
+def _operators() -> dict[int, Any]:
+    """The C functions that are ATen operators under a Python name, by id."""
+    found: dict[int, Any] = {}
+    spaces: list[Any] = [torch, torch._C._VariableFunctions]
+    spaces += [getattr(torch._C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_nested")]
+    for space in filter(None, spaces):
+        for name in dir(space):
+            fn = getattr(space, name)
+            is_builtin = isinstance(fn, types.BuiltinFunctionType)
+            if is_builtin and (space is not torch or getattr(torch._C._VariableFunctions, name, None) is fn):
+                found[id(fn)] = fn
+    return found
+
+
+_OPERATORS: Final = _operators()
+
+
+def lookup(fn: Any) -> Handler | None:
+    """The handler for a callable of torch that callables/ does not know."""
+    if isinstance(fn, types.BuiltinFunctionType):
+        if id(fn) in _OPERATORS:
+            return _node_handler(fn)
+        if fn.__module__ == "torch._C" and fn.__name__.startswith(("_get_", "_is_", "_has_", "_cuda_get", "_cuda_is")):
+            return _state_handler(fn)
+        return None
+    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        owner = fn.__objclass__
+        return _method_handler(fn.__name__) if issubclass(torch.Tensor, owner) and owner is not object else None
+    if isinstance(fn, types.FunctionType):
+        if torch.Tensor.__dict__.get(fn.__name__) is fn:
+            return _method_handler(fn.__name__)
+        if fn.__name__ in _COMPILING and fn.__module__.partition(".")[0] in ("torch", "fxjit"):
+            return _known_handler(_COMPILING[fn.__name__])
+    return None
+
+
+CALL_TABLE.append(lookup)
+
+
+def _node_handler(fn: Any) -> Handler:
+    return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
+
+
+def _method_handler(name: str) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args:
+            t.raise_(TypeError, f"unbound method Tensor.{name}() needs an argument")
+        receiver = args[0].realize()
+        if not isinstance(receiver, TensorValue):
+            t.raise_(TypeError, f"descriptor '{name}' for 'torch._C.TensorBase' objects doesn't apply to a "
+                                f"'{receiver.pytype().__name__}' object")
+        return tensor_methods.call_method(t, receiver, name, args[1:], kwargs)
+    return call
+
+
+# -- what the program may ask --------------------------------------------------------------------------------------
+
+#: Functions of compilers that say whether they are at work, wherever they are imported from.
+_COMPILING: Final = {"is_compiling": True, "is_dynamo_compiling": True, "is_exporting": False}
+
+
+def _known_handler(answer: object) -> Handler:
+    return lambda t, args, kwargs: t.make(answer)
+
+
+for _fn, _answer in (
+    (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True), (torch.compiler.is_exporting, False),
+    (torch.jit.is_scripting, False), (torch.jit.is_tracing, False), (torch._C._get_tracing_state, None),
+    (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
+    (torch._C._len_torch_function_stack, 0), (torch._C._is_torch_function_mode_enabled, False),
+    (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
+):
+    handles(_fn)(_known_handler(_answer))
+
+
+def _state_handler(fn: Callable[..., Any]) -> Handler:
+    """Read-only state of the process, as it is while tracing; what matters of it is guarded as ambient state."""
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not all(value.is_constant() for value in (*args, *kwargs.values())):
+            t.break_("call.c_extension", function=_name_of(fn), module="torch")
+        return protocol.fold(t, lambda: fn(*[value.as_constant() for value in args],
+                                           **{key: value.as_constant() for key, value in kwargs.items()}))
+    return call
+
+
+_STATE: Final[tuple[Callable[..., Any], ...]] = (
+    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.is_autocast_cpu_enabled,
+    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype,
+    torch.amp.autocast_mode.is_autocast_available, torch.get_default_dtype, torch.get_default_device,
+    torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_deterministic_debug_mode, torch.get_num_threads, torch.get_num_interop_threads, torch.is_warn_always_enabled,
+    torch.get_float32_matmul_precision, torch.cuda.is_available, torch.cuda.device_count, torch.cuda.current_device,
+    torch.cuda.get_device_capability, torch.cuda.get_device_name, torch.cuda.get_device_properties,
+    torch.cuda.is_bf16_supported, torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing,
+    torch.xpu.is_available, torch.mps.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
+    torch.backends.mkldnn.is_available, torch.backends.mkl.is_available, torch.backends.openmp.is_available,
+    torch.backends.cudnn.is_available, torch.backends.cudnn.version, torch.backends.cuda.is_built,
+    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
+    torch.distributed.is_available, torch.accelerator.is_available, torch.accelerator.current_accelerator,
+    torch.promote_types, torch.can_cast, torch.device, torch.finfo, torch.iinfo, torch.typename,
+    torch._C._log_api_usage_once,
+)
+for _fn in _STATE:
+    handles(_fn)(_state_handler(_fn))
+if torch.distributed.is_available():
+    handles(torch.distributed.is_initialized)(_state_handler(torch.distributed.is_initialized))
+
+
+def _fact_handler(fn: Callable[..., Any]) -> Handler:
+    """Functions of a tensor's metadata, run on its fake."""
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        known = [_stand_in(t, value, fn) for value in args]
+        named = {key: _stand_in(t, value, fn) for key, value in kwargs.items()}
+        return protocol.fold(t, lambda: fn(*known, **named))
+    return call
+
+
+def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
+    if isinstance(value, TensorValue):
+        return value.fake
+    if not value.is_constant():
+        t.break_("tensor.argument", function=_name_of(fn), value=value.describe(), type=value.pytype().__name__)
+    return value.as_constant()
+
+
+for _fn in (torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference,
+            torch.result_type, torch.get_device, torch.is_same_size, torch.is_distributed):
+    handles(_fn)(_fact_handler(_fn))
+
+
+@handles(torch.is_tensor)
+def _is_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    obj = args[0] if args else kwargs["obj"]
+    return t.make(issubclass(obj.pytype(), torch.Tensor))
+
+
+@handles(torch.is_storage)
+def _is_storage(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(args[0].pytype() in torch._storage_classes)
+
+
+@handles(torch.numel)
+def _numel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return protocol.call_method(t, args[0] if args else kwargs["input"], "numel")
+
+
+@handles(torch.is_nonzero)
+def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(protocol.truth(t, args[0] if args else kwargs["input"]))
+
+
+# -- __torch_function__ --------------------------------------------------------------------------------------------
+
+
+def overrides_torch_function(value: Value) -> bool:
+    """Whether an argument would take an operator's call over."""
+    cls = value.pytype()
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return False
+    raw = protocol.type_lookup(cls, "__torch_function__")
+    disabled = torch._C._disabled_torch_function_impl
+    return raw is not NOT_IMPLEMENTED and raw is not disabled and getattr(raw, "__func__", None) is not disabled
+
+
+@handles(torch._C._has_torch_function)
+def _has_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(any(map(overrides_torch_function, protocol.unpack(t, args[0]))))
+
+
+@handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+def _has_torch_function_of(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(any(map(overrides_torch_function, args)))
+
+
+@handles(torch.overrides.is_tensor_like)
+def _is_tensor_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls = args[0].pytype()
+    return t.make(cls is torch.Tensor or hasattr(cls, "__torch_function__"))
+
+
+# -- tensors of Python data ----------------------------------------------------------------------------------------
+
+
+@handles(torch.tensor)
+def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    data = args[0] if args else kwargs["data"]
+    if isinstance(data, TensorValue):
+        copy = t.emit("clone", [t.emit("detach", [data])])
+        wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
+        return t.emit("to", [copy], wanted) if wanted else copy
+    if tensors_in([data]):
+        t.break_("data.item", function="torch.tensor")
+    return call_in_graph(t, torch.tensor, args, kwargs)
+
+
+@handles(torch.as_tensor, torch.asarray)
+def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
+        t.break_("data.item", function="torch.as_tensor")
+    if isinstance(data, TensorValue):
+        wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
+        return t.emit("to", [data], wanted) if wanted else data
+    return call_in_graph(t, torch.as_tensor, args, kwargs)
+
+
+@handles(torch.Size)
+def _size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return TupleValue(protocol.unpack(t, args[0]) if args else [], cls=torch.Size)
+
+
+@handles(torch.broadcast_shapes)
+def _broadcast_shapes(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    shapes = [[arg] if arg.pytype() is int else protocol.unpack(t, arg) for arg in args]
+    result: list[Value] = []
+    for position in range(1, max(map(len, shapes), default=0) + 1):
+        sizes = [shape[-position] for shape in shapes if position <= len(shape)]
+        wide = [size for size in sizes if not protocol.equal(t, size, t.make(1))]
+        if any(not protocol.equal(t, size, wide[0]) for size in wide[1:]):
+            t.raise_(RuntimeError, "Shape mismatch: objects cannot be broadcast to a single shape")
+        result.insert(0, wide[0] if wide else sizes[0])
+    return TupleValue(result, cls=torch.Size)
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+@handles(torch._assert)
+def _assert(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
+    condition, message = given["condition"], given["message"]
+    if isinstance(condition, TensorValue):
+        return t.emit(torch._assert_async, [condition, message])
+    if not protocol.truth(t, condition):
+        t.raise_(AssertionError, message.as_constant() if message.is_constant() else "")
+    return t.make(None)
+
+
+@handles(torch._check)
+def _check(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("cond", "message"), args, strict=False)) | kwargs
+    if given["cond"].node is not None and not isinstance(given["cond"], TensorValue):
+        return t.emit(torch._check, [given["cond"]])
+    if not protocol.truth(t, given["cond"]):
+        text = t.call(given["message"], [], None) if "message" in given else t.make("Expected cond to be True")
+        t.raise_(RuntimeError, protocol.str_(t, text).as_constant())
+    return t.make(None)
+
+
+@handles(torch._check_is_size)
+def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.emit(torch._check_is_size, args, kwargs) if args[0].node is not None else t.make(None)
+
+
+# -- what steers the process ---------------------------------------------------------------------------------------
+
+
+def _refuse(reason: str, *functions: Any) -> None:
+    for fn in dict.fromkeys(functions):
+        def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
+            t.break_(reason, function=_name_of(fn))
+        handles(fn)(refuse)
+
+
+_refuse("value.global_state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
+        torch.set_num_interop_threads, torch.use_deterministic_algorithms, torch.set_deterministic_debug_mode,
+        torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal, torch.set_printoptions,
+        torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
+        torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
+        torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,
+        torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
+_refuse("call.autograd_engine", torch.autograd.grad, torch.autograd.backward)
+_refuse("call.rng_state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
+        torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
+_refuse("call.compile_api", torch.compile, torch.jit.script, torch.jit.trace)
+_refuse("tensor.data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch.utils.dlpack.to_dlpack)
+_refuse("tensor.layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
+        torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor)
