@@ -1,0 +1,105 @@
+"""From symbolic values to the bytecode that leaves their runtime objects on the stack.
+
+entry.py runs it twice over everything a frame must be able to make again: once dry, to learn which values the graph
+has to give out and which sources are read (`Plan`), and once for real. What a value needs beyond that it emits itself
+(`Value.rebuild`, `fill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fxjit.frontend.bytecode.asm import Asm
+from fxjit.frontend.effects import Effects
+from fxjit.frontend.values.base import NULL, Lazy, Value
+from fxjit.guards.source import Source
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the dry run learned."""
+
+    #: Values that the graph gives out, in the order of its outputs.
+    outputs: list[Value] = field(default_factory=list)
+    #: Sources read, in the order of the first read.
+    sources: dict[Source, None] = field(default_factory=dict)
+
+
+class Rebuilder:
+    """Implements base.Rebuilder. `outputs` and `sources` map to the locals that hold them; without them the run is dry."""
+
+    def __init__(self, asm: Asm, effects: Effects, outputs: Mapping[Value, str] | None = None,
+                 sources: Mapping[Source, str] | None = None) -> None:
+        self.asm = asm
+        self.effects = effects
+        self.plan = Plan()
+        #: Locals made here; whoever goes on running the frame afterwards deletes them.
+        self.temps: list[str] = []
+        self._dry = outputs is None
+        self._outputs = outputs or {}
+        self._sources = sources or {}
+        self._built: dict[Value, str] = {}
+        self._seen_outputs: set[Value] = set()
+
+    def push(self, value: Value) -> None:
+        """See base.Rebuilder."""
+        if isinstance(value, Lazy) and value.realized is None:
+            assert value.source is not None
+            self._push_source(value.source)
+            return
+        value = value.realize()
+        if value is NULL:
+            self.asm.push_null()
+        elif value in self._built:
+            self.asm.load_local(self._built[value])
+        elif value.source is not None:
+            self._push_source(value.source)
+        elif value.node is not None:
+            self._push_output(value)
+        elif value.is_constant():
+            value.rebuild(self)
+        else:
+            self._build(value)
+
+    def _push_source(self, source: Source) -> None:
+        self.plan.sources.setdefault(source)
+        held = self._sources.get(source)
+        if held is not None:
+            self.asm.load_local(held)
+        else:
+            source.load(self.asm)
+
+    def _push_output(self, value: Value) -> None:
+        if value not in self._seen_outputs:
+            self._seen_outputs.add(value)
+            self.plan.outputs.append(value)
+        if self._dry:
+            self.asm.load_const(None)
+        else:
+            self.asm.load_local(self._outputs[value])
+
+    def _build(self, value: Value) -> None:
+        """Built once, kept in a local: the same value pushed again is the same object."""
+        value.rebuild(self)
+        temp = self.asm.fresh_local("made")
+        self.temps.append(temp)
+        self._built[value] = temp
+        self.asm.store_local(temp)
+        if value.shell:
+            self.asm.load_local(temp)
+            value.fill(self)
+        else:
+            self.asm.load_local(temp)
+
+    def push_const(self, obj: object) -> None:
+        self.asm.load_const(obj)
+
+    def call(self, fn: Callable[..., object], *args: Value | object) -> None:
+        self.asm.begin_call(fn)
+        for arg in args:
+            if isinstance(arg, Value):
+                self.push(arg)
+            else:
+                self.asm.load_const(arg)
+        self.asm.call(len(args))

@@ -1,0 +1,51 @@
+"""The effect log as bytecode: what the traced frame did to objects that the caller can see, done again in order.
+
+entry.py calls `replay` after the graph ran and after every source that is still needed was loaded.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+
+from fxjit.frontend.effects import CallLater, Effect, Restore, StoreAttr
+from fxjit.frontend.values.base import Value
+from fxjit.resume.rebuild import Rebuilder
+
+
+def replay(cg: Rebuilder, effects: Sequence[Effect]) -> None:
+    """Emit `effects`; the stack is as before afterwards."""
+    for effect in effects:
+        if isinstance(effect, StoreAttr):
+            _store_attr(cg, effect)
+        elif isinstance(effect, Restore):
+            cg.push(effect.value)
+            effect.value.write_back(cg)
+        elif isinstance(effect, CallLater):
+            cg.call(effect.fn, *effect.args)
+            cg.asm.pop()
+
+
+def _store_attr(cg: Rebuilder, effect: StoreAttr) -> None:
+    store, delete = _accessors(effect.obj)
+    if effect.value is None:
+        cg.call(delete, effect.obj, effect.name)
+    else:
+        cg.call(store, effect.obj, effect.name, effect.value)
+    cg.asm.pop()
+
+
+def _accessors(obj: Value) -> tuple[Callable[..., object], Callable[..., object]]:
+    """How an attribute reaches the object itself, without the user's `__setattr__`, which was traced already."""
+    kind = obj.pytype()
+    if issubclass(kind, type):
+        return type.__setattr__, type.__delattr__
+    if issubclass(kind, types.ModuleType) or _has_native_setattr(kind):
+        return setattr, delattr
+    return object.__setattr__, object.__delattr__
+
+
+def _has_native_setattr(kind: type) -> bool:
+    """A class of C with attribute writes of its own (tensors, functions): `object.__setattr__` refuses such."""
+    owner = next(base for base in kind.__mro__ if "__setattr__" in base.__dict__)
+    return owner is not object and isinstance(owner.__dict__["__setattr__"], types.WrapperDescriptorType)
