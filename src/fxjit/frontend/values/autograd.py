@@ -14,4 +14,4 @@ from fxjit.frontend.values.base import Tracer, Value
 @handles(torch.autograd.Function.apply.__func__)
 def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
-    t.break_("call.autograd_engine", function=f"{args[0].describe()}.apply")
+    t.break_("call-autograd-engine", function=f"{args[0].describe()}.apply")

@@ -147,11 +147,11 @@ class ClassValue(Value):
             has_new = isinstance(descriptors.find(cls, "__new__")[0], (staticmethod, types.FunctionType))
             if (args or kwargs) and not has_init and not has_new:
                 t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
-            return objects.UserObjectValue(cls)
+            return objects.new_instance(cls)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         base = t.call(t.make(base_type), [] if base_type in (dict, list, set) else list(args), None)
-        return objects.UserObjectValue(cls, base=base)
+        return objects.new_instance(cls, base)
 
     # -- operators -----------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class ContextValue(Value):
             return ContextMethodValue(self, name)
         if name == "__class__":
             return t.make(self.cls)
-        t.break_("value.attribute", name=name, value=self.describe(), type=self.cls.__name__,
+        t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                  why="only entering and leaving it is traced")
 
     def bind_special(self, t: Tracer, name: str) -> Value | None:
@@ -69,7 +69,7 @@ class ContextValue(Value):
         """As a decorator: torch's own wrapper is traced."""
         call = protocol.type_lookup(self.cls, "__call__")
         if not hasattr(call, "__code__"):
-            t.break_("call.not_callable", value=self.describe(), type=self.cls.__name__)
+            t.break_("call-not-callable", value=self.describe(), type=self.cls.__name__)
         return t.call(t.make(call), [self, *args], kwargs)
 
     def push_manager(self, cg: Rebuilder) -> None:
@@ -108,6 +108,29 @@ class ContextMethodValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push(self.manager)
         cg.asm.load_attr(self.name)
+
+
+class GuardedValue(ContextValue):
+    """A manager that holds an object of torch's between entering and leaving."""
+
+    def open(self, t: Tracer, enter: Callable[..., Any], *arguments: object) -> None:
+        held = t.emit(enter, [t.make(argument) for argument in arguments])
+        _open_managers(t).append(held)
+
+    def close(self, t: Tracer, leave: Callable[..., Any]) -> None:
+        t.emit(leave, [_open_managers(t).pop()])
+
+
+def _open_managers(t: Tracer) -> list[Value]:
+    held: list[Value] = t.new_source_state("open managers").setdefault("held", [])
+    return held
+
+
+def abandon(t: Tracer) -> None:
+    """The trace ends where it is: close for real what its managers hold open, innermost first."""
+    held = _open_managers(t)
+    while held:
+        held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
 
 
 # -- grad mode -----------------------------------------------------------------------------------------------------
@@ -182,27 +205,26 @@ def known(t: Tracer, function: str, *args: Value, **kwargs: Value) -> list[Any]:
     values = [*args, *kwargs.values()]
     for value in values:
         if not value.is_constant():
-            t.break_("value.global_state", function=function)
+            t.break_("value-global-state", function=function)
     return [value.as_constant() for value in values]
 
 
 # -- inference mode ------------------------------------------------------------------------------------------------
 
 
-class InferenceModeValue(ContextValue):
+class InferenceModeValue(GuardedValue):
     """torch.inference_mode."""
 
     def __init__(self, mode: bool, source: Source | None = None) -> None:
         super().__init__(torch.inference_mode, (mode,), source)
         self.mode = mode
-        self.entered: list[Value] = []
 
     def enter(self, t: Tracer) -> Value:
-        self.entered.append(t.emit(torch.autograd.grad_mode._enter_inference_mode, [t.make(self.mode)]))
+        self.open(t, torch.autograd.grad_mode._enter_inference_mode, self.mode)
         return t.make(None)
 
     def leave(self, t: Tracer) -> None:
-        t.emit(torch.autograd.grad_mode._exit_inference_mode, [self.entered.pop()])
+        self.close(t, torch.autograd.grad_mode._exit_inference_mode)
 
 
 @handles(torch.inference_mode)
@@ -223,24 +245,23 @@ def _wrap_inference_mode(t: Tracer, obj: Any, source: Source) -> Value:
 # -- autocast ------------------------------------------------------------------------------------------------------
 
 
-class AutocastValue(ContextValue):
+class AutocastValue(GuardedValue):
     """torch.autocast and its spellings for one device; `settings` are what `_enter_autocast` takes."""
 
     def __init__(self, manager: Any, source: Source | None = None) -> None:
         self.settings = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
         super().__init__(torch.autocast, self.settings, source)
         self.spelled = type(manager)
-        self.entered: list[Value] = []
 
     def pytype(self) -> type:
         return self.spelled
 
     def enter(self, t: Tracer) -> Value:
-        self.entered.append(t.emit(torch.amp.autocast_mode._enter_autocast, [t.make(part) for part in self.settings]))
+        self.open(t, torch.amp.autocast_mode._enter_autocast, *self.settings)
         return self
 
     def leave(self, t: Tracer) -> None:
-        t.emit(torch.amp.autocast_mode._exit_autocast, [self.entered.pop()])
+        self.close(t, torch.amp.autocast_mode._exit_autocast)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         facts = dict(zip(("device", "fast_dtype", "_enabled", "_cache_enabled"), self.settings, strict=True))
@@ -414,7 +435,7 @@ def _disable_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Valu
 def _refuse(cls: Any, why: str) -> None:
     @handles(cls)
     def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.break_("context.unsupported", value=getattr(cls, "__qualname__", str(cls)), type=type(cls).__name__, why=why)
+        t.break_("context-unsupported", value=getattr(cls, "__qualname__", str(cls)), type=type(cls).__name__, why=why)
 
 
 for _manager, _why in (

@@ -19,7 +19,7 @@ def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
     predicate = given["pred"]
     if predicate.pytype() is torch.Tensor:
-        t.break_("tensor.operator", function="torch.cond", error="a predicate that is a tensor")
+        t.break_("tensor-operator", function="torch.cond", error="a predicate that is a tensor")
     branch = given["true_fn"] if protocol.truth(t, predicate) else given["false_fn"]
     operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
     return t.call(branch, operands, None)

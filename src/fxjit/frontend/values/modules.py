@@ -17,7 +17,7 @@ import torch.nn.modules.module as torch_module
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.functions import MethodValue
-from fxjit.frontend.values.objects import UserObjectValue, instance_namespace
+from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
@@ -158,9 +158,12 @@ def _changed(t: Tracer, obj: object) -> bool:
     return value is not None and t.effects.is_mutated(value)  # type: ignore[attr-defined]
 
 
+INSTANCES.append((Module, ModuleValue))
+
+
 @wraps(Module, subclasses=True)
 def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
-        t.break_("value.unknown_type", value=source.name, type=type(obj).__name__)
+        t.break_("value-unknown-type", value=source.name, type=type(obj).__name__)
     t.guard(TypeIs(source, type(obj)))
     return ModuleValue(type(obj), source, obj)

@@ -28,7 +28,7 @@ class ArrayValue(Value):
         return type(self.obj)
 
     def _refuse(self, t: Tracer, what: str) -> NoReturn:
-        t.break_("numpy.function", function=f"ndarray.{what}")
+        t.break_("numpy-function", function=f"ndarray.{what}")
 
     def graph_arg(self, t: Tracer) -> object:
         self._refuse(t, "as an argument of a torch function")
@@ -94,7 +94,7 @@ class ArrayFunctionValue(Value):
         return self.fn
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        t.break_("numpy.function", function=f"numpy.{self.fn.__name__}")
+        t.break_("numpy-function", function=f"numpy.{self.fn.__name__}")
 
 
 @wraps(np.ndarray, subclasses=True)

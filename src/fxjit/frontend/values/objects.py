@@ -352,6 +352,16 @@ class UserObjectValue(Value):
                 cg.asm.pop()
 
 
+#: Classes whose instances have a value class of their own: (base class, constructor like UserObjectValue's).
+INSTANCES: Final[list[tuple[type, type[UserObjectValue]]]] = []
+
+
+def new_instance(cls: type, base: Value | None = None) -> UserObjectValue:
+    """A fresh instance of `cls`, made while tracing."""
+    kind = next((kind for root, kind in INSTANCES if issubclass(cls, root)), UserObjectValue)
+    return kind(cls, base=base)
+
+
 class _ContentsValue(Value):
     """The items of a container as a fresh plain container, for building a subclass from them."""
 

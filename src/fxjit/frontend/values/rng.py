@@ -31,7 +31,7 @@ class GeneratorValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(type(self.obj))
-        t.break_("call.rng_state", function=f"{type(self.obj).__name__}.{name}")
+        t.break_("call-rng-state", function=f"{type(self.obj).__name__}.{name}")
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         t.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
@@ -46,7 +46,7 @@ def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
 def _refuse(name: str) -> None:
     @handles(getattr(random, name))
     def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.break_("call.rng_state", function=f"random.{name}")
+        t.break_("call-rng-state", function=f"random.{name}")
 
 
 for _name in ("random", "uniform", "randint", "randrange", "choice", "choices", "shuffle", "sample", "gauss",

@@ -56,7 +56,7 @@ class SymValue(Value):
         try:
             return convert(self.sym)
         except from_data as error:
-            t.break_("data.symbol", value=str(self.sym), why=str(error).splitlines()[0])
+            t.break_("data-symbol", value=str(self.sym), why=str(error).splitlines()[0])
 
     # -- decisions -----------------------------------------------------------------------------------------------
 

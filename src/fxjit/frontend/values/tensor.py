@@ -31,6 +31,9 @@ class GraphTracer(Tracer, Protocol):
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor one of its kind."""
 
+    def register_tensor(self, value: TensorValue) -> None:
+        """Operators that give `value`'s own fake tensor back give `value`."""
+
 
 #: Attributes that follow from what the graph input's guard has checked, or from the operator that made the tensor.
 FACTS: Final = frozenset((
@@ -108,7 +111,7 @@ class TensorValue(Value):
         if name in UNGUARDED_FACTS:
             return self._read_unguarded(t, name)
         if name in UNREADABLE:
-            t.break_("value.attribute", name=name, value=self.describe(), type=self.cls.__name__,
+            t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="it is known only of a real tensor")
         found = self._instance_attribute(t, name) if pending is None else None
         if found is not None:
@@ -148,7 +151,7 @@ class TensorValue(Value):
             return
         raw = protocol.type_lookup(self.cls, name)
         if raw is not NOT_IMPLEMENTED and hasattr(raw, "__set__") and name != "grad":
-            t.break_("value.set_attribute", name=name, value=self.describe(), type=self.cls.__name__,
+            t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="it changes the tensor itself in a way that a graph cannot hold")
         if value is None and name != "grad":
             protocol.getattr_(t, self, name)  # AttributeError where there is none
@@ -169,8 +172,8 @@ class TensorValue(Value):
             return t.make(bool(known))
         numel = self.fake.numel()
         if isinstance(numel, int) and numel != 1:
-            t.break_("tensor.operator", function="bool", error="Boolean value of Tensor with more than one value is ambiguous")
-        t.break_("data.branch", value=self.describe())
+            t.break_("tensor-operator", function="bool", error="Boolean value of Tensor with more than one value is ambiguous")
+        t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         operand = as_operand(t, other)
@@ -227,13 +230,13 @@ class TensorValue(Value):
     # -- text ----------------------------------------------------------------------------------------------------
 
     def tp_hash(self, t: Tracer) -> Value:
-        t.break_("value.slot", slot="hash", type=self.cls.__name__)
+        t.break_("value-slot", slot="hash", type=self.cls.__name__)
 
     def tp_repr(self, t: Tracer) -> Value:
-        t.break_("tensor.data", function="repr")
+        t.break_("tensor-data", function="repr")
 
     def tp_str(self, t: Tracer) -> Value:
-        t.break_("tensor.data", function="str")
+        t.break_("tensor-data", function="str")
 
 
 class OpaqueValue(Value):
@@ -298,7 +301,7 @@ def _grad(value: TensorValue, t: Tracer) -> Value:
 def _grad_fn(value: TensorValue, t: Tracer) -> Value:
     subject = value.real if value.real is not None else value.fake
     if subject.grad_fn is not None:
-        t.break_("value.attribute", name="grad_fn", value=value.describe(), type=value.cls.__name__,
+        t.break_("value-attribute", name="grad_fn", value=value.describe(), type=value.cls.__name__,
                  why="the autograd graph is made when the compiled graph runs")
     if value.source is not None:
         t.guard(ConstIs(AttrSource(value.source, "grad_fn"), None))
@@ -330,17 +333,17 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     """The reason id and the words for a tensor that cannot be a graph input; None where it can."""
     cls = type(tensor)
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "tensor.subclass", "a functorch wrapper"
+        return "tensor-subclass", "a functorch wrapper"
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-        return "tensor.subclass", "an uninitialized parameter"
+        return "tensor-subclass", "an uninitialized parameter"
     if cls is not torch.Tensor and cls is not torch.nn.Parameter and not _behaves_like_tensor(cls):
-        return "tensor.subclass", "a subclass with its own __torch_function__ or __torch_dispatch__"
+        return "tensor-subclass", "a subclass with its own __torch_function__ or __torch_dispatch__"
     if tensor.is_nested:
-        return "tensor.layout", "a nested tensor"
+        return "tensor-layout", "a nested tensor"
     if tensor.layout is not torch.strided:
-        return "tensor.layout", f"layout {tensor.layout}"
+        return "tensor-layout", f"layout {tensor.layout}"
     if tensor.is_quantized:
-        return "tensor.layout", "a quantized tensor"
+        return "tensor-layout", "a quantized tensor"
     return None
 
 
@@ -359,7 +362,9 @@ def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
     if reason is not None:
         t.break_(reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
     node, fake = t.graph_input(obj, source)
-    return TensorValue(node, fake, type(obj), source, obj)
+    value = TensorValue(node, fake, type(obj), source, obj)
+    t.register_tensor(value)
+    return value
 
 
 def tensors_in(values: Sequence[Value]) -> list[TensorValue]:

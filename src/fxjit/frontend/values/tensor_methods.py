@@ -51,7 +51,7 @@ class TensorMethodValue(Value):
         return super().tp_getattro(t, name)
 
     def tp_hash(self, t: Tracer) -> Value:
-        t.break_("value.slot", slot="hash", type=self.pytype().__name__)
+        t.break_("value-slot", slot="hash", type=self.pytype().__name__)
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return call_method(t, self.tensor, self.name, args, kwargs)
@@ -66,7 +66,7 @@ def bind(t: Tracer, tensor: TensorValue, name: str, found: Any) -> Value:
             return t.call(t.make(found.fget), [tensor], None)
         if not hasattr(found, "__get__"):
             return t.make(found)
-        t.break_("value.attribute", name=name, value=tensor.describe(), type=tensor.cls.__name__,
+        t.break_("value-attribute", name=name, value=tensor.describe(), type=tensor.cls.__name__,
                  why="fxjit has no rule for it")
     if isinstance(found, types.FunctionType) and not _is_torchs(found):
         return t.call(t.make(types.MethodType), [t.make(found), tensor], None)
@@ -85,7 +85,7 @@ def call_method(t: Tracer, tensor: TensorValue, name: str, args: Args, kwargs: K
         return special(t, tensor, args, kwargs)
     generator = kwargs.get("generator")
     if generator is not None and not (generator.is_constant() and generator.as_constant() is None):
-        t.break_("call.rng_state", function=f"Tensor.{name}")
+        t.break_("call-rng-state", function=f"Tensor.{name}")
     result = t.emit(name, [tensor, *args], kwargs)
     return tensor if getattr(result, "fake", None) is tensor.fake else result
 
@@ -130,7 +130,7 @@ def specialized(t: Tracer, value: Value) -> Any:
         return value.as_constant()
     fix = getattr(value, "specialize", None)
     if fix is None:
-        t.break_("tensor.argument", function="a size", value=value.describe(), type=value.pytype().__name__)
+        t.break_("tensor-argument", function="a size", value=value.describe(), type=value.pytype().__name__)
     return fix(t).as_constant()
 
 
@@ -181,7 +181,7 @@ def _storage_offset(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) 
     offset = tensor.fake.storage_offset()
     if isinstance(offset, int) and tensor.source is None:
         return t.make(offset)
-    t.break_("tensor.data", function="Tensor.storage_offset")
+    t.break_("tensor-data", function="Tensor.storage_offset")
 
 
 def _fact(name: str) -> Method:
@@ -206,7 +206,7 @@ def _type(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if not dtype.is_constant() or not isinstance(dtype.as_constant(), torch.dtype):
         known = dtype.as_constant() if dtype.is_constant() else None
         if not isinstance(known, str):
-            t.break_("tensor.argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)
+            t.break_("tensor-argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)
     return t.emit("type", [tensor, *args], kwargs)
 
 
@@ -231,7 +231,7 @@ METHODS["__iter__"] = _slot(protocol.iter_)
 METHODS["__getitem__"] = _slot(protocol.getitem)
 METHODS["__hash__"] = _slot(protocol.hash_)
 METHODS["__repr__"] = _slot(protocol.repr_)
-METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor.data", function="format"))
+METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor-data", function="format"))
 METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)))
 for _op in ("int", "float", "complex", "index"):
     METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))
@@ -259,9 +259,9 @@ def as_number(t: Tracer, tensor: TensorValue, op: str) -> Value:
         return t.make(known) if op == "item" else protocol.unary(t, op, t.make(known))
     numel = tensor.fake.numel()
     if isinstance(numel, int) and numel != 1:
-        t.break_("tensor.operator", function=op, error=f"a Tensor with {numel} elements cannot be converted to Scalar")
+        t.break_("tensor-operator", function=op, error=f"a Tensor with {numel} elements cannot be converted to Scalar")
     if not config.capture_scalar_outputs or tensor.fake.dtype.is_complex:
-        t.break_("data.item", function="Tensor.item" if op == "item" else op)
+        t.break_("data-item", function="Tensor.item" if op == "item" else op)
     number = t.emit("item", [tensor])
     return number if op == "item" else protocol.unary(t, op, number)
 
@@ -279,7 +279,7 @@ def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
     if tensor.fake.dim() == 0:
         return as_number(t, tensor, "item")
     if not config.capture_scalar_outputs or not isinstance(tensor.fake.shape[0], int):
-        t.break_("data.item", function="Tensor.tolist")
+        t.break_("data-item", function="Tensor.tolist")
     return _list(t, [protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
 
 
@@ -299,12 +299,12 @@ def _breaking(reason: str, **context: str) -> Method:
 for _name in ("numpy", "data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
               "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
-    METHODS[_name] = _breaking("tensor.data", function=f"Tensor.{_name}")
+    METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")
 for _name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
-    METHODS[_name] = _breaking("tensor.hook", function=f"Tensor.{_name}", why="it belongs to the tensor, not to the graph")
+    METHODS[_name] = _breaking("tensor-hook", function=f"Tensor.{_name}", why="it belongs to the tensor, not to the graph")
 for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
               "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
-    METHODS[_name] = _breaking("tensor.layout", layout="sparse", why=f"the result of Tensor.{_name}")
+    METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
 for _name, _why in (
     ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),
     ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
@@ -313,8 +313,8 @@ for _name, _why in (
     ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."), ("__setstate__", "unpickles."),
     ("_view_func", "replays a view."), ("__dir__", "lists attributes."),
 ):
-    METHODS[_name] = _breaking("tensor.method", name=_name, why=_why)
-METHODS["backward"] = _breaking("call.autograd_engine", function="Tensor.backward")
+    METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)
+METHODS["backward"] = _breaking("call-autograd-engine", function="Tensor.backward")
 
 
 # -- changes of the tensor itself ----------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ METHODS["backward"] = _breaking("call.autograd_engine", function="Tensor.backwar
 def set_requires_grad(t: Tracer, tensor: TensorValue, wanted: bool) -> None:
     """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
     if tensor.fake.requires_grad != wanted:
-        t.break_("value.set_attribute", name="requires_grad", value=tensor.describe(), type=tensor.cls.__name__,
+        t.break_("value-set-attribute", name="requires_grad", value=tensor.describe(), type=tensor.cls.__name__,
                  why="a graph cannot make a leaf of the autograd graph")
 
 

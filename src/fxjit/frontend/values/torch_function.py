@@ -22,7 +22,7 @@ class ModeValue(UserObjectValue):
 
     def bind_special(self, t: Tracer, name: str) -> Value | None:
         if name in ("__enter__", "__exit__"):
-            t.break_("context.unsupported", value=self.describe(), type=self.cls.__name__,
+            t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__,
                      why="it changes what every operator in the block does")
         return super().bind_special(t, name)
 
@@ -35,4 +35,4 @@ def _wrap_mode(t: Tracer, obj: object, source: Source) -> Value:
 
 @handles(torch.overrides.handle_torch_function)
 def _handle_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    t.break_("tensor.subclass", type=args[1].describe() if len(args) > 1 else "an argument")
+    t.break_("tensor-subclass", type=args[1].describe() if len(args) > 1 else "an argument")

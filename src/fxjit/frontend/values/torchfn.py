@@ -40,9 +40,9 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     named = dict(kwargs)
     name = _name_of(fn)
     if _is_given(named, "generator"):
-        t.break_("call.rng_state", function=name)
+        t.break_("call-rng-state", function=name)
     if _is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):
-        t.break_("tensor.argument", function=name, value="requires_grad=True", type="bool")
+        t.break_("tensor-argument", function=name, value="requires_grad=True", type="bool")
     device = default_device(t)
     if device is not None and not _is_given(named, "device") and fn in torch.utils._device._device_constructors():
         named["device"] = t.make(device)
@@ -50,7 +50,7 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     before = [tuple(out.fake.shape) for out in outs]
     result = t.emit(fn, [_plain(t, arg) for arg in args], {key: _plain(t, arg) for key, arg in named.items()})
     if before != [tuple(out.fake.shape) for out in outs]:
-        t.break_("tensor.out", function=name, why="it is resized")
+        t.break_("tensor-out", function=name, why="it is resized")
     return result
 
 
@@ -96,7 +96,7 @@ class TorchFunctionValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):
-            t.break_("tensor.operator", function=str(self.fn), error="a higher-order operator with functions as arguments")
+            t.break_("tensor-operator", function=str(self.fn), error="a higher-order operator with functions as arguments")
         return call_in_graph(t, self.fn, args, kwargs)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -109,7 +109,7 @@ class TorchFunctionValue(Value):
         cg.push_const(self.fn)
 
 
-class NamespaceValue(TorchFunctionValue):
+class OperatorNamespaceValue(TorchFunctionValue):
     """`torch.ops` and the namespaces in it, which make their members when they are asked for."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -124,7 +124,7 @@ def _wrap_operator(t: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps(type(torch.ops), type(torch.ops.aten))
 def _wrap_namespace(t: Tracer, obj: Any, source: Source) -> Value:
-    return NamespaceValue(obj, source)
+    return OperatorNamespaceValue(obj, source)
 
 
 # -- which C functions are operators -------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
     """Read-only state of the process, as it is while tracing; what matters of it is guarded as ambient state."""
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not all(value.is_constant() for value in (*args, *kwargs.values())):
-            t.break_("call.c_extension", function=_name_of(fn), module="torch")
+            t.break_("call-c-extension", function=_name_of(fn), module="torch")
         return protocol.fold(t, lambda: fn(*[value.as_constant() for value in args],
                                            **{key: value.as_constant() for key, value in kwargs.items()}))
     return call
@@ -252,7 +252,7 @@ def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
     if isinstance(value, TensorValue):
         return value.fake
     if not value.is_constant():
-        t.break_("tensor.argument", function=_name_of(fn), value=value.describe(), type=value.pytype().__name__)
+        t.break_("tensor-argument", function=_name_of(fn), value=value.describe(), type=value.pytype().__name__)
     return value.as_constant()
 
 
@@ -322,7 +322,7 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
         return t.emit("to", [copy], wanted) if wanted else copy
     if tensors_in([data]):
-        t.break_("data.item", function="torch.tensor")
+        t.break_("data-item", function="torch.tensor")
     return call_in_graph(t, torch.tensor, args, kwargs)
 
 
@@ -330,7 +330,7 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
-        t.break_("data.item", function="torch.as_tensor")
+        t.break_("data-item", function="torch.as_tensor")
     if isinstance(data, TensorValue):
         wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
         return t.emit("to", [data], wanted) if wanted else data
@@ -395,17 +395,17 @@ def _refuse(reason: str, *functions: Any) -> None:
         handles(fn)(refuse)
 
 
-_refuse("value.global_state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
+_refuse("value-global-state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
         torch.set_num_interop_threads, torch.use_deterministic_algorithms, torch.set_deterministic_debug_mode,
         torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal, torch.set_printoptions,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,
         torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
-_refuse("call.autograd_engine", torch.autograd.grad, torch.autograd.backward)
-_refuse("call.rng_state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
+_refuse("call-autograd-engine", torch.autograd.grad, torch.autograd.backward)
+_refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
-_refuse("call.compile_api", torch.compile, torch.jit.script, torch.jit.trace)
-_refuse("tensor.data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch.utils.dlpack.to_dlpack)
-_refuse("tensor.layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
+_refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
+_refuse("tensor-data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch.utils.dlpack.to_dlpack)
+_refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
         torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor)
