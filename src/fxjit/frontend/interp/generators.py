@@ -1,0 +1,239 @@
+"""Generators whose function is traced: each has a frame of its own that runs while somebody asks for the next item.
+
+RETURN_GENERATOR makes them; FOR_ITER and `next` advance them through `tp_iternext`, SEND and `yield from` through
+`resume`. One that nobody has started can be made again by calling its function; one in the middle of its body cannot,
+which places.check_generators sees to.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
+from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+
+class GeneratorValue(Value):
+    """A generator made while tracing."""
+
+    def __init__(self, t: Any, machine: Machine) -> None:
+        super().__init__(None)
+        self.machine = machine
+        self.started = False
+        self.finished = False
+        self.running = False
+        #: What was called to make it: (function, args, kwargs).
+        self.made_by: tuple[Value, list[Value], dict[str, Value]] | None = None
+        #: What the body returned.
+        self.returned: Value | None = None
+        self.created_step: int = t.root.steps
+        self.created_index: int = t.root.index
+        self.created_at = [frame.summary() for frame in _frames(t.frame)]
+        machine.generator = self
+        t.new_source_state("generators").setdefault("all", []).append(self)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it stands in the middle of its body."""
+        return self.started and not self.finished
+
+    def has_cleanup(self) -> bool:
+        """Whether CPython would run code of the body when the suspended generator goes."""
+        code, index = self.machine.code, self.machine.index
+        handler = code.handler_at(index)
+        if handler is None:
+            return False
+        target = code.instructions[handler.target]
+        return target.opname not in ("CALL_INTRINSIC_1", "CLEANUP_THROW")
+
+    def pytype(self) -> type:
+        return types.GeneratorType
+
+    def describe(self) -> str:
+        return f"generator `{self.machine.code.code.co_qualname}`"
+
+    # -- running the body ----------------------------------------------------------------------------------------
+
+    def resume(self, t: Any, sent: Value | None = None, exc: Value | None = None) -> tuple[bool, Value]:
+        """Run to the next `yield` with `sent` as its value, or with `exc` raised at it: (False, item) or (True, return value)."""
+        if self.running:
+            t.raise_(ValueError, "generator already executing")
+        if self.finished or (exc is not None and not self.started):
+            self.finished = True
+            if exc is not None:
+                raise Raised(exc)
+            return True, t.make(None)
+        machine = self.machine
+        machine.parent = t.frame
+        self.running = True
+        try:
+            left = self._run(t, sent if sent is not None else t.make(None), exc)
+        except Raised as raised:
+            self.finished = True
+            if issubclass(raised.value.pytype(), StopIteration):
+                raise Raised(stop_error(t, raised.value)) from raised
+            raise
+        finally:
+            self.running = False
+            machine.parent = None
+        if machine.suspended:
+            return False, left
+        self.finished = True
+        self.returned = left
+        return True, left
+
+    def _run(self, t: Any, sent: Value, exc: Value | None) -> Value:
+        machine = self.machine
+        machine.suspended = False
+        if exc is None:
+            machine.stack.append(sent)
+            self.started = True
+            return machine.run()
+        inner = self._delegate()
+        if inner is not None:
+            yielded, thrown = self._throw_into(t, inner, exc)
+            if yielded is not None:
+                return yielded
+            exc = thrown
+        if exc is not None and not machine.unwind(exc):
+            raise Raised(exc)
+        return machine.run()
+
+    def _delegate(self) -> Value | None:
+        """What `yield from` waits for, if that is where the body stands."""
+        machine = self.machine
+        if not self.started or machine.instructions[machine.index - 1].opname != "SEND":
+            return None
+        return machine.stack[-1]
+
+    def _throw_into(self, t: Any, inner: Value, exc: Value) -> tuple[Value | None, Value | None]:
+        """Throw into the generator that `yield from` waits for: (what it yields, None), or (None, what is raised here); neither
+        when it finished, and the body goes on behind the `yield from`."""
+        machine = self.machine
+        if not isinstance(inner, GeneratorValue):
+            return None, exc
+        try:
+            if issubclass(exc.pytype(), GeneratorExit):
+                inner.meth_close(t)
+                return None, exc
+            done, value = inner.resume(t, exc=exc)
+        except Raised as raised:
+            return None, raised.value
+        if not done:
+            machine.suspended = True
+            return value, None
+        if not VERSION.send_leaves_receiver:
+            machine.stack.pop()
+        machine.stack.append(value)
+        target = machine.instructions[machine.index - 1].target
+        assert target is not None, "SEND jumps"
+        machine.pc = target
+        return None, None
+
+    # -- as an object --------------------------------------------------------------------------------------------
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return self
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        done, item = self.resume(t)
+        return None if done else item
+
+    def meth___next__(self, t: Tracer) -> Value:
+        return self.meth_send(t, t.make(None))
+
+    def meth_send(self, t: Tracer, value: Value) -> Value:
+        if not self.started and not (value.is_constant() and value.as_constant() is None):
+            t.raise_(TypeError, "can't send non-None value to a just-started generator")
+        finished_before = self.finished
+        done, item = self.resume(t, value)
+        if not done:
+            return item
+        if finished_before or (item.is_constant() and item.as_constant() is None):
+            t.raise_(StopIteration)
+        t.raise_(StopIteration, item)
+
+    def meth_throw(self, t: Tracer, kind: Value, value: Value | None = None, traceback: Value | None = None) -> Value:
+        exc = value if value is not None and issubclass(value.pytype(), BaseException) else None
+        if exc is None:
+            if issubclass(kind.pytype(), BaseException):
+                exc = kind
+            else:
+                given = value is not None and not (value.is_constant() and value.as_constant() is None)
+                exc = t.call(kind, [value] if given and value is not None else [], None)
+        done, item = self.resume(t, exc=exc)
+        if not done:
+            return item
+        if item.is_constant() and item.as_constant() is None:
+            t.raise_(StopIteration)
+        t.raise_(StopIteration, item)
+
+    def meth_close(self, t: Tracer) -> Value:
+        if not self.is_suspended:
+            self.finished = True
+            return t.make(None)
+        try:
+            done, _ = self.resume(t, exc=make_exception(t, GeneratorExit, []))
+        except Raised as raised:
+            if issubclass(raised.value.pytype(), (GeneratorExit, StopIteration)):
+                return t.make(None)
+            raise
+        if not done:
+            t.raise_(RuntimeError, "generator ignored GeneratorExit")
+        return t.make(None)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__name__":
+            return t.make(self.machine.code.code.co_name)
+        if name == "__qualname__":
+            return t.make(self.machine.code.code.co_qualname)
+        if name == "gi_running":
+            return t.make(self.running)
+        if name == "gi_suspended":
+            return t.make(self.is_suspended)
+        return super().tp_getattro(t, name)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="generator")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.finished or self.made_by is None:
+            cg.call(finished_generator)
+            return
+        fn, args, kwargs = self.made_by
+        cg.call(call_with_names, tuple(kwargs), fn, *args, *kwargs.values())
+
+
+def _frames(machine: Machine | None) -> list[Machine]:
+    frames: list[Machine] = []
+    while machine is not None:
+        frames.append(machine)
+        machine = machine.parent
+    return frames[::-1]
+
+
+def stop_error(t: Any, exc: Value) -> Value:
+    """A StopIteration that leaves a generator's body becomes a RuntimeError (PEP 479)."""
+    error = make_exception(t, RuntimeError, ["generator raised StopIteration"])
+    assert isinstance(error, ExceptionValue)
+    error.cause = error.context = exc
+    error.suppress = True
+    return error
+
+
+def finished_generator() -> Any:
+    """What new bytecode calls for a generator that has nothing more to give."""
+    made = (item for item in ())
+    next(made, None)
+    return made
+
+
+def call_with_names(names: tuple[str, ...], fn: Any, *args: Any) -> Any:
+    """What new bytecode calls to make a generator that nobody has started."""
+    split = len(args) - len(names)
+    return fn(*args[:split], **dict(zip(names, args[split:], strict=True)))

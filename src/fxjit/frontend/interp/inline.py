@@ -1,0 +1,197 @@
+"""Calling a Python function while tracing: what skips/ says about it, binding the arguments, running its frame.
+
+`Tracer.inline` is `inline`. The error messages of bad calls are CPython's (Python/ceval.c, `initialize_locals`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any, Final, NoReturn
+
+from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend.callables.table import NotPlain, plain
+from fxjit.frontend.interp.generators import GeneratorValue
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.functions import FunctionValue
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.namespaces import namespace_value
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.torchfn import call_in_graph
+from fxjit.skips import Verdict, function_verdict, marks
+
+#: Frames inside frames; each takes a dozen frames of CPython's own.
+MAX_DEPTH: Final = 200
+_ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def inline(t: Any, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
+    assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
+    if fn.fn is not None and not _is_own(fn):
+        verdict, rule = function_verdict(fn.fn)
+        if verdict is not Verdict.TRACE:
+            return _not_traced(t, fn, args, kwargs, verdict, rule)
+        stand_in = marks.substitute_for(fn.fn)
+        if stand_in is None and marks.is_compiled(fn.fn):
+            stand_in = marks.unwrapped(fn.fn)
+        if stand_in is not None and stand_in is not fn.fn:
+            result: Value = t.call(t.make(stand_in), args, kwargs)
+            return result
+    return run_function(t, fn, args, kwargs)
+
+
+def _is_own(fn: FunctionValue) -> bool:
+    """The front end's own Python code that stands for a builtin: polyfills and their like."""
+    return str(fn.globals.get("__name__", "")).startswith("fxjit.frontend.")
+
+
+def _not_traced(
+    t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value], verdict: Verdict, rule: str
+) -> Value:
+    name = fn.qualname
+    if verdict is Verdict.GRAPH:
+        return call_in_graph(t, fn.fn, args, kwargs)
+    if verdict is Verdict.CONSTANT:
+        return _constant_result(t, fn, args, kwargs)
+    if verdict is Verdict.CALL:
+        t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
+    said = marks.disabled(fn.fn)
+    t.break_(rule, function=name, module=fn.globals.get("__name__"), rule=rule,
+             message=said.reason if said is not None else None, why="is run as it stands")
+
+
+def _constant_result(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    try:
+        known = [plain(arg) for arg in args]
+        named = {name: plain(arg) for name, arg in kwargs.items()}
+    except NotPlain:
+        t.break_("call-builtin", function=fn.qualname, args=", ".join(arg.describe() for arg in args))
+    return protocol.fold(t, lambda: fn.fn(*known, **named))
+
+
+def run_function(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """Run the function's bytecode in a frame of its own; a generator function gives its generator."""
+    code = fn.code
+    if code.co_flags & _ASYNC:
+        kind = "coroutine" if code.co_flags & inspect.CO_COROUTINE else "asynchronous generator"
+        t.break_("call-generator", function=fn.qualname, kind=kind)
+    parent = t.frame
+    depth = parent.depth + 1 if parent is not None else 0
+    if depth > MAX_DEPTH:
+        t.break_("call-recursion", function=fn.qualname, depth=depth)
+    locals_ = bind(t, fn, args, kwargs)
+    decoded = decode(code)
+    root = t.root
+    namespace = namespace_value(t, fn.globals, root.globals.builtins)
+    closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
+    machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
+    result = machine.run()
+    if isinstance(result, GeneratorValue) and result.machine is machine:
+        result.made_by = (fn, list(args), dict(kwargs))
+    return result
+
+
+# -- binding arguments ---------------------------------------------------------------------------------------------
+
+
+def bind(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
+    """The argument slots of a call, by name."""
+    code = fn.code
+    count, names = code.co_argcount, code.co_varnames
+    total = count + code.co_kwonlyargcount
+    bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
+    slot = total
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[names[slot]] = TupleValue(list(args[count:]))
+        slot += 1
+    extra: dict[str, Value] | None = {} if code.co_flags & inspect.CO_VARKEYWORDS else None
+    if kwargs:
+        _bind_keywords(t, fn, kwargs, bound, extra)
+    if len(args) > count and not code.co_flags & inspect.CO_VARARGS:
+        _too_many(t, fn, len(args), bound)
+    if extra is not None:
+        bound[names[slot]] = DictValue(t, [(t.make(name), value) for name, value in extra.items()])
+    if len(args) < count:
+        _fill_defaults(t, fn, len(args), bound)
+    if code.co_kwonlyargcount:
+        _fill_keyword_defaults(t, fn, names[count:total], bound)
+    return bound
+
+
+def _bind_keywords(
+    t: Any, fn: FunctionValue, kwargs: Mapping[str, Value], bound: dict[str, Value], extra: dict[str, Value] | None
+) -> None:
+    code = fn.code
+    positional_only = code.co_posonlyargcount
+    by_name = frozenset(code.co_varnames[positional_only : code.co_argcount + code.co_kwonlyargcount])
+    for name, value in kwargs.items():
+        if name in by_name:
+            if name in bound:
+                t.raise_(TypeError, f"{fn.qualname}() got multiple values for argument '{name}'")
+            bound[name] = value
+        elif extra is not None:
+            extra[name] = value
+        else:
+            wrong = [given for given in kwargs if given in code.co_varnames[:positional_only]]
+            if wrong:
+                t.raise_(TypeError, f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: "
+                                    f"'{', '.join(wrong)}'")
+            t.raise_(TypeError, f"{fn.qualname}() got an unexpected keyword argument '{name}'")
+
+
+def _fill_defaults(t: Any, fn: FunctionValue, given: int, bound: dict[str, Value]) -> None:
+    code = fn.code
+    names = code.co_varnames[: code.co_argcount]
+    missing = [index for index in range(given, len(names)) if names[index] not in bound]
+    if not missing:
+        return
+    defaults = fn.defaults(t)
+    first = len(names) - len(defaults)
+    without = [names[index] for index in missing if index < first]
+    if without:
+        _missing(t, fn, "positional", without)
+    for index in missing:
+        bound[names[index]] = defaults[index - first]
+
+
+def _fill_keyword_defaults(t: Any, fn: FunctionValue, names: Sequence[str], bound: dict[str, Value]) -> None:
+    missing = [name for name in names if name not in bound]
+    if not missing:
+        return
+    defaults = fn.kwdefaults(t)
+    without = [name for name in missing if name not in defaults]
+    if without:
+        _missing(t, fn, "keyword-only", without)
+    for name in missing:
+        bound[name] = defaults[name]
+
+
+def _missing(t: Any, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn:
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) == 1:
+        shown = quoted[0]
+    elif len(quoted) == 2:
+        shown = f"{quoted[0]} and {quoted[1]}"
+    else:
+        shown = f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
+    plural = "" if len(names) == 1 else "s"
+    t.raise_(TypeError, f"{fn.qualname}() missing {len(names)} required {kind} argument{plural}: {shown}")
+
+
+def _too_many(t: Any, fn: FunctionValue, given: int, bound: Mapping[str, Value]) -> NoReturn:
+    code: CodeType = fn.code
+    count, defaults = code.co_argcount, len(fn.defaults(t))
+    takes = f"from {count - defaults} to {count}" if defaults else str(count)
+    plural = "" if count == 1 and not defaults else "s"
+    keyword_only = [name for name in code.co_varnames[count : count + code.co_kwonlyargcount] if name in bound]
+    also = ""
+    if keyword_only:
+        one = "" if len(keyword_only) == 1 else "s"
+        also = (f" positional argument{'' if given == 1 else 's'} (and {len(keyword_only)} "
+                f"keyword-only argument{one})")
+    verb = "was" if given == 1 and not keyword_only else "were"
+    t.raise_(TypeError, f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{also} {verb} given")

@@ -1,0 +1,247 @@
+"""A symbolic frame: value stack, locals, cells, and the loop that runs instructions over them.
+
+trace.py makes the root machine and runs it with `run_root`, which gives a `result.Return` or `result.Break`; inline.py
+makes a machine for every user function that is called, generators.py resumes them. A graph break decides a stop at
+the root's current instruction and asks for a restart (restart.py); where the root cannot be resumed there, the frame
+is skipped instead.
+"""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Mapping
+from types import CellType
+from typing import Any, NoReturn, Protocol
+
+from fxjit.errors import BreakGraph, RestartTrace, SkipFrameSignal
+from fxjit.frontend.bytecode.instruction import Code, Instruction
+from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
+from fxjit.frontend.interp import places
+from fxjit.frontend.interp.dispatch import HANDLERS
+from fxjit.frontend.interp.restart import Stop, StopList
+from fxjit.frontend.result import Break, FrameState, Return
+from fxjit.frontend.values.base import Lazy, Raised, Tracer, Value
+from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
+from fxjit.guards.source import ClosureCellSource
+
+CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
+#: Backward jumps in one trace: a loop longer than this is left to CPython.
+MAX_BACKWARD_JUMPS = 100_000
+
+
+class InterpTracer(Tracer, Protocol):
+    """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
+
+    frame: Machine | None
+    root: Machine | None
+
+
+class Machine:
+    """One frame under way. `index` is the instruction being run, `pc` the next one."""
+
+    __slots__ = (
+        "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator", "globals", "handled",
+        "index", "instructions", "locals", "parent", "pc", "stack", "steps", "suspended", "t",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        t: Any,
+        code: Code,
+        globals_: NamespaceValue,
+        locals_: dict[str, Value],
+        closure: Mapping[str, Value],
+        parent: Machine | None,
+        function: Value | None = None,
+    ) -> None:
+        self.t = t
+        self.code = code
+        self.instructions: list[Instruction] = code.instructions
+        self.globals = globals_
+        self.locals = locals_
+        self.closure = closure
+        self.cells: dict[str, Value] = {}
+        self.parent = parent
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.function = function
+        self.stack: list[Value] = []
+        self.pc = 0
+        self.index = 0
+        self.steps = 0
+        self.backward_jumps = 0
+        #: The exception that this frame's `except` blocks handle now.
+        self.handled: Value | None = None
+        #: The generator object whose body this frame is, and whether it has left at a yield.
+        self.generator: Value | None = None
+        self.suspended = False
+        self._prefix: str | None = None
+        self._texts: dict[int | None, str] = {}
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Value:
+        """Run to the next return or yield; an exception of the user's program leaves as `Raised`."""
+        t, instructions, handlers = self.t, self.instructions, HANDLERS
+        previous, t.frame = t.frame, self
+        self._prefix = None
+        try:
+            while True:
+                index = self.pc
+                self.index = index
+                self.pc = index + 1
+                instruction = instructions[index]
+                try:
+                    left = handlers[instruction.opname](self, instruction)
+                except Raised as raised:
+                    if not self.unwind(raised.value):
+                        raise
+                    continue
+                if left is not None:
+                    return left
+        finally:
+            t.frame = previous
+
+    def run_root(self, stops: StopList) -> Return | Break:
+        """Run the traced frame to its end, or to the stop decided for it."""
+        t, instructions, handlers = self.t, self.instructions, HANDLERS
+        t.frame = self
+        stop_at = stops.first_step
+        try:
+            while True:
+                if self.steps == stop_at:
+                    return self._arrive(stops.arrive(self.steps, self.pc))
+                index = self.pc
+                self.index = index
+                self.pc = index + 1
+                instruction = instructions[index]
+                try:
+                    left = handlers[instruction.opname](self, instruction)
+                except Raised as raised:
+                    if not self.unwind(raised.value):
+                        self._uncaught(stops, raised.value)
+                    left = None
+                if left is not None:
+                    places.check_generators(self, stops, [left])
+                    return Return(left)
+                self.steps += 1
+        except BreakGraph as signal:
+            self.decide(stops, signal)
+        finally:
+            t.frame = None
+
+    def unwind(self, exc: Value) -> bool:
+        """Go to the handler of an exception that the current instruction raised; False if the frame has none."""
+        handler = self.code.handler_at(self.index)
+        if handler is None:
+            return False
+        stack = self.stack
+        del stack[handler.depth :]
+        if handler.push_lasti:
+            stack.append(self.t.make(self.index))
+        stack.append(exc)
+        self.pc = handler.target
+        return True
+
+    def jump(self, target: int) -> None:
+        """Go on at `target`."""
+        if target <= self.index:
+            root = self.t.root
+            root.backward_jumps += 1
+            if root.backward_jumps > MAX_BACKWARD_JUMPS:
+                self.t.break_("trace-too-long", limit=MAX_BACKWARD_JUMPS)
+        self.pc = target
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def _uncaught(self, stops: StopList, exc: Value) -> NoReturn:
+        """An exception leaves the root frame: CPython runs its instruction again and raises it for real."""
+        self.decide(stops, BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self)))
+
+    def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
+        """Stop before the instruction that broke, and start again; or skip the frame where it cannot be resumed."""
+        step = self.steps if step is None else step
+        index = self.index if index is None else index
+        if not self.instructions[index].original:
+            index, step = index - 1, step - 1
+        skip = places.why_not_resumable(self, index)
+        if skip is not None:
+            raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
+        kind = "branch" if self.instructions[index].opname in CONDITIONAL else "instruction"
+        stops.decide(Stop(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
+        raise RestartTrace(f"graph break: {signal}")
+
+    def _arrive(self, stop: Stop) -> Break:
+        """The frame's state before the stop's instruction, checked for what cannot be carried over."""
+        stops_at = self.pc
+        live = places.live_locals(self.code, stops_at)
+        state = FrameState(
+            stack=tuple(self.stack),
+            locals={name: value for name, value in self.locals.items() if name in live},
+            cells=dict(self.cells),
+            blocks=places.open_blocks(self),
+        )
+        places.check_generators(self, self.t.stops, [*state.stack, *state.locals.values(), *state.cells.values()])
+        return Break(stops_at, stop.kind, state)
+
+    # -- where in the source -------------------------------------------------------------------------------------
+
+    @property
+    def line(self) -> int | None:
+        return self.instructions[self.index].line
+
+    def summary(self) -> traceback.FrameSummary:
+        """This frame's entry of a stack trace."""
+        code, where = self.code.code, self.instructions[self.index].positions
+        return traceback.FrameSummary(
+            code.co_filename, where.line or code.co_firstlineno, code.co_name, lookup_line=False,
+            end_lineno=where.end_line, colno=where.column, end_colno=where.end_column,
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """The stack trace down to the current line, as text; computed once a line."""
+        line = self.line
+        if self._prefix is None:
+            self._prefix = self.parent.text() if self.parent is not None else ""
+            self._texts.clear()
+        found = self._texts.get(line)
+        if found is None:
+            code = self.code.code
+            shown = linecache.getline(code.co_filename, line).strip() if line is not None else ""
+            found = f'{self._prefix}  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+            if shown:
+                found += f"    {shown}\n"
+            self._texts[line] = found
+        return found
+
+
+def root_machine(
+    t: Any,
+    code: Code,
+    args: Mapping[str, Value],
+    closure: tuple[CellType, ...] | None,
+    globals_: dict[str, Any],
+    builtins: dict[str, Any],
+) -> Machine:
+    """The machine of the frame that is being compiled. `args` are the argument slots by name."""
+    cells: dict[str, Value] = {
+        name: Lazy(t, cell, ClosureCellSource(name)) for name, cell in zip(code.freevars, closure or (), strict=True)
+    }
+    machine = Machine(t, code, namespace_value(t, globals_, builtins, is_root=True), dict(args), cells, None)
+    t.root = machine
+    return machine
+
+
+def user_stack(machine: Machine | None) -> list[traceback.FrameSummary]:
+    """Where the user's program is, outermost frame first."""
+    frames: list[traceback.FrameSummary] = []
+    while machine is not None:
+        frames.append(machine.summary())
+        machine = machine.parent
+    frames.reverse()
+    return frames
+
+
+def stack_text(machine: Machine | None) -> str:
+    """`user_stack` as text, for the `stack_trace` of graph nodes."""
+    return machine.text() if machine is not None else ""

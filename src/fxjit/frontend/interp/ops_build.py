@@ -1,0 +1,249 @@
+"""Displays, unpacking, f-strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.ranges import SliceValue
+from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
+
+
+def _pop_n(m: Machine, count: int | None) -> list[Value]:
+    assert count is not None
+    stack = m.stack
+    items = stack[len(stack) - count :]
+    del stack[len(stack) - count :]
+    return items
+
+
+@op("BUILD_TUPLE")
+def build_tuple(m: Machine, i: Instruction) -> None:
+    m.stack.append(TupleValue(_pop_n(m, i.arg)))
+
+
+@op("BUILD_LIST")
+def build_list(m: Machine, i: Instruction) -> None:
+    m.stack.append(ListValue(_pop_n(m, i.arg)))
+
+
+@op("BUILD_SET")
+def build_set(m: Machine, i: Instruction) -> None:
+    t, items = m.t, _pop_n(m, i.arg)
+    m.stack.append(t.call(t.make(set), [ListValue(items)] if items else [], None))
+
+
+@op("BUILD_MAP")
+def build_map(m: Machine, i: Instruction) -> None:
+    assert i.arg is not None
+    items = _pop_n(m, 2 * i.arg)
+    m.stack.append(DictValue(m.t, list(zip(items[::2], items[1::2], strict=True))))
+
+
+@op("BUILD_CONST_KEY_MAP")
+def build_const_key_map(m: Machine, i: Instruction) -> None:
+    keys = protocol.unpack(m.t, m.stack.pop())
+    m.stack.append(DictValue(m.t, list(zip(keys, _pop_n(m, i.arg), strict=True))))
+
+
+@op("BUILD_STRING")
+def build_string(m: Machine, i: Instruction) -> None:
+    parts = _pop_n(m, i.arg)
+    for part in parts:
+        if not part.is_constant():
+            m.t.break_("value-slot", slot="f-string", type=part.pytype().__name__)
+    m.stack.append(m.t.make("".join([part.as_constant() for part in parts])))
+
+
+@op("BUILD_SLICE")
+def build_slice(m: Machine, i: Instruction) -> None:
+    parts = _pop_n(m, i.arg)
+    if len(parts) == 2:
+        parts.append(m.t.make(None))
+    m.stack.append(SliceValue(*parts))
+
+
+# -- growing what a display or comprehension builds ----------------------------------------------------------------
+
+
+@op("LIST_APPEND")
+def list_append(m: Machine, i: Instruction) -> None:
+    item = m.stack.pop()
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target.meth_append(m.t, item)
+
+
+@op("SET_ADD")
+def set_add(m: Machine, i: Instruction) -> None:
+    item = m.stack.pop()
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target.meth_add(m.t, item)
+
+
+@op("MAP_ADD")
+def map_add(m: Machine, i: Instruction) -> None:
+    value, key = m.stack.pop(), m.stack.pop()
+    protocol.setitem(m.t, m.stack[-i.arg], key, value)  # type: ignore[operator]
+
+
+@op("LIST_EXTEND")
+def list_extend(m: Machine, i: Instruction) -> None:
+    t, items = m.t, m.stack.pop()
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    if not items.is_constant() and protocol.type_lookup(items.pytype(), "__iter__") is NOT_IMPLEMENTED:
+        if protocol.type_lookup(items.pytype(), "__getitem__") is NOT_IMPLEMENTED:
+            t.raise_(TypeError, f"Value after * must be an iterable, not {items.pytype().__name__}")
+    target.meth_extend(t, items)
+
+
+@op("SET_UPDATE")
+def set_update(m: Machine, i: Instruction) -> None:
+    items = m.stack.pop()
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target.meth_update(m.t, items)
+
+
+def _require_mapping(m: Machine, value: Value, where: str) -> None:
+    if protocol.type_lookup(value.pytype(), "keys") is NOT_IMPLEMENTED:
+        m.t.raise_(TypeError, f"{where}'{value.pytype().__name__}' object is not a mapping")
+
+
+@op("DICT_UPDATE")
+def dict_update(m: Machine, i: Instruction) -> None:
+    mapping = m.stack.pop()
+    _require_mapping(m, mapping, "")
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target.meth_update(m.t, mapping)
+
+
+@op("DICT_MERGE")
+def dict_merge(m: Machine, i: Instruction) -> None:
+    """`f(**a, **b)`: a name given twice is an error. The callable lies below the dict and the arguments."""
+    assert i.arg is not None
+    t, mapping = m.t, m.stack.pop()
+    target: Any = m.stack[-i.arg]
+    if protocol.type_lookup(mapping.pytype(), "keys") is NOT_IMPLEMENTED:
+        t.raise_(TypeError, f"{_called(m, i.arg)} argument after ** must be a mapping, not {mapping.pytype().__name__}")
+    for key in protocol.unpack(t, protocol.call_method(t, mapping, "keys")):
+        if protocol.contains(t, target, key):
+            name = key.as_constant() if key.is_constant() else "?"
+            t.raise_(TypeError, f"{_called(m, i.arg)} got multiple values for keyword argument '{name}'")
+        protocol.setitem(t, target, key, protocol.getitem(t, mapping, key))
+
+
+def _called(m: Machine, depth: int) -> str:
+    """How CPython names the function that is about to be called, for messages."""
+    for value in m.stack[-depth - 3 : -depth]:
+        name = getattr(value, "qualname", None)
+        if isinstance(name, str):
+            module = getattr(value, "globals", {}).get("__name__")
+            return f"{module}.{name}()" if module not in (None, "builtins") else f"{name}()"
+    return "function"
+
+
+@op("LIST_TO_TUPLE")
+def list_to_tuple(m: Machine, i: Instruction) -> None:
+    items = m.stack[-1]
+    assert isinstance(items, SequenceValue)
+    m.stack[-1] = TupleValue(items.items)
+
+
+# -- unpacking -----------------------------------------------------------------------------------------------------
+
+
+def _iterate(m: Machine, value: Value) -> Value:
+    cls = value.pytype()
+    if all(protocol.type_lookup(cls, name) is NOT_IMPLEMENTED for name in ("__iter__", "__getitem__")):
+        m.t.raise_(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
+    return protocol.iter_(m.t, value)
+
+
+@op("UNPACK_SEQUENCE")
+def unpack_sequence(m: Machine, i: Instruction) -> None:
+    t, count = m.t, i.arg
+    assert count is not None
+    value = m.stack.pop()
+    if isinstance(value, SequenceValue) and value.cls in (list, tuple) and len(value.items) == count:
+        m.stack.extend([item.realize() for item in reversed(value.items)])
+        return
+    it = _iterate(m, value)
+    items: list[Value] = []
+    while len(items) < count:
+        item = protocol.next_(t, it)
+        if item is None:
+            t.raise_(ValueError, f"not enough values to unpack (expected {count}, got {len(items)})")
+        items.append(item)
+    if protocol.next_(t, it) is not None:
+        t.raise_(ValueError, f"too many values to unpack (expected {count})")
+    m.stack.extend(reversed(items))
+
+
+@op("UNPACK_EX")
+def unpack_ex(m: Machine, i: Instruction) -> None:
+    counts: Any = i.argval
+    before, after = counts
+    t, it = m.t, _iterate(m, m.stack.pop())
+    items: list[Value] = []
+    while (item := protocol.next_(t, it)) is not None:
+        items.append(item)
+    if len(items) < before + after:
+        t.raise_(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+    split = len(items) - after
+    m.stack.extend(reversed(items[split:]))
+    m.stack.append(ListValue(items[before:split]))
+    m.stack.extend(reversed(items[:before]))
+
+
+# -- f-strings -----------------------------------------------------------------------------------------------------
+
+
+def _convert(m: Machine, value: Value, conversion: Any) -> Value:
+    if conversion == "s":
+        return protocol.str_(m.t, value)
+    if conversion == "r":
+        return protocol.repr_(m.t, value)
+    if conversion == "a":
+        text = protocol.repr_(m.t, value)
+        return protocol.fold(m.t, lambda: ascii_of(text.as_constant()))
+    return value
+
+
+def ascii_of(text: str) -> str:
+    """What `ascii()` makes of a repr."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+@op("FORMAT_VALUE")
+def format_value(m: Machine, i: Instruction) -> None:
+    shape: Any = i.argval
+    conversion, has_spec = shape
+    spec = m.stack.pop() if has_spec else None
+    _format_top(m, conversion, spec)
+
+
+def _format_top(m: Machine, conversion: Any, spec: Value | None) -> None:
+    value = _convert(m, m.stack[-1], conversion)
+    if spec is not None and not spec.is_constant():
+        m.t.break_("value-slot", slot="format", type=spec.pytype().__name__)
+    m.stack[-1] = protocol.format_(m.t, value, "" if spec is None else spec.as_constant())
+
+
+@op("FORMAT_SIMPLE")
+def format_simple(m: Machine, i: Instruction) -> None:
+    _format_top(m, None, None)
+
+
+@op("FORMAT_WITH_SPEC")
+def format_with_spec(m: Machine, i: Instruction) -> None:
+    spec = m.stack.pop()
+    _format_top(m, None, spec)
+
+
+@op("CONVERT_VALUE")
+def convert_value(m: Machine, i: Instruction) -> None:
+    m.stack[-1] = _convert(m, m.stack[-1], i.argval)

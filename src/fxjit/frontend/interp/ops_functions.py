@@ -1,0 +1,62 @@
+"""Functions and classes made by the traced frame."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, Final
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.functions import MadeFunctionValue
+
+_PARTS: Final = ("closure", "annotations", "kwdefaults", "defaults")  # in the order they lie from the top
+
+
+def _set_part(fn: MadeFunctionValue, part: str, value: Value) -> None:
+    if part == "closure":
+        fn.closure_values = value
+    elif part == "annotations":
+        fn.annotations = value
+    elif part == "kwdefaults":
+        fn.kwdefault_values = value
+    else:
+        assert part == "defaults"
+        fn.default_values = value
+
+
+@op("MAKE_FUNCTION")
+def make_function(m: Machine, i: Instruction) -> None:
+    code = m.stack.pop().as_constant()
+    fn = MadeFunctionValue(code, m.globals.namespace)
+    given: Any = i.argval if isinstance(i.argval, tuple) else ()
+    for part in _PARTS:
+        if part in given:
+            _set_part(fn, part, m.stack.pop())
+    m.stack.append(fn)
+
+
+@op("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(m: Machine, i: Instruction) -> None:
+    part: Any = i.argval
+    fn = m.stack.pop()
+    assert isinstance(fn, MadeFunctionValue)
+    _set_part(fn, part, m.stack.pop())
+    m.stack.append(fn)
+
+
+@op("LOAD_BUILD_CLASS")
+def load_build_class(m: Machine, i: Instruction) -> None:
+    m.stack.append(m.t.make(builtins.__build_class__))
+
+
+@handles(builtins.__build_class__)
+def _build_class(t: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    t.break_("opcode-class-body")
+
+
+@op("EXIT_INIT_CHECK")
+def exit_init_check(m: Machine, i: Instruction) -> None:
+    m.stack.pop()

@@ -1,0 +1,52 @@
+"""`import` inside a function. The module is imported while tracing: that happens once in a process, and not again when
+the new bytecode runs."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.guards.source import ConstSource
+
+
+def module_value(t: Any, module: object, name: str) -> Value:
+    """The value of a module found by import: its identity is taken as given."""
+    found: Value = t.wrap(module, ConstSource(module, f"sys.modules[{name!r}]"))
+    return found.realize()
+
+
+@op("IMPORT_NAME")
+def import_name(m: Machine, i: Instruction) -> None:
+    t = m.t
+    name: Any = i.argval
+    fromlist, level = m.stack.pop(), m.stack.pop()
+    names = None if fromlist.is_constant() and fromlist.as_constant() is None else tuple(
+        item.as_constant() for item in protocol.unpack(t, fromlist))
+    try:
+        module = __import__(name, m.globals.namespace, None, names or (), level.as_constant())
+    except Exception as error:  # noqa: BLE001 - whatever the module's body raises is the user's exception
+        t.raise_(type(error), *error.args)
+    m.stack.append(module_value(t, module, getattr(module, "__name__", name)))
+
+
+@op("IMPORT_FROM")
+def import_from(m: Machine, i: Instruction) -> None:
+    t, module = m.t, m.stack[-1]
+    name: Any = i.argval
+    found = protocol.getattr_or_none(t, module, name)
+    if found is None:
+        parent = protocol.getattr_or_none(t, module, "__name__")
+        full = f"{parent.as_constant()}.{name}" if parent is not None else name
+        known = sys.modules.get(full)
+        if not isinstance(known, ModuleType):
+            where = protocol.getattr_or_none(t, module, "__file__")
+            t.raise_(ImportError, f"cannot import name {name!r} from {parent.as_constant() if parent else '?'!r} "
+                                  f"({where.as_constant() if where is not None else 'unknown location'})")
+        found = module_value(t, known, full)
+    m.stack.append(found)

@@ -1,0 +1,88 @@
+"""Jumps, loops and returns. A jump on what only the graph's run can tell breaks in `protocol.truth`; in the root frame the
+machine makes that a stop with two continuations."""
+
+from __future__ import annotations
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+
+
+@op("JUMP")
+def jump(m: Machine, i: Instruction) -> None:
+    assert i.target is not None
+    m.jump(i.target)
+
+
+@op("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(m: Machine, i: Instruction) -> None:
+    if protocol.truth(m.t, m.stack.pop()):
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+@op("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(m: Machine, i: Instruction) -> None:
+    if not protocol.truth(m.t, m.stack.pop()):
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.as_constant() is None
+
+
+@op("POP_JUMP_IF_NONE")
+def pop_jump_if_none(m: Machine, i: Instruction) -> None:
+    if _is_none(m.stack.pop()):
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+@op("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(m: Machine, i: Instruction) -> None:
+    if not _is_none(m.stack.pop()):
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+@op("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(m: Machine, i: Instruction) -> None:
+    if protocol.truth(m.t, m.stack[-1]):
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+    else:
+        m.stack.pop()
+
+
+@op("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(m: Machine, i: Instruction) -> None:
+    if protocol.truth(m.t, m.stack[-1]):
+        m.stack.pop()
+    else:
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+@op("GET_ITER")
+def get_iter(m: Machine, i: Instruction) -> None:
+    m.stack[-1] = protocol.iter_(m.t, m.stack[-1])
+
+
+@op("FOR_ITER")
+def for_iter(m: Machine, i: Instruction) -> None:
+    item = protocol.next_(m.t, m.stack[-1])
+    if item is not None:
+        m.stack.append(item)
+    else:
+        m.stack.pop()
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+@op("RETURN_VALUE")
+def return_value(m: Machine, i: Instruction) -> Value:
+    return m.stack.pop()
+
+
+@op("RETURN_CONST")
+def return_const(m: Machine, i: Instruction) -> Value:
+    made: Value = m.t.make(i.argval)
+    return made
+
+

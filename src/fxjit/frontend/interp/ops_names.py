@@ -1,0 +1,200 @@
+"""Names: locals, cells, globals, attributes, constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NULL, Lazy, Value
+from fxjit.frontend.values.closures import CellValue
+
+# -- locals --------------------------------------------------------------------------------------------------------
+
+
+@op("LOAD_FAST")
+def load_fast(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    value = m.locals.get(name)
+    if value is None:
+        _unbound(m, name)
+    if type(value) is Lazy:
+        value = m.locals[name] = value.realize()
+    m.stack.append(value)
+
+
+def _unbound(m: Machine, name: str) -> Any:
+    m.t.raise_(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
+
+
+@op("STORE_FAST")
+def store_fast(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    value = m.stack.pop()
+    if value is NULL:  # what LOAD_FAST_AND_CLEAR found unbound
+        m.locals.pop(name, None)
+    else:
+        m.locals[name] = value
+
+
+@op("DELETE_FAST")
+def delete_fast(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    if m.locals.pop(name, None) is None:
+        _unbound(m, name)
+
+
+@op("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    m.stack.append(m.locals.pop(name, NULL))
+
+
+@op("LOAD_CONST")
+def load_const(m: Machine, i: Instruction) -> None:
+    m.stack.append(m.t.make(i.argval))
+
+
+# -- cells ---------------------------------------------------------------------------------------------------------
+
+
+@op("MAKE_CELL")
+def make_cell(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    m.cells[name] = CellValue(m.locals.pop(name, None))
+
+
+@op("COPY_FREE_VARS")
+def copy_free_vars(m: Machine, i: Instruction) -> None:
+    m.cells.update(m.closure)
+
+
+def cell_of(m: Machine, name: str) -> CellValue:
+    """The cell of a name, looked at for the first time if need be."""
+    cell = m.cells[name]
+    if type(cell) is Lazy:
+        cell = m.cells[name] = cell.realize()
+    assert isinstance(cell, CellValue)
+    return cell
+
+
+def _unbound_cell(m: Machine, name: str) -> Any:
+    if name in m.code.freevars:
+        m.t.raise_(NameError, f"cannot access free variable '{name}' where it is not associated with a value in "
+                              "enclosing scope")
+    _unbound(m, name)
+
+
+@op("LOAD_CLOSURE")
+def load_closure(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    if name in m.cells:
+        m.stack.append(cell_of(m, name))
+    else:  # a comprehension that 3.12 inlined may name a plain local here
+        load_fast(m, i)
+
+
+@op("LOAD_DEREF")
+def load_deref(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    value = cell_of(m, name).get(m.t)
+    if value is None:
+        _unbound_cell(m, name)
+    m.stack.append(value)  # type: ignore[arg-type]  # _unbound_cell raises
+
+
+@op("STORE_DEREF")
+def store_deref(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    cell_of(m, name).set(m.t, m.stack.pop())
+
+
+@op("DELETE_DEREF")
+def delete_deref(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    cell = cell_of(m, name)
+    if cell.get(m.t) is None:
+        _unbound_cell(m, name)
+    cell.set(m.t, None)
+
+
+# -- globals -------------------------------------------------------------------------------------------------------
+
+
+@op("LOAD_GLOBAL")
+def load_global(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    value = m.globals.load(m.t, name)
+    if value is None:
+        m.t.raise_(NameError, f"name '{name}' is not defined")
+    if i.flag and VERSION.null_below:
+        m.stack.append(NULL)
+    m.stack.append(value)
+    if i.flag and not VERSION.null_below:
+        m.stack.append(NULL)
+
+
+@op("STORE_GLOBAL")
+def store_global(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    m.globals.store(m.t, name, m.stack.pop())
+
+
+@op("DELETE_GLOBAL")
+def delete_global(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    if not m.globals.store(m.t, name, None):
+        m.t.raise_(NameError, f"name '{name}' is not defined")
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+
+@op("LOAD_ATTR")
+def load_attr(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    m.stack[-1] = protocol.getattr_(m.t, m.stack[-1], name)
+
+
+@op("LOAD_METHOD")
+def load_method(m: Machine, i: Instruction) -> None:
+    """The bound method, as a call without the split of function and self that CPython does to save time."""
+    name: Any = i.argval
+    push_callable(m, protocol.getattr_(m.t, m.stack.pop(), name))
+
+
+def push_callable(m: Machine, value: Value) -> None:
+    """A callable and the NULL of this Python's call layout."""
+    if VERSION.null_below:
+        m.stack += (NULL, value)
+    else:
+        m.stack += (value, NULL)
+
+
+@op("STORE_ATTR")
+def store_attr(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    owner, value = m.stack.pop(), m.stack.pop()
+    protocol.setattr_(m.t, owner, name, value)
+
+
+@op("DELETE_ATTR")
+def delete_attr(m: Machine, i: Instruction) -> None:
+    name: Any = i.argval
+    protocol.delattr_(m.t, m.stack.pop(), name)
+
+
+@op("LOAD_SUPER_ATTR")
+def load_super_attr(m: Machine, i: Instruction) -> None:
+    """`super().name` and `super(cls, self).name`: both load the class and the object first."""
+    spec: Any = i.argval
+    name, is_method, _ = spec
+    obj, cls, super_type = m.stack.pop(), m.stack.pop(), m.stack.pop()
+    found = protocol.getattr_(m.t, m.t.call(super_type, [cls, obj], None), name)
+    if is_method:
+        push_callable(m, found)
+    else:
+        m.stack.append(found)

@@ -1,0 +1,64 @@
+"""`with`: the exit callable stays on the stack as a value that remembers its manager, so that a stop inside the block
+can leave and enter it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+
+
+class WithExitValue(Value):
+    """`manager.__exit__`, bound, of a `with` that is open."""
+
+    def __init__(self, manager: Value, exit_: Value) -> None:
+        super().__init__(None)
+        self.manager = manager
+        self.exit = exit_
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the block can be left and entered again with nothing to be seen of it."""
+        return bool(getattr(self.manager, "resumable", False))
+
+    def pytype(self) -> type:
+        return self.exit.pytype()
+
+    def describe(self) -> str:
+        return f"`__exit__` of {self.manager.describe()}"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.exit, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return protocol.getattr_(t, self.exit, name)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.exit)
+
+
+@op("BEFORE_WITH")
+def before_with(m: Any, i: Instruction) -> None:
+    t = m.t
+    manager = m.stack.pop()
+    enter = protocol.lookup_special(t, manager, "__enter__")
+    exit_ = protocol.lookup_special(t, manager, "__exit__") if enter is not None else None
+    if enter is None or exit_ is None:
+        name = manager.pytype().__name__
+        missing = "" if enter is None else " (missed __exit__ method)"
+        t.raise_(TypeError, f"'{name}' object does not support the context manager protocol{missing}")
+    m.stack.append(WithExitValue(manager, exit_))
+    m.stack.append(t.call(enter, [], None))
+
+
+@op("WITH_EXCEPT_START")
+def with_except_start(m: Any, i: Instruction) -> None:
+    """Call the exit with the exception on top of the stack. It has no traceback while tracing."""
+    exc = m.stack[-1]
+    exit_ = m.stack[-1 - VERSION.with_exit_below]
+    m.stack.append(m.t.call(exit_, [m.t.make(exc.pytype()), exc, m.t.make(None)], None))

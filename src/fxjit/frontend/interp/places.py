@@ -1,0 +1,121 @@
+"""The places where a root frame can stop and be resumed: the one place that says no, with the reason.
+
+machine.py asks before it decides a stop, and when it stands at one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fxjit.errors import BreakGraph, SkipFrameSignal
+from fxjit.frontend.bytecode.flow import in_loop, live_before
+from fxjit.frontend.interp.ops_with import WithExitValue
+from fxjit.frontend.result import WithBlock
+from fxjit.frontend.values.base import Lazy, Value
+
+if TYPE_CHECKING:
+    from fxjit.frontend.bytecode.instruction import Code
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.interp.restart import StopList
+
+_Skip = tuple[str, dict[str, Any]]
+
+
+def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
+    """Why the root frame cannot go on after stopping before `index`: a skip reason and its context; None if it can."""
+    code = machine.code
+    instruction = code.instructions[index]
+    if instruction.opname == "FOR_ITER" or in_loop(code, index):
+        return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
+    if _in_try(code, index):
+        return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
+    for value in machine.stack:
+        if isinstance(value, WithExitValue) and not value.resumable:
+            return "skip-with", {"value": value.manager.describe(), "why": "it is not known to be free of other effects"}
+    return None
+
+
+def _in_try(code: Code, index: int) -> bool:
+    """Whether an exception raised at `index` reaches a handler other than the exit of a `with`."""
+    handler = code.handler_at(index)
+    seen = set()
+    expects_cleanup = False
+    while handler is not None and handler.target not in seen:
+        seen.add(handler.target)
+        target = code.instructions[handler.target]
+        if target.opname == "PUSH_EXC_INFO":
+            if code.instructions[handler.target + 1].opname != "WITH_EXCEPT_START":
+                return True
+            expects_cleanup = True
+        elif expects_cleanup:
+            expects_cleanup = False  # what guards the with's own handler
+        else:
+            return True  # inside the body of a handler
+        handler = code.handler_at(handler.target)
+    return False
+
+
+def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
+    """The plain locals that the frame may still read from `index` on."""
+    return live_before(code, index)
+
+
+def open_blocks(machine: Machine) -> tuple[WithBlock, ...]:
+    """The `with` blocks that are open, outermost first; skips the frame where one cannot be entered again."""
+    blocks = []
+    for position, value in enumerate(machine.stack):
+        if isinstance(value, WithExitValue):
+            if not value.resumable:
+                raise SkipFrameSignal("skip-with", {
+                    "value": value.manager.describe(), "why": "it is not known to be free of other effects"})
+            blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]
+    return tuple(blocks)
+
+
+def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> None:
+    """Generators that are suspended when the trace ends cannot be made again in the middle of their bodies. Where one can
+    still be reached, or would run a `finally` when it goes, the trace stops before it is created."""
+    known: list[Any] = machine.t.new_source_state("generators").get("all", [])
+    open_ones = [generator for generator in known if generator.is_suspended]
+    if not open_ones:
+        return
+    effects = machine.t.effects
+    reachable = reach([*left, list(effects.records())])
+    for generator in open_ones:
+        if generator in reachable or generator.has_cleanup():
+            _stop_at_creation(machine, stops, generator)
+
+
+def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoReturn:
+    signal = BreakGraph("call-generator", {"function": generator.describe(), "kind": "generator"}, generator.created_at)
+    machine.decide(stops, signal, step=generator.created_step, index=generator.created_index)
+
+
+def reach(roots: list[Any]) -> set[Any]:
+    """All values that can be reached from `roots` through the state of values."""
+    found: set[Any] = set()
+    pending = list(roots)
+    seen: set[int] = set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Lazy):
+            if item.realized is not None:
+                pending.append(item.realized)
+        elif isinstance(item, Value):
+            found.add(item)
+            pending.extend(vars(item).values())
+        elif isinstance(item, dict):
+            pending.extend(item.keys())
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            pending.extend(item)
+        elif type(item).__name__ in _RECORDS:
+            pending.extend(getattr(item, name) for name in item.__slots__ if hasattr(item, name))
+    return found
+
+
+#: Records whose fields may hold values.
+_RECORDS = frozenset({"StoreAttr", "Restore", "CallLater", "Machine"})

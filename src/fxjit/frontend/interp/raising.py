@@ -1,0 +1,93 @@
+"""Exceptions of the user's program: raising, chaining, matching.
+
+`raise_exception` serves `Tracer.raise_`; the RAISE_VARARGS family and WITH_EXCEPT_START use the rest. What is thrown is
+`base.Raised`; machine.py catches it and goes to the frame's handler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Raised, Value
+from fxjit.frontend.values.exceptions import ExceptionValue, class_of, is_exception_class, make_exception
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+
+def raise_exception(t: Any, cls: type[BaseException], *args: Any) -> NoReturn:
+    """Raise `cls(*args)` in the user's program; arguments are values or constants."""
+    throw(t, make_exception(t, cls, args))
+
+
+def throw(t: Any, exc: Value) -> NoReturn:
+    """Raise an exception instance, chained to the one being handled."""
+    handled = current_exception(t.frame)
+    if handled is not None and handled is not exc and isinstance(exc, ExceptionValue) and exc.context is None:
+        if not _chain_reaches(handled, exc):
+            exc.context = handled
+    raise Raised(exc)
+
+
+def _chain_reaches(start: Value, target: Value) -> bool:
+    seen: set[int] = set()
+    link: Value | None = start
+    while isinstance(link, ExceptionValue) and id(link) not in seen:
+        if link is target:
+            return True
+        seen.add(id(link))
+        link = link.context
+    return False
+
+
+def current_exception(machine: Machine | None) -> Value | None:
+    """What `sys.exc_info()` would give: the exception that the innermost handler under way handles."""
+    while machine is not None:
+        if machine.handled is not None:
+            return machine.handled
+        machine = machine.parent
+    return None
+
+
+def as_exception(t: Any, value: Value) -> Value:
+    """The instance that `raise value` raises: a class is called."""
+    value = value.realize()
+    if is_exception_class(value):
+        made = t.call(value, [], None)
+        if not issubclass(made.pytype(), BaseException):
+            t.raise_(TypeError, f"calling {value.describe()} should have returned an instance of BaseException, "
+                                f"not {made.pytype()}")
+        assert isinstance(made, Value)
+        return made
+    if not issubclass(value.pytype(), BaseException):
+        t.raise_(TypeError, "exceptions must derive from BaseException")
+    return value
+
+
+def do_raise(t: Any, value: Value, cause: Value | None) -> NoReturn:
+    """`raise value` or `raise value from cause`."""
+    exc = as_exception(t, value)
+    if cause is not None:
+        cause = cause.realize()
+        if is_exception_class(cause) or issubclass(cause.pytype(), BaseException):
+            known: Value | None = as_exception(t, cause)
+        elif cause.is_constant() and cause.as_constant() is None:
+            known = None
+        else:
+            t.raise_(TypeError, "exception causes must derive from BaseException")
+        if isinstance(exc, ExceptionValue):
+            exc.cause, exc.suppress = known, True
+    throw(t, exc)
+
+
+def matches(t: Any, exc: Value, against: Value) -> bool:
+    """Whether `except against` catches `exc`."""
+    against = against.realize()
+    if issubclass(against.pytype(), tuple):
+        return any([matches(t, exc, item) for item in protocol.unpack(t, against)])
+    if not is_exception_class(against):
+        t.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+    cls = class_of(against)
+    assert cls is not None
+    return issubclass(exc.pytype(), cls)

@@ -1,0 +1,99 @@
+"""Cells: the boxes that closures share, found in functions that exist or made while tracing.
+
+The interpreter's DEREF instructions read and write them; functions.py holds them in closures. A cell found outside
+comes with its source and reads its contents lazily; one made here lives until something that needs it is rebuilt.
+"""
+
+from __future__ import annotations
+
+import types
+
+from fxjit.frontend.values.base import Lazy, Rebuilder, Tracer, Value
+from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.guards.kinds import HasAttr, TypeIs
+from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, Source
+
+
+class CellValue(Value):
+    """A cell. `contents` is None while it is empty; a Lazy until somebody looks."""
+
+    shell = True
+
+    def __init__(self, contents: Value | None = None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.contents = contents
+
+    def pytype(self) -> type:
+        return types.CellType
+
+    def get(self, t: Tracer) -> Value | None:
+        """What is in the cell; None when it is empty."""
+        contents = self.contents
+        if contents is None:
+            return None
+        if type(contents) is Lazy:
+            contents = self.contents = contents.realize()
+        return contents
+
+    def set(self, t: Tracer, value: Value | None) -> None:
+        """Put `value` in; None empties the cell."""
+        t.effects.mutate(self)
+        self.contents = value
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "cell_contents":
+            contents = self.get(t)
+            if contents is None:
+                t.raise_(ValueError, "Cell is empty")
+            return contents
+        return super().tp_getattro(t, name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name == "cell_contents":
+            self.set(t, value)
+            return
+        super().tp_setattro(t, name, value)
+
+    def describe(self) -> str:
+        return f"cell `{self.source.name}`" if self.source is not None else "cell"
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(types.CellType)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if self.contents is None:
+            return
+        cg.asm.dup()
+        self.write_back(cg)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        if self.contents is None:
+            cg.asm.delete_attr("cell_contents")
+            return
+        cg.push(self.contents)
+        cg.asm.swap(2)
+        cg.asm.store_attr("cell_contents")
+
+
+def _contents_source(source: Source) -> Source:
+    """Where the contents of the cell at `source` are: the frame's own cells have a shorter way."""
+    if isinstance(source, ClosureCellSource):
+        return ClosureSource(str(source.accessor[1]))
+    return CellContentsSource(source)
+
+
+@wraps(types.CellType)
+def wrap_cell(t: Tracer, cell: types.CellType, source: Source) -> Value:
+    if not isinstance(source, ClosureCellSource):
+        t.guard(TypeIs(source, types.CellType))
+    try:
+        contents = cell.cell_contents
+    except ValueError:
+        t.guard(HasAttr(source, "cell_contents", False))
+        return CellValue(None, source)
+    return CellValue(Lazy(t, contents, _contents_source(source)), source)
+
+
+@makes(types.CellType)
+def make_cell(t: Tracer, cell: types.CellType) -> Value:
+    return wrap_cell(t, cell, ConstSource(cell, "cell"))

@@ -1,0 +1,255 @@
+"""Exception instances, made while tracing or found outside.
+
+classes.py calls `instantiate` for a call of an exception class; interp/raising.py raises, chains and matches them.
+User classes of exceptions run their Python `__init__`; attributes, properties and methods are those of any object.
+Tracebacks do not exist while tracing: `__traceback__` reads as None.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import TypeIs
+from fxjit.guards.source import AttrSource, Source
+
+#: Attributes that native exceptions take from their arguments: (class, attribute) -> position.
+_FROM_ARGS: Final[tuple[tuple[type, str, int], ...]] = (
+    (StopIteration, "value", 0), (SystemExit, "code", 0), (StopAsyncIteration, "value", 0),
+    (OSError, "errno", 0), (OSError, "strerror", 1), (OSError, "filename", 2), (ImportError, "msg", 0),
+)
+_KEYWORDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
+    (ImportError, ("name", "path")), (AttributeError, ("name", "obj")), (NameError, ("name",)),
+)
+
+
+class ExceptionValue(UserObjectValue):
+    """An exception. `cause`, `context` and `suppress` are what `raise` sets; other attributes are in the effect log."""
+
+    def __init__(self, cls: type, args: Sequence[Value] = (), source: Source | None = None, obj: object | None = None) -> None:
+        super().__init__(cls, source, obj)
+        self.args: list[Value] = list(args)
+        self.cause: Value | None = None
+        self.context: Value | None = None
+        self.suppress = False
+
+    def describe(self) -> str:
+        shown = ", ".join(arg.describe() for arg in self.args)
+        return f"{self.cls.__name__}({shown})"
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def generic_getattr(self, t: Tracer, name: str) -> Value:
+        if name == "args":
+            return self._args_tuple(t)
+        if name in ("__cause__", "__context__", "__traceback__", "__suppress_context__"):
+            return self._read_chain(t, name)
+        for cls, attr, position in _FROM_ARGS:
+            if name == attr and issubclass(self.cls, cls) and self.source is None:
+                pending = t.effects.load_attr(self, name)
+                if isinstance(pending, Value):
+                    return pending
+                if cls is OSError and len(self.args) < 2:
+                    return t.make(None)
+                return self.args[position] if position < len(self.args) else t.make(None)
+        for cls, names in _KEYWORDS:
+            if name in names and issubclass(self.cls, cls) and self.source is None:
+                pending = t.effects.load_attr(self, name)
+                return pending if isinstance(pending, Value) else t.make(None)
+        return super().generic_getattr(t, name)
+
+    def set_args(self, t: Tracer, args: Sequence[Value]) -> None:
+        """`BaseException.__init__` on this object."""
+        self.args = list(args)
+        if self.source is not None:
+            t.effects.store_attr(self, "args", self._args_tuple(t))
+
+    def _args_tuple(self, t: Tracer) -> Value:
+        made = t.call(t.make(list), [], None)
+        for arg in self.args:
+            protocol.call_method(t, made, "append", arg.realize())
+        return t.call(t.make(tuple), [made], None)
+
+    def _read_chain(self, t: Tracer, name: str) -> Value:
+        if name == "__suppress_context__":
+            return t.make(self.suppress)
+        if self.source is not None and self.context is None and self.cause is None:
+            return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
+        found = {"__cause__": self.cause, "__context__": self.context}.get(name)
+        return found if found is not None else t.make(None)
+
+    def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name == "args" and value is not None:
+            self.args = protocol.unpack(t, value)
+        elif name == "__cause__":
+            self.cause, self.suppress = _or_none(value), True
+        elif name == "__context__":
+            self.context = _or_none(value)
+        elif name == "__suppress_context__" and value is not None:
+            self.suppress = protocol.truth(t, value)
+        elif name == "__traceback__":
+            return
+        else:
+            if any(name in names and issubclass(self.cls, cls) for cls, names in _KEYWORDS):
+                t.effects.store_attr(self, name, value)
+            else:
+                super().generic_setattr(t, name, value)
+            return
+        if self.source is not None and value is not None:
+            t.effects.store_attr(self, name, value)
+
+    def _has_dict(self) -> bool:
+        return True
+
+    # -- methods -------------------------------------------------------------------------------------------------
+
+    def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        """`BaseException.__init__`."""
+        native_init(t, self, args, kwargs)
+        return t.make(None)
+
+    def meth_with_traceback(self, t: Tracer, traceback: Value) -> Value:
+        return self
+
+    def meth_add_note(self, t: Tracer, note: Value) -> Value:
+        notes = protocol.getattr_or_none(t, self, "__notes__")
+        if notes is None:
+            notes = t.call(t.make(list), [], None)
+            t.effects.store_attr(self, "__notes__", notes)
+        protocol.call_method(t, notes, "append", note)
+        return t.make(None)
+
+    def tp_str(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__str__")
+        if method is not None:
+            return t.call(method, [], None)
+        return self._native_str(t)
+
+    def _native_str(self, t: Tracer) -> Value:
+        if not self.args:
+            return t.make("")
+        if len(self.args) == 1:
+            arg = self.args[0].realize()
+            return protocol.repr_(t, arg) if issubclass(self.cls, KeyError) else protocol.str_(t, arg)
+        if issubclass(self.cls, OSError) and len(self.args) == 2 and all(arg.is_constant() for arg in self.args):
+            return t.make(f"[Errno {self.args[0].as_constant()}] {self.args[1].as_constant()}")
+        return protocol.str_(t, self._args_tuple(t))
+
+    def meth___str__(self, t: Tracer) -> Value:
+        return self._native_str(t)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        method = self._user_special(t, "__repr__")
+        return t.call(method, [], None) if method is not None else self.meth___repr__(t)
+
+    def meth___repr__(self, t: Tracer) -> Value:
+        shown = ", ".join(protocol.repr_(t, arg).as_constant() for arg in self.args)
+        return t.make(f"{self.cls.__name__}({shown})")
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type=self.cls.__name__)
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if has_python_init(self.cls):
+            native = next(owner for owner in self.cls.__mro__
+                          if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType))
+            cg.call(native.__new__, self.cls, *self.args)
+        else:
+            cg.call(self.cls, *self.args)
+
+    def fill(self, cg: Rebuilder) -> None:
+        chain = {"__cause__": self.cause, "__context__": self.context}
+        for name, value in chain.items():
+            if value is not None:
+                cg.call(setattr, self, name, value)
+                cg.asm.pop()
+        if self.suppress and self.cause is None:
+            cg.call(setattr, self, "__suppress_context__", True)
+            cg.asm.pop()
+        for name, value in cg.effects.stored_attrs(self).items():
+            if value is not None:
+                cg.call(setattr, self, name, value)
+                cg.asm.pop()
+
+
+def _or_none(value: Value | None) -> Value | None:
+    return None if value is None or value.is_constant() else value
+
+
+def has_python_init(cls: type) -> bool:
+    """Whether making an instance runs Python code."""
+    found, _ = descriptors.find(cls, "__init__")
+    return isinstance(found, types.FunctionType)
+
+
+def native_init(t: Tracer, exc: ExceptionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    """The `__init__` that CPython's own exception classes have."""
+    exc.set_args(t, args)
+    if not kwargs:
+        return
+    allowed = next((names for cls, names in _KEYWORDS if issubclass(exc.cls, cls)), ())
+    for name, value in kwargs.items():
+        if name not in allowed:
+            t.raise_(TypeError, f"{exc.cls.__name__}() takes no keyword arguments")
+        t.effects.store_attr(exc, name, value)
+
+
+def instantiate(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
+    """`cls(*args, **kwargs)` for an exception class."""
+    if issubclass(cls, BaseExceptionGroup):
+        t.break_("opcode-exception", value=cls.__name__, why="exception groups are not followed")
+    maker, _ = descriptors.find(cls, "__new__")
+    if isinstance(maker, (types.FunctionType, staticmethod)):
+        t.break_("opcode-exception", value=cls.__name__, why="its class has a `__new__` of its own")
+    exc = ExceptionValue(cls, args)
+    found, owner = descriptors.find(cls, "__init__")
+    if isinstance(found, types.FunctionType) and owner is not None:
+        init = descriptors.bind(t, found, owner, "__init__", exc, t.make(cls))
+        result = t.call(init, args, kwargs)
+        if not (result.is_constant() and result.as_constant() is None):
+            t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
+        return exc
+    native_init(t, exc, args, kwargs or {})
+    return exc
+
+
+def make_exception(t: Tracer, cls: type[BaseException], args: Sequence[Any]) -> Value:
+    """An instance for an exception that the tracer itself raises: its arguments are values or constants."""
+    known = [arg if isinstance(arg, Value) else t.make(arg) for arg in args]
+    if has_python_init(cls):
+        return instantiate(t, cls, known)
+    return ExceptionValue(cls, known)
+
+
+@wraps(BaseException, subclasses=True)
+def wrap_exception(t: Tracer, exc: BaseException, source: Source) -> Value:
+    t.guard(TypeIs(source, type(exc)))
+    args = t.wrap(exc.args, AttrSource(source, "args"))
+    value = ExceptionValue(type(exc), (), source, exc)
+    value.args = list(getattr(args, "items", ())) or protocol.unpack(t, args)
+    return value
+
+
+def is_exception_class(value: Value) -> bool:
+    """Whether `value` is a class whose instances can be raised."""
+    cls = class_of(value)
+    return cls is not None and issubclass(cls, BaseException)
+
+
+def class_of(value: Value) -> type | None:
+    """The class that `value` is; None where it is none (or one made while tracing)."""
+    if not issubclass(value.pytype(), type):
+        return None
+    cls = getattr(value, "cls", None)
+    if isinstance(cls, type):
+        return cls
+    return value.as_constant() if value.is_constant() else None
+
+

@@ -1,0 +1,849 @@
+"""Callables: Python functions (found or made while tracing), bound methods, builtins, functools.partial.
+
+Calling a Python function inlines it through `Tracer.inline`; calling a builtin asks the table of callables first.
+callables/table.py puts its lookup into `CALL_TABLE`, because values may not import what stands above them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.guards.kinds import CodeIs, HasAttr, IdIs, TypeIs
+from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
+
+Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
+#: Lookups of handlers by the callable itself; the first answer counts.
+CALL_TABLE: Final[list[Callable[[object], Handler | None]]] = []
+
+#: Attributes that a function made while tracing has from its code and its creation.
+_FUNCTION_SLOTS: Final = frozenset({
+    "__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__closure__", "__code__",
+    "__annotations__", "__dict__", "__globals__", "__builtins__", "__type_params__",
+})
+
+
+def find_handler(fn: object) -> Handler | None:
+    """The handler that callables/ or polyfills/ has for this very callable."""
+    for lookup in CALL_TABLE:
+        handler = lookup(fn)
+        if handler is not None:
+            return handler
+    return None
+
+
+class FunctionValue(Value):
+    """A Python function that exists already. What it holds besides its code is read, and guarded, when it is needed."""
+
+    fn: Any  # the function; None where it is made while tracing
+
+    def __init__(self, fn: types.FunctionType, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn = fn
+        self.code: types.CodeType = fn.__code__
+        self._root: Source = source if source is not None else ConstSource(fn, fn.__qualname__)
+        self._cells: list[Value] | None = None
+
+    def pytype(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"function `{self.qualname}`"
+
+    @property
+    def name(self) -> str:
+        return str(self.fn.__name__)
+
+    @property
+    def qualname(self) -> str:
+        return str(self.fn.__qualname__)
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.fn.__globals__
+        return found
+
+    # -- what inlining needs -------------------------------------------------------------------------------------
+
+    def defaults(self, t: Tracer) -> Sequence[Value]:
+        """The defaults of the last positional parameters."""
+        changed = self._pending(t, "__defaults__")
+        if changed is None:
+            if self.fn.__defaults__ is None:
+                return ()
+            changed = t.wrap(self.fn.__defaults__, AttrSource(self._root, "__defaults__"))
+        return _items(t, changed)
+
+    def kwdefaults(self, t: Tracer) -> Mapping[str, Value]:
+        """The defaults of keyword-only parameters."""
+        changed = self._pending(t, "__kwdefaults__")
+        if changed is None:
+            if self.fn.__kwdefaults__ is None:
+                return {}
+            changed = t.wrap(self.fn.__kwdefaults__, AttrSource(self._root, "__kwdefaults__"))
+        return _string_items(t, changed)
+
+    def closure(self, t: Tracer) -> Sequence[Value]:
+        """The cells of the free variables, Lazy or CellValue, in the order of `co_freevars`."""
+        if self._cells is None:
+            cells = self.fn.__closure__ or ()
+            base = AttrSource(self._root, "__closure__")
+            self._cells = [Lazy(t, cell, ItemSource(base, index)) for index, cell in enumerate(cells)]
+        return self._cells
+
+    def _pending(self, t: Tracer, name: str) -> Value | None:
+        pending = t.effects.load_attr(self, name)
+        if pending is NOT_IMPLEMENTED:
+            return t.make(None)
+        assert not isinstance(pending, _NotImplemented)
+        return pending
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = find_handler(self.fn)
+        if handler is not None:
+            return handler(t, list(args), dict(kwargs))
+        return t.inline(self, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        pending = t.effects.load_attr(self, name)
+        if pending is NOT_IMPLEMENTED:
+            t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+        if pending is not None:
+            assert isinstance(pending, Value)
+            return pending
+        if name in ("__class__", "__call__", "__get__"):
+            return protocol.generic_getattr(t, self, name)
+        if name == "__code__":
+            return t.make(self.code)
+        if name == "__dict__":
+            return t.wrap(self.fn.__dict__, AttrSource(self._root, "__dict__"))
+        try:
+            found = getattr(self.fn, name)
+        except AttributeError as error:
+            t.guard(HasAttr(self._root, name, False))
+            t.raise_(AttributeError, *error.args)
+        if name not in _FUNCTION_SLOTS and name not in self.fn.__dict__ and callable(found):
+            return protocol.generic_getattr(t, self, name)
+        return t.wrap(found, AttrSource(self._root, name))
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        _set_function_attr(t, self, name, value)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="repr", type="function")
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return t.make(hash(self.fn))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+class MadeFunctionValue(FunctionValue):
+    """A function that MAKE_FUNCTION made in a traced frame. Its globals are those of the frame that made it."""
+
+    def __init__(self, code: types.CodeType, globals_: dict[str, Any], qualname: str | None = None) -> None:
+        Value.__init__(self, None)
+        self.fn = None
+        self.code = code
+        self._globals = globals_
+        self._name = code.co_name
+        self._qualname = qualname if qualname is not None else code.co_qualname
+        self.default_values: Value | None = None
+        self.kwdefault_values: Value | None = None
+        self.annotations: Value | None = None
+        self.closure_values: Value | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def qualname(self) -> str:
+        return self._qualname
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        return self._globals
+
+    def defaults(self, t: Tracer) -> Sequence[Value]:
+        return _items(t, self.default_values) if self.default_values is not None else ()
+
+    def kwdefaults(self, t: Tracer) -> Mapping[str, Value]:
+        return _string_items(t, self.kwdefault_values) if self.kwdefault_values is not None else {}
+
+    def closure(self, t: Tracer) -> Sequence[Value]:
+        return _items(t, self.closure_values) if self.closure_values is not None else ()
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.inline(self, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        pending = t.effects.load_attr(self, name)
+        if pending is NOT_IMPLEMENTED:
+            t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+        if pending is not None:
+            assert isinstance(pending, Value)
+            return pending
+        if name in ("__class__", "__call__", "__get__"):
+            return protocol.generic_getattr(t, self, name)
+        if name == "__dict__":
+            return self._dict(t)
+        slot = self._slot(t, name)
+        if slot is not None:
+            return slot
+        if hasattr(types.FunctionType, name):
+            return protocol.generic_getattr(t, self, name)
+        t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def _slot(self, t: Tracer, name: str) -> Value | None:
+        if name == "__name__":
+            return t.make(self.name)
+        if name == "__qualname__":
+            return t.make(self.qualname)
+        if name == "__module__":
+            return t.make(self.globals.get("__name__"))
+        if name == "__doc__":
+            consts = self.code.co_consts
+            return t.make(consts[0] if consts and isinstance(consts[0], str) else None)
+        if name == "__code__":
+            return t.make(self.code)
+        if name == "__annotations__":
+            if self.annotations is None:
+                self.annotations = t.call(t.make(dict), [], None)
+            elif issubclass(self.annotations.pytype(), tuple):
+                pairs = _items(t, self.annotations)
+                made = t.call(t.make(dict), [], None)
+                for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+                    protocol.setitem(t, made, key, value)
+                self.annotations = made
+            return self.annotations
+        held = {"__defaults__": self.default_values, "__kwdefaults__": self.kwdefault_values,
+                "__closure__": self.closure_values}
+        if name in held:
+            found = held[name]
+            return found if found is not None else t.make(None)
+        return None
+
+    def _dict(self, t: Tracer) -> Value:
+        """A copy of the function's own attributes: enough for `functools.wraps`, which reads it."""
+        made = t.call(t.make(dict), [], None)
+        for key, value in t.effects.stored_attrs(self).items():
+            if value is not None and key not in _FUNCTION_SLOTS:
+                protocol.setitem(t, made, t.make(key), value)
+        return made
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        _set_function_attr(t, self, name, value)
+        if name == "__defaults__":
+            self.default_values = value if value is None or not _is_none(value) else None
+        elif name == "__kwdefaults__":
+            self.kwdefault_values = value if value is None or not _is_none(value) else None
+
+    def tp_repr(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="repr", type="function")
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="function")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        parts: list[Value | object] = [self.code, self.globals, self.name]
+        parts.append(self.default_values if self.default_values is not None else None)
+        parts.append(self.closure_values if self.closure_values is not None else None)
+        cg.call(make_function, self.qualname, self.kwdefault_values, self.annotations, *parts)
+        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]
+            if value is not None and name not in ("__defaults__", "__kwdefaults__"):
+                cg.asm.dup()
+                cg.push(value)
+                cg.asm.swap(2)
+                cg.asm.store_attr(name)
+
+
+def make_function(qualname: str, kwdefaults: dict[str, Any] | None, annotations: Any, code: types.CodeType,
+                  globals_: dict[str, Any], name: str, defaults: tuple[Any, ...] | None,
+                  closure: tuple[types.CellType, ...] | None) -> types.FunctionType:
+    """What new bytecode calls to make a function that was made while tracing."""
+    fn = types.FunctionType(code, globals_, name, defaults, closure)
+    fn.__qualname__ = qualname
+    fn.__kwdefaults__ = kwdefaults
+    if isinstance(annotations, tuple):
+        annotations = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    if annotations is not None:
+        fn.__annotations__ = annotations
+    return fn
+
+
+def _set_function_attr(t: Tracer, fn: Value, name: str, value: Value | None) -> None:
+    if name in ("__code__", "__closure__", "__globals__"):
+        t.break_("value-set-attribute", value=fn.describe(), name=name, type="function",
+                 why="it changes what the function does")
+    if name == "__dict__":
+        t.break_("value-set-attribute", value=fn.describe(), name=name, type="function",
+                 why="the whole namespace is replaced")
+    if value is None and t.effects.load_attr(fn, name) is None and protocol.getattr_or_none(t, fn, name) is None:
+        t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
+    t.effects.store_attr(fn, name, value)
+
+
+def is_function(value: Value) -> bool:
+    """Whether `value` is a Python function, found or made."""
+    return isinstance(value, FunctionValue)
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.as_constant() is None
+
+
+def _items(t: Tracer, value: Value) -> list[Value]:
+    """The items of a tuple value, as they lie (Lazy ones unrealized)."""
+    if _is_none(value):
+        return []
+    items = getattr(value, "items", None)
+    return list(items) if isinstance(items, (list, tuple)) else protocol.unpack(t, value)
+
+
+def _string_items(t: Tracer, value: Value) -> dict[str, Value]:
+    """The entries of a dict value whose keys are strings."""
+    if _is_none(value):
+        return {}
+    keys = [key.as_constant() for key in protocol.unpack(t, value)]
+    return {key: protocol.getitem(t, value, t.make(key)) for key in keys}
+
+
+class MethodValue(Value):
+    """`types.MethodType(func, self)`: a bound method of a Python function, or of any other callable."""
+
+    def __init__(self, func: Value, self_value: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.func = func
+        self.self_value = self_value
+
+    def pytype(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"bound method of {self.func.describe()}"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.func, [self.self_value, *args], kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__func__":
+            return self.func
+        if name == "__self__":
+            return self.self_value
+        if name == "__class__":
+            return t.make(types.MethodType)
+        return protocol.getattr_(t, self.func, name)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op not in ("==", "!=") or not isinstance(other, MethodValue):
+            return NOT_IMPLEMENTED
+        same = self.self_value is other.self_value and protocol.equal(t, self.func, other.func)
+        return t.make(same if op == "==" else not same)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="method")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(types.MethodType, self.func, self.self_value)
+
+
+class BuiltinValue(Value):
+    """A callable implemented in C: a builtin function, a slot wrapper, a method descriptor of a builtin type."""
+
+    def __init__(self, fn: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def pytype(self) -> type:
+        return type(self.fn)
+
+    def describe(self) -> str:
+        return f"builtin `{builtin_name(self.fn)}`"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = find_handler(self.fn)
+        if handler is not None:
+            return handler(t, list(args), dict(kwargs))
+        if isinstance(self.fn, _METHOD_DESCRIPTORS):
+            return self._call_descriptor(t, args, kwargs)
+        if is_pure(self.fn) and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            return protocol.fold(t, lambda: self.fn(
+                *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+        name, module = builtin_name(self.fn), getattr(self.fn, "__module__", None)
+        if module in (None, "builtins"):
+            t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
+        t.break_("call-c-extension", function=name, module=module)
+
+    def _call_descriptor(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`list.append(x, 1)`: the method of the builtin type, whatever the first argument's own class overrides."""
+        name, owner = self.fn.__name__, self.fn.__objclass__
+        if not args:
+            t.raise_(TypeError, f"unbound method {owner.__name__}.{name}() needs an argument")
+        receiver = args[0].realize()
+        if not issubclass(receiver.pytype(), owner):
+            t.raise_(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a "
+                                f"'{receiver.pytype().__name__}' object")
+        return call_builtin_method(t, receiver, name, args[1:], kwargs, owner)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(type(self.fn))
+        if name == "__self__":
+            owner = getattr(self.fn, "__self__", NOT_IMPLEMENTED)
+            if owner is not NOT_IMPLEMENTED:
+                return t.make(owner)
+        try:
+            found = getattr(self.fn, name)
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+        if name in ("__call__", "__get__"):
+            return protocol.make_builtin_method(t, self, name)
+        return t.make(found)
+
+    def meth___call__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return t.call(self, args, kwargs)
+
+    def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        if _is_none(instance) or not isinstance(self.fn, _METHOD_DESCRIPTORS):
+            return self
+        return BuiltinMethodValue(instance, self.fn.__name__)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return t.make(hash(self.fn))
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return t.make(repr(self.fn))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+_METHOD_DESCRIPTORS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_PURE_MODULES: Final = frozenset({"math", "cmath", "_operator", "unicodedata", "binascii", "zlib", "_struct"})
+_PURE_BUILTINS: Final = frozenset({
+    abs, all, any, ascii, bin, callable, chr, divmod, format, hash, hex, isinstance, issubclass, len, max, min, oct,
+    ord, pow, repr, round, sum,
+})
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether a C function gives the same for the same constants, and does nothing else."""
+    try:
+        return fn in _PURE_BUILTINS or getattr(fn, "__module__", None) in _PURE_MODULES
+    except TypeError:
+        return False
+
+
+def builtin_name(fn: Any) -> str:
+    """How messages call a C function."""
+    owner = getattr(fn, "__objclass__", None)
+    if owner is not None:
+        return f"{owner.__name__}.{fn.__name__}"
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
+    module = getattr(fn, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+class BuiltinMethodValue(Value):
+    """A method of a builtin type bound to a value: `items.append`."""
+
+    def __init__(self, self_value: Value, name: str, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.self_value = self_value
+        self.name = name
+
+    def pytype(self) -> type:
+        found = protocol.type_lookup(self.self_value.pytype(), self.name)
+        if isinstance(found, types.WrapperDescriptorType):
+            return types.MethodWrapperType
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"`{self.self_value.pytype().__name__}.{self.name}`"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return call_builtin_method(t, self.self_value, self.name, args, kwargs, None)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.self_value
+        if name == "__name__":
+            return t.make(self.name)
+        if name == "__qualname__":
+            return t.make(f"{self.self_value.pytype().__qualname__}.{self.name}")
+        if name == "__class__":
+            return t.make(self.pytype())
+        if name == "__call__":
+            return self
+        if name == "__doc__":
+            return t.make(getattr(self.self_value.pytype(), self.name).__doc__)
+        return protocol.generic_getattr(t, self, name)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op not in ("==", "!=") or not isinstance(other, BuiltinMethodValue):
+            return NOT_IMPLEMENTED
+        same = self.self_value is other.self_value and self.name == other.name
+        return t.make(same if op == "==" else not same)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="builtin_function_or_method")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.self_value)
+        cg.asm.load_attr(self.name)
+
+
+protocol.register_method_factory(BuiltinMethodValue)
+
+
+def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value],
+                        owner: type | None) -> Value:
+    """`receiver.name(*args)` for a method that a builtin type has: the value's own `meth_<name>`, or the table's handler for
+    the type's descriptor, or, on constants, the method itself."""
+    method = getattr(receiver, "meth_" + name, None)
+    if method is None:
+        descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
+        handler = find_handler(descriptor) if descriptor is not NOT_IMPLEMENTED else None
+        if handler is not None:
+            return handler(t, [receiver, *args], dict(kwargs))
+        slot = _SLOT_METHODS.get(name)
+        if slot is not None and not kwargs and len(args) == slot[0]:
+            return slot[1](t, receiver, *args)
+        return _call_on_constants(t, receiver, name, args, kwargs)
+    problem = _misfit(method, args, kwargs)
+    if problem is not None:
+        t.raise_(TypeError, f"{receiver.pytype().__name__}.{name}() {problem}")
+    result = method(t, *args, **kwargs)
+    assert isinstance(result, Value), f"meth_{name} of {type(receiver).__name__} gave {result!r}"
+    return result
+
+
+def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
+                       kwargs: Mapping[str, Value]) -> Value:
+    if receiver.is_constant() and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+        method = getattr(receiver.as_constant(), name)
+        return protocol.fold(t, lambda: method(
+            *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+    t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
+             args=", ".join(arg.describe() for arg in args))
+
+
+_signatures: dict[Any, inspect.Signature | None] = {}
+
+
+def _misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:
+    """What is wrong with these arguments for `meth_...(tracer, *args, **kwargs)`; None when they fit."""
+    fn = method.__func__ if isinstance(method, types.MethodType) else method
+    if fn not in _signatures:
+        try:
+            _signatures[fn] = inspect.signature(method)
+        except (TypeError, ValueError):
+            _signatures[fn] = None
+    signature = _signatures[fn]
+    if signature is None:
+        return None
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError:
+        positional = [parameter for parameter in list(signature.parameters.values())[1:]
+                      if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        if kwargs:
+            return "got unexpected arguments"
+        if not positional:
+            return f"takes no arguments ({len(args)} given)"
+        required = sum(parameter.default is inspect.Parameter.empty for parameter in positional)
+        if required == len(positional):
+            return f"takes exactly {_number(required)} ({len(args)} given)"
+        if len(args) < required:
+            return f"expected at least {required} argument{'s' * (required != 1)}, got {len(args)}"
+        return f"expected at most {len(positional)} arguments, got {len(args)}"
+    return None
+
+
+def _number(count: int) -> str:
+    return "one argument" if count == 1 else f"{count} arguments"
+
+
+def _slot_binary(op: str, reflected: bool = False) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.nb_binary(t, op, b, reflected)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_inplace(op: str) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.nb_inplace(t, op, b)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_compare(op: str) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.tp_richcompare(t, op, b)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_next(t: Tracer, it: Value) -> Value:
+    item = it.tp_iternext(t)
+    if item is None:
+        t.raise_(StopIteration)
+    return item
+
+
+def _slot_setitem(t: Tracer, a: Value, key: Value, value: Value) -> Value:
+    a.mp_ass_subscript(t, key, value)
+    return t.make(None)
+
+
+def _slot_delitem(t: Tracer, a: Value, key: Value) -> Value:
+    a.mp_ass_subscript(t, key, None)
+    return t.make(None)
+
+
+def _slot_setattr(t: Tracer, a: Value, name: Value, value: Value) -> Value:
+    a.tp_setattro(t, name.as_constant(), value)
+    return t.make(None)
+
+
+#: Special methods called by name on values of builtin types: (arguments, what the slot does).
+_SLOT_METHODS: Final[dict[str, tuple[int, Callable[..., Value]]]] = {
+    **{f"__{name}__": (1, _slot_binary(op)) for op, name in protocol.BINARY_METHODS.items()},
+    **{f"__r{name}__": (1, _slot_binary(op, True)) for op, name in protocol.BINARY_METHODS.items()},
+    **{f"__i{name}__": (1, _slot_inplace(op)) for op, name in protocol.BINARY_METHODS.items()},
+    **{name: (1, _slot_compare(op)) for op, name in protocol.COMPARE_METHODS.items()},
+    **{f"__{name}__": (0, functools.partial(lambda t, a, op: protocol.unary(t, op, a), op=name))
+       for name in ("neg", "pos", "invert", "abs", "int", "float", "index", "complex")},
+    "__len__": (0, protocol.length),
+    "__bool__": (0, lambda t, a: a.nb_bool(t)),
+    "__iter__": (0, protocol.iter_),
+    "__next__": (0, _slot_next),
+    "__getitem__": (1, lambda t, a, key: a.mp_subscript(t, key)),
+    "__setitem__": (2, _slot_setitem),
+    "__delitem__": (1, _slot_delitem),
+    "__contains__": (1, lambda t, a, item: t.make(protocol.contains(t, a, item))),
+    "__hash__": (0, protocol.hash_),
+    "__repr__": (0, protocol.repr_),
+    "__str__": (0, protocol.str_),
+    "__format__": (1, lambda t, a, spec: protocol.format_(t, a, spec.as_constant())),
+    "__getattribute__": (1, lambda t, a, name: protocol.getattr_(t, a, name.as_constant())),
+    "__setattr__": (2, _slot_setattr),
+}
+
+
+class PartialValue(Value):
+    """A functools.partial."""
+
+    def __init__(self, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.func = func
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
+
+    def pytype(self) -> type:
+        return functools.partial
+
+    def describe(self) -> str:
+        return f"partial of {self.func.describe()}"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        given = [arg.realize() for arg in self.args]
+        named = {name: value.realize() for name, value in self.kwargs.items()}
+        return t.call(self.func.realize(), [*given, *args], {**named, **kwargs})
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.func.realize()
+        if name == "args":
+            made = t.call(t.make(list), [], None)
+            for arg in self.args:
+                protocol.call_method(t, made, "append", arg.realize())
+            return t.call(t.make(tuple), [made], None)
+        if name == "keywords":
+            return t.call(t.make(dict), [], {key: value.realize() for key, value in self.kwargs.items()})
+        pending = t.effects.load_attr(self, name)
+        if isinstance(pending, Value):
+            return pending
+        return super().tp_getattro(t, name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name in ("func", "args", "keywords"):
+            t.raise_(AttributeError, "readonly attribute")
+        t.effects.store_attr(self, name, value)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="functools.partial")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        names = tuple(self.kwargs)
+        cg.call(make_partial, names, self.func, *self.args, *self.kwargs.values())
+        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]
+            if value is not None:
+                cg.asm.dup()
+                cg.push(value)
+                cg.asm.swap(2)
+                cg.asm.store_attr(name)
+
+
+def make_partial(names: tuple[str, ...], func: Callable[..., Any], *args: Any) -> Any:
+    """What new bytecode calls to make a partial that was made while tracing."""
+    split = len(args) - len(names)
+    return functools.partial(func, *args[:split], **dict(zip(names, args[split:], strict=True)))
+
+
+class StaticMethodValue(Value):
+    """A staticmethod or classmethod object, as a decorator leaves it."""
+
+    def __init__(self, func: Value, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.func = func
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if self.cls is classmethod:
+            t.raise_(TypeError, "'classmethod' object is not callable")
+        return t.call(self.func.realize(), args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name in ("__func__", "__wrapped__"):
+            return self.func.realize()
+        return super().tp_getattro(t, name)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(self.cls, self.func)
+
+
+class CachedFunctionValue(Value):
+    """A function under functools.lru_cache or functools.cache: its function is traced at each call, as if uncached."""
+
+    def __init__(self, fn: Any, source: Source) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def pytype(self) -> type:
+        return type(self.fn)
+
+    def describe(self) -> str:
+        return f"cached function `{self.fn.__qualname__}`"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = find_handler(self.fn)
+        if handler is not None:
+            return handler(t, list(args), dict(kwargs))
+        return t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name in ("cache_info", "cache_clear", "cache_parameters"):
+            return BuiltinMethodValue(self, name)
+        if name == "__class__":
+            return t.make(type(self.fn))
+        try:
+            found = getattr(self.fn, name)
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+        assert self.source is not None
+        return t.wrap(found, AttrSource(self.source, name))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+# -- wrapping ------------------------------------------------------------------------------------------------------
+
+_LRU_TYPE: Final = type(functools.lru_cache(maxsize=None)(len))
+_BUILTIN_TYPES: Final = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType, type(operator.itemgetter(0)), type(operator.attrgetter("a")),
+    type(operator.methodcaller("a")),
+)
+
+
+@wraps(types.FunctionType)
+def wrap_function(t: Tracer, fn: types.FunctionType, source: Source) -> Value:
+    t.guard(CodeIs(source, fn.__code__))
+    return FunctionValue(fn, source)
+
+
+@makes(types.FunctionType)
+def make_function_value(t: Tracer, fn: types.FunctionType) -> Value:
+    return FunctionValue(fn)
+
+
+@wraps(types.MethodType)
+def wrap_method(t: Tracer, method: types.MethodType, source: Source) -> Value:
+    t.guard(TypeIs(source, types.MethodType))
+    func = t.wrap(method.__func__, AttrSource(source, "__func__"))
+    return MethodValue(func, t.wrap(method.__self__, AttrSource(source, "__self__")), source)
+
+
+@makes(types.MethodType)
+def make_method(t: Tracer, method: types.MethodType) -> Value:
+    return wrap_method(t, method, ConstSource(method, method.__qualname__))
+
+
+def _bound_method(fn: Any) -> bool:
+    """Whether a builtin is bound to an object of the program (`items.append`), not to its module or class."""
+    owner = getattr(fn, "__self__", None)
+    return owner is not None and not isinstance(owner, (types.ModuleType, type))
+
+
+@wraps(*_BUILTIN_TYPES)
+def wrap_builtin(t: Tracer, fn: Any, source: Source) -> Value:
+    if _bound_method(fn) and find_handler(fn) is None:
+        t.guard(TypeIs(source, type(fn)))
+        name_source = AttrSource(source, "__name__")
+        t.wrap(fn.__name__, name_source)
+        return BuiltinMethodValue(t.wrap(fn.__self__, AttrSource(source, "__self__")), fn.__name__, source)
+    t.guard(IdIs(source, fn))
+    return BuiltinValue(fn, source)
+
+
+@makes(*_BUILTIN_TYPES)
+def make_builtin(t: Tracer, fn: Any) -> Value:
+    return BuiltinValue(fn)
+
+
+@wraps(functools.partial)
+def wrap_partial(t: Tracer, partial: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, functools.partial))
+    func = t.wrap(partial.func, AttrSource(source, "func"))
+    args = _items(t, t.wrap(partial.args, AttrSource(source, "args")))
+    kwargs = _string_items(t, t.wrap(partial.keywords, AttrSource(source, "keywords")))
+    return PartialValue(func, args, kwargs, source)
+
+
+@makes(functools.partial)
+def make_partial_value(t: Tracer, partial: Any) -> Value:
+    return wrap_partial(t, partial, ConstSource(partial, "partial"))
+
+
+@wraps(staticmethod, classmethod)
+def wrap_static(t: Tracer, method: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, type(method)))
+    return StaticMethodValue(t.wrap(method.__func__, AttrSource(source, "__func__")), type(method), source)
+
+
+@wraps(_LRU_TYPE)
+def wrap_cached(t: Tracer, fn: Any, source: Source) -> Value:
+    t.guard(IdIs(source, fn))
+    return CachedFunctionValue(fn, source)
+
+
+@makes(_LRU_TYPE)
+def make_cached(t: Tracer, fn: Any) -> Value:
+    return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")))

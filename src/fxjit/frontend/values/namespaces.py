@@ -1,0 +1,135 @@
+"""Global namespaces: the globals dict of the traced frame, and those of functions inlined into it.
+
+The interpreter's *_GLOBAL instructions read and write them by name. One dict has one value, so that a write in one
+inlined function is seen by all that share the module; the final state is written back when the frame ends.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any, Final
+
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.guards.kinds import HasKey
+from fxjit.guards.source import BuiltinSource, ConstSource, GlobalSource, GlobalsSource, ItemSource, Source
+
+_KNOWN_BUILTINS: Final = (type, types.BuiltinFunctionType)
+
+
+class NamespaceValue(Value):
+    """The globals dict `namespace`, with the builtins behind it. `written` holds what the trace stored (None: deleted)."""
+
+    def __init__(self, namespace: dict[str, Any], builtins: dict[str, Any], source: Source) -> None:
+        super().__init__(source)
+        self.namespace = namespace
+        self.builtins = builtins
+        self.written: dict[str, Value | None] = {}
+        self._loaded: dict[str, Value] = {}
+
+    def pytype(self) -> type:
+        return dict
+
+    def load(self, t: Tracer, name: str) -> Value | None:
+        """The value of a global or builtin name; None where there is none."""
+        found: Value | None = self._loaded.get(name)
+        if found is not None:
+            return found
+        found = self.own(t, name)
+        if found is None:
+            found = self._load_builtin(t, name)
+        if found is not None and name not in self.written:
+            self._loaded[name] = found
+        return found
+
+    def own(self, t: Tracer, name: str) -> Value | None:
+        """The value of a name that the namespace itself has."""
+        if name in self.written:
+            value = self.written[name]
+            return value.realize() if value is not None else None
+        if name in self.namespace:
+            return t.wrap(self.namespace[name], self.item_source(name)).realize()
+        return None
+
+    def item_source(self, name: str) -> Source:
+        """Where the global `name` is found again."""
+        if isinstance(self.source, GlobalsSource):
+            return GlobalSource(name)
+        assert self.source is not None
+        return ItemSource(self.source, name)
+
+    def _load_builtin(self, t: Tracer, name: str) -> Value | None:
+        if name not in self.written:
+            assert self.source is not None
+            t.guard(HasKey(self.source, name, False))
+        if name not in self.builtins:
+            return None
+        obj = self.builtins[name]
+        if isinstance(obj, _KNOWN_BUILTINS):
+            return t.make(obj)
+        return t.wrap(obj, BuiltinSource(name)).realize()
+
+    def store(self, t: Tracer, name: str, value: Value | None) -> bool:
+        """Bind `name` (None: delete it); False if there is nothing to delete."""
+        if value is None and self.own(t, name) is None:
+            return False
+        t.effects.mutate(self)
+        self.written[name] = value
+        self._loaded.pop(name, None)
+        return True
+
+    def write_back(self, cg: Rebuilder) -> None:
+        cg.asm.pop()
+        for name, value in self.written.items():
+            if value is None:
+                cg.call(_discard, self, name)
+            else:
+                cg.call(operator.setitem, self, name, value)
+            cg.asm.pop()
+
+    # -- as a dict (`globals()`) ---------------------------------------------------------------------------------
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        found = self.own(t, self._name(t, key))
+        if found is None:
+            t.raise_(KeyError, key)
+        return found
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if not self.store(t, self._name(t, key), value):
+            t.raise_(KeyError, key)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        name = self._name(t, item)
+        found = self.own(t, name)
+        if found is None and name not in self.written:
+            assert self.source is not None
+            t.guard(HasKey(self.source, name, False))
+        return t.make(found is not None)
+
+    def meth_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        answer = self.sq_contains(t, key)
+        if isinstance(answer, Value) and answer.as_constant():
+            return self.mp_subscript(t, key)
+        return default if default is not None else t.make(None)
+
+    def _name(self, t: Tracer, key: Value) -> str:
+        if not key.is_constant() or not isinstance(key.as_constant(), str):
+            t.break_("value-slot", slot="__getitem__", type="globals()")
+        return str(key.as_constant())
+
+
+def _discard(namespace: dict[str, Any], name: str) -> None:
+    namespace.pop(name, None)
+
+
+def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, Any], is_root: bool = False) -> NamespaceValue:
+    """The one value of a globals dict in this trace."""
+    known: dict[Any, Any] = t.new_source_state("namespaces")
+    found = known.get(id(namespace))
+    if found is None:
+        label = f"sys.modules[{namespace.get('__name__')!r}].__dict__"
+        source: Source = GlobalsSource() if is_root else ConstSource(namespace, label)
+        found = known[id(namespace)] = NamespaceValue(namespace, builtins, source)
+    assert isinstance(found, NamespaceValue)
+    return found
