@@ -60,6 +60,8 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
     if verdict.skip:
         entries.mark_skipped(code, options, verdict.reason, recursive=verdict.recursive)
         return None
+    if entries.waits_for_retry(code, options):
+        return None
     with entries.compiling(code, options) as alone:
         if not alone:
             return None
@@ -82,7 +84,8 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         return _skip(options, frame, signal)
     except FxjitError as error:
         if config.suppress_errors and isinstance(error, (BackendCompilerFailed, InternalError)):
-            entries.mark_failed(frame.code, options, error)
+            wait = entries.mark_failed(frame.code, options)
+            events.report_skip(frame.code, "skip-compiler-error", {"error": str(error).split("\n")[0], "retry": wait})
             return None
         raise
 

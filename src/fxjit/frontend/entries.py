@@ -18,9 +18,11 @@ from types import CodeType
 
 from fxjit import _C
 
-# A compile that waits for another thread's gives up after this long and runs its frame eagerly: the other may be waiting
-# for something that only this thread can do.
+# A compile that waits for another thread's gives up after this long and runs its frame eagerly: the other may be
+# waiting for something that only this thread can do.
 WAIT_SECONDS = 60.0
+# Frames that run eagerly after the first suppressed failure.
+FIRST_RETRY = 8
 
 
 @dataclass(slots=True)
@@ -29,6 +31,15 @@ class _State:
 
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
+    failures: dict[int, _Retry] = field(default_factory=dict)  # by id of the key
+
+
+@dataclass(slots=True)
+class _Retry:
+    """A suppressed failure: how many frames run eagerly before the next attempt."""
+
+    wait: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class Stats:
     skipped: int
 
 
-_codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects compare by value
+_codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()  # by id: codes compare by value
 _compile_lock = threading.RLock()
 _claims: set[tuple[int, int]] = set()  # (id of code, id of key) being compiled
 _claims_lock = threading.Lock()
@@ -50,13 +61,8 @@ def _note(code: CodeType) -> _State:
     if not isinstance(state, _State):
         state = _State()
         _C.set_state(code, state)
-    if id(code) not in _codes:
-        _codes[id(code)] = weakref.ref(code, lambda ref, key=id(code): _codes.pop(key, None))  # type: ignore[misc]
+    _codes[id(code)] = code
     return state
-
-
-def _known_codes() -> list[CodeType]:
-    return [code for ref in list(_codes.values()) if (code := ref()) is not None]
 
 
 def of(code: CodeType, key: object) -> list[_C.Entry]:
@@ -95,9 +101,24 @@ def mark_skipped(code: CodeType, key: object | None, reason: str, recursive: boo
         _C.set_flags(code, _C.get_flags(code, key) | flag, key)
 
 
-def mark_failed(code: CodeType, key: object, error: BaseException) -> None:
-    """The frame could not be compiled and errors are suppressed: it runs as it is from now on."""
-    mark_skipped(code, key, f"{type(error).__name__}: {error}")
+def mark_failed(code: CodeType, key: object) -> int:
+    """The frame could not be compiled and errors are suppressed: its next frames run as they are. Gives how many; the
+    number doubles with each failure."""
+    failures = _note(code).failures
+    before = failures.get(id(key))
+    wait = FIRST_RETRY if before is None else before.wait * 2
+    failures[id(key)] = _Retry(wait, wait)
+    return wait
+
+
+def waits_for_retry(code: CodeType, key: object) -> bool:
+    """Whether a frame of this code still runs eagerly because of an earlier failure; counts the frame."""
+    state = _C.get_state(code)
+    retry = state.failures.get(id(key)) if isinstance(state, _State) else None
+    if retry is None or retry.left == 0:
+        return False
+    retry.left -= 1
+    return True
 
 
 def mark_limit(code: CodeType, key: object) -> None:
@@ -145,15 +166,17 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
 
 def reset() -> None:
     """Drop every entry, skip mark and note. Entries that are running finish."""
-    for code in _known_codes():
+    for code in list(_codes.values()):
         _C.clear(code)
     _codes.clear()
 
 
 def stats() -> Stats:
-    codes = _known_codes()
+    codes = list(_codes.values())
     entries = [entry for code in codes for key in _C.keys(code) for entry in _C.entries(code, key)]
-    return Stats(len(codes), len(entries), sum(entry.hits for entry in entries), sum(bool(skip_reasons(c)) for c in codes))
+    return Stats(
+        len(codes), len(entries), sum(entry.hits for entry in entries), sum(bool(skip_reasons(c)) for c in codes)
+    )
 
 
 def _forget_other_threads() -> None:
