@@ -82,7 +82,8 @@ def _folding(fn: Callable[..., Any]) -> Handler:
     return call
 
 
-def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Value:
+def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
+              kwargs: dict[str, Value] | None = None) -> Value:
     """The value of a pure call; arguments may be constants and containers of constants."""
     args, kwargs = list(args), kwargs or {}
     try:
@@ -98,8 +99,8 @@ class NotPlain(Exception):
 
 
 def plain(value: Value) -> Any:
-    """The Python object of a value all of whose parts are known: a constant, or a copy of a container of constants, for a
-    call that neither keeps nor changes it. Raises NotPlain."""
+    """The Python object of a value all of whose parts are known: a constant, or a copy of a container of constants,
+    for a call that neither keeps nor changes it. Raises NotPlain."""
     value = value.realize()
     if value.is_constant():
         return value.as_constant()
@@ -122,7 +123,7 @@ def is_plain(value: Value) -> bool:
 
 def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:
     """End the graph here: nothing is known about calling `fn` with these arguments."""
-    t.break_("call.builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
+    t.break_("call-builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
 
 
 def callable_name(fn: Any) -> str:

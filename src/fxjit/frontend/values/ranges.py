@@ -129,7 +129,7 @@ def as_index(t: Tracer, value: Value, message: str = "'{}' object cannot be inte
         if not value.is_constant():
             specialize = getattr(value, "specialize", None)
             if specialize is None:
-                t.break_("data.symbol", value=value.describe(), why="a Python container is indexed with it")
+                t.break_("data-symbol", value=value.describe(), why="a Python container is indexed with it")
             return int(specialize(t).as_constant())
     try:
         return operator.index(value.as_constant())

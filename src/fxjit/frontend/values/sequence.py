@@ -405,8 +405,8 @@ def field_names(cls: type) -> dict[str, int]:
     return known
 
 
-_SEQUENCE_SLOTS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__hash__", "__lt__", "__gt__", "__le__",
-                   "__ge__", "__ne__", "__add__", "__mul__", "__rmul__", "__getattribute__", "__getattr__", "__bool__",
+_SEQUENCE_SLOTS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__hash__", "__lt__", "__gt__",
+                   "__le__", "__ge__", "__ne__", "__add__", "__mul__", "__rmul__", "__getattribute__", "__getattr__", "__bool__",
                    "__radd__")
 
 

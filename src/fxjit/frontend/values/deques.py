@@ -1,0 +1,215 @@
+"""collections.deque."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from typing import Any
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.iteration import IteratorValue
+from fxjit.frontend.values.ranges import as_index
+from fxjit.frontend.values.sequence import SequenceValue, is_index_like, same_or_equal
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import LengthIs, TypeIs
+from fxjit.guards.source import AttrSource, ItemSource, Source
+
+
+class DequeValue(SequenceValue):
+    """A deque: a list with two ends and maybe a bound (`maxlen`)."""
+
+    shell = True
+    base_type = collections.deque
+
+    def __init__(self, items: Iterable[Value] = (), source: Source | None = None, maxlen: int | None = None,
+                 cls: type | None = None) -> None:
+        super().__init__(items, source, cls)
+        self.maxlen = maxlen
+        self.changes = 0
+        self._trim(left=True)
+
+    def like(self, items: Iterable[Value]) -> Value:
+        return DequeValue(items, maxlen=self.maxlen)
+
+    def _trim(self, left: bool) -> None:
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            extra = len(self.items) - self.maxlen
+            if left:
+                del self.items[:extra]
+            else:
+                del self.items[-extra:]
+
+    def _changing(self, t: Tracer) -> None:
+        t.effects.mutate(self)
+        self.changes += 1
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(collections.deque, (), self.maxlen)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if self.items:
+            cg.asm.dup()
+            self.write_back(cg)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        for item in self.items:
+            cg.push(item)
+        cg.asm.build_tuple(len(self.items))
+        cg.asm.call_const(set_deque, 2)
+        cg.asm.pop()
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return DequeIteratorValue(self)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        inner = self.text_of(t, "[", "]")
+        return t.make(f"deque({inner})" if self.maxlen is None else f"deque({inner}, maxlen={self.maxlen})")
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return t.make(self.maxlen) if name == "maxlen" else super().tp_getattro(t, name)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        index = as_index(t, key, "sequence index must be integer, not '{}'")
+        if not -len(self.items) <= index < len(self.items):
+            t.raise_(IndexError, "deque index out of range")
+        return self.item(index)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        index = as_index(t, key, "sequence index must be integer, not '{}'")
+        if not -len(self.items) <= index < len(self.items):
+            t.raise_(IndexError, "deque index out of range")
+        self._changing(t)
+        if value is None:
+            del self.items[index]
+        else:
+            self.items[index] = value
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op == "+":
+            self.meth_extend(t, other)
+            return self
+        if op == "*" and is_index_like(other):
+            count = as_index(t, other)
+            self._changing(t)
+            self.items = self.items * max(count, 0)
+            self._trim(left=True)
+            return self
+        return NOT_IMPLEMENTED
+
+    def meth_append(self, t: Tracer, value: Value) -> Value:
+        self._changing(t)
+        self.items.append(value)
+        self._trim(left=True)
+        return t.make(None)
+
+    def meth_appendleft(self, t: Tracer, value: Value) -> Value:
+        self._changing(t)
+        self.items.insert(0, value)
+        self._trim(left=False)
+        return t.make(None)
+
+    def meth_extend(self, t: Tracer, values: Value) -> Value:
+        for value in protocol.unpack(t, values):
+            self.meth_append(t, value)
+        return t.make(None)
+
+    def meth_extendleft(self, t: Tracer, values: Value) -> Value:
+        for value in protocol.unpack(t, values):
+            self.meth_appendleft(t, value)
+        return t.make(None)
+
+    def meth_pop(self, t: Tracer) -> Value:
+        return self._pop(t, -1)
+
+    def meth_popleft(self, t: Tracer) -> Value:
+        return self._pop(t, 0)
+
+    def _pop(self, t: Tracer, index: int) -> Value:
+        if not self.items:
+            t.raise_(IndexError, "pop from an empty deque")
+        self._changing(t)
+        return self.items.pop(index).realize()
+
+    def meth_clear(self, t: Tracer) -> Value:
+        self._changing(t)
+        self.items.clear()
+        return t.make(None)
+
+    def meth_copy(self, t: Tracer) -> Value:
+        return DequeValue(self.items, maxlen=self.maxlen)
+
+    def meth_reverse(self, t: Tracer) -> Value:
+        self._changing(t)
+        self.items.reverse()
+        return t.make(None)
+
+    def meth_rotate(self, t: Tracer, n: Value | None = None) -> Value:
+        count = 1 if n is None else as_index(t, n)
+        self._changing(t)
+        if self.items:
+            split = -count % len(self.items)
+            self.items = self.items[split:] + self.items[:split]
+        return t.make(None)
+
+    def meth_insert(self, t: Tracer, index: Value, value: Value) -> Value:
+        if self.maxlen is not None and len(self.items) >= self.maxlen:
+            t.raise_(IndexError, "deque already at its maximum size")
+        where = as_index(t, index)
+        self._changing(t)
+        self.items.insert(where, value)
+        return t.make(None)
+
+    def meth_remove(self, t: Tracer, value: Value) -> Value:
+        for i in self._indices():
+            if same_or_equal(t, self.item(i), value):
+                self._changing(t)
+                del self.items[i]
+                return t.make(None)
+        t.raise_(ValueError, "deque.remove(x): x not in deque")
+
+    def meth___reversed__(self, t: Tracer) -> Value:
+        return DequeIteratorValue(self, backwards=True)
+
+
+class DequeIteratorValue(IteratorValue):
+    def __init__(self, queue: DequeValue, backwards: bool = False, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.queue = queue
+        self.backwards = backwards
+        self.changes = queue.changes
+
+    def pytype(self) -> type:
+        return type(reversed(collections.deque())) if self.backwards else type(iter(collections.deque()))
+
+    def advance(self, t: Tracer) -> Value | None:
+        if self.consumed >= len(self.queue.items):
+            return None
+        if self.changes != self.queue.changes:
+            t.raise_(RuntimeError, "deque mutated during iteration")
+        return self.queue.items[-1 - self.consumed if self.backwards else self.consumed]
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(deque_iterator_behind, self.queue, self.backwards, self.consumed)
+
+
+def deque_iterator_behind(queue: Any, backwards: bool, taken: int) -> Any:
+    """An iterator over a deque that has given `taken` items already."""
+    iterator = reversed(queue) if backwards else iter(queue)
+    for _ in range(taken):
+        next(iterator, None)
+    return iterator
+
+
+def set_deque(target: Any, items: tuple[Any, ...]) -> None:
+    """These items and no others."""
+    target.clear()
+    target.extend(items)
+
+
+@wraps(collections.deque)
+def wrap_deque(t: Tracer, obj: collections.deque[Any], source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    t.guard(LengthIs(source, len(obj)))
+    maxlen = t.wrap(obj.maxlen, AttrSource(source, "maxlen")).as_constant()
+    return DequeValue([Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)], source, maxlen)

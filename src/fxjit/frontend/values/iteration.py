@@ -1,0 +1,153 @@
+"""What every iterator value is, and the two simplest: over the items of a sequence and over a range.
+
+Containers import this; the iterators that are made of others are in iterators.py. An iterator that existed before
+the frame is followed only where its position can be read without moving it (see the wrappers in iterators.py);
+`consumed` counts what the trace took from it, so that `write_back` can move the real one by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.guards.source import Source
+
+
+class IteratorValue(Value):
+    """An iterator: `advance` gives the next item, or None at the end (and then for ever)."""
+
+    shell = False
+    cls: type
+
+    def __init__(self, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.consumed = 0
+        self.exhausted = False
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return self
+
+    def advance(self, t: Tracer) -> Value | None:
+        raise AssertionError(f"{type(self).__name__} cannot advance")
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        if self.exhausted:
+            return None
+        t.effects.mutate(self)
+        item = self.advance(t)
+        self.consumed += 1
+        if item is None:
+            self.exhausted = True
+            return None
+        return item.realize()
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(True)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        cg.push_const(self.consumed)
+        cg.asm.call_const(consume, 2)
+        cg.asm.pop()
+
+    def meth___next__(self, t: Tracer) -> Value:
+        item = protocol.next_(t, self)
+        if item is None:
+            t.raise_(StopIteration)
+        return item
+
+
+class SequenceIteratorValue(IteratorValue):
+    """iter(list), iter(tuple) and reversed(list): the list may change meanwhile."""
+
+    def __init__(self, sequence: Value, index: int = 0, step: int = 1, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.sequence = sequence
+        self.index = index
+        self.step = step
+
+    def pytype(self) -> type:
+        if self.step < 0:
+            return type(reversed([])) if self.sequence.pytype() is list else reversed
+        return type(iter(())) if issubclass(self.sequence.pytype(), tuple) else type(iter([]))
+
+    def advance(self, t: Tracer) -> Value | None:
+        items: list[Value] = self.sequence.items  # type: ignore[attr-defined]  # lists, tuples, deques
+        if not 0 <= self.index < len(items):
+            return None
+        item = items[self.index]
+        self.index += self.step
+        return item
+
+    def rest(self) -> list[Value]:
+        """What is still to come, if nothing changes."""
+        items: list[Value] = self.sequence.items  # type: ignore[attr-defined]
+        if self.exhausted or not 0 <= self.index < len(items):
+            return []
+        return items[self.index:] if self.step > 0 else items[self.index::-1]
+
+    def meth___length_hint__(self, t: Tracer) -> Value:
+        return t.make(len(self.rest()))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.exhausted:
+            cg.call(exhausted_iterator, self.pytype())
+        elif self.step > 0:
+            cg.call(iterator_at, self.sequence, self.index)
+        else:
+            cg.call(reversed_at, self.sequence, self.index)
+
+
+class RangeIteratorValue(IteratorValue):
+    cls = type(iter(range(0)))
+
+    def __init__(self, left: range, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.left = left
+
+    def advance(self, t: Tracer) -> Value | None:
+        if not self.left:
+            return None
+        first = self.left[0]
+        self.left = self.left[1:]
+        return t.make(first)
+
+    def meth___length_hint__(self, t: Tracer) -> Value:
+        return t.make(len(self.left))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(iter, self.left)
+
+
+# -- what the new bytecode calls --------------------------------------------------------------------------------
+
+
+def consume(iterator: Iterator[Any], count: int) -> None:
+    """Move an iterator that existed before by what the trace took from it (its end included)."""
+    for _ in range(count):
+        next(iterator, None)
+
+
+def iterator_at(sequence: Any, index: int) -> Iterator[Any]:
+    iterator = iter(sequence)
+    if index:
+        iterator.__setstate__(index)
+    return iterator  # type: ignore[no-any-return]
+
+
+def reversed_at(sequence: Any, index: int) -> Iterator[Any]:
+    iterator = reversed(sequence)
+    iterator.__setstate__(index)  # type: ignore[attr-defined]  # both kinds have it
+    return iterator
+
+
+def exhausted_iterator(cls: type) -> Iterator[Any]:
+    """An iterator at its end, of the kind `cls`."""
+    iterator: Iterator[Any] = {type(iter(())): iter(()), type(reversed([])): reversed([]), reversed: reversed(())}.get(
+        cls, iter([]))
+    next(iterator, None)
+    return iterator

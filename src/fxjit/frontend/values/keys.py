@@ -1,0 +1,98 @@
+"""What a value is as a key of a dict or an element of a set.
+
+`key_of` maps a value to a Python object with the hash and the equality that the value's own object has: constants
+stand for themselves (so 1 == 1.0 == True, and a NaN is itself only), tuples are tuples of keys, objects that compare
+by identity are an `IdentityKey`, and objects whose class defines `__eq__` are asked, by tracing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.sequence import TupleValue
+
+HashKey = Hashable
+
+
+class IdentityKey:
+    """An object that is equal to itself only. One value is one object, so the value's identity will do."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return hash(id(self.value))
+
+
+class AskedKey:
+    """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one."""
+
+    __slots__ = ("known_hash", "value")
+
+    def __init__(self, value: Value, known_hash: int) -> None:
+        self.value = value
+        self.known_hash = known_hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AskedKey) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return self.known_hash
+
+
+def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
+    """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is asked about."""
+    value = value.realize()
+    if value.is_constant():
+        known = value.as_constant()
+        try:
+            hash(known)
+        except TypeError as error:
+            t.raise_(TypeError, *error.args)
+        assert isinstance(known, Hashable)
+        return known
+    specialize = getattr(value, "specialize", None)
+    if specialize is not None:
+        return specialize(t).as_constant()  # type: ignore[no-any-return]
+    if isinstance(value, TupleValue):
+        return tuple(key_of(t, item) for item in value.realized())
+    cls = value.pytype()
+    if cls.__hash__ is None:
+        t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
+    if compares_by_identity(cls):
+        return IdentityKey(value)
+    return _asked(t, value, among)
+
+
+def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
+    elements = getattr(value, "elements", None)
+    if value.pytype() is frozenset and isinstance(elements, Mapping):
+        return frozenset(elements)
+    found = protocol.hash_(t, value)
+    if not found.is_constant():
+        t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
+    known: int = found.as_constant()
+    for key in among:
+        if isinstance(key, AskedKey) and key.known_hash == known:
+            if key.value is value or protocol.equal(t, key.value, value):
+                return key
+    return AskedKey(value, known)
+
+
+
+def compares_by_identity(cls: type) -> bool:
+    """Whether instances are equal to themselves only (a tensor's `==` is no answer for a dict, its hash is its id)."""
+    if issubclass(cls, torch.Tensor):
+        return True
+    hasher: Any = cls.__hash__
+    return hasher is object.__hash__ or cls.__eq__ is object.__eq__

@@ -1,0 +1,637 @@
+"""Dicts (with OrderedDict and defaultdict), their views and iterators, and mappingproxy.
+
+A dict that existed before the frame is *open* at first: a lookup guards the one key it asks for. As soon as somebody
+iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that).
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.constant import is_plain_constant
+from fxjit.frontend.values.iteration import IteratorValue
+from fxjit.frontend.values.keys import HashKey, key_of
+from fxjit.frontend.values.sequence import TupleValue, same_or_equal
+from fxjit.frontend.values.sets import SetValue, set_operation
+from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
+from fxjit.guards.source import ApplySource, AttrSource, ConstSource, DictKeySource, ItemSource, Source
+
+Entry = tuple[Value, Value]
+
+
+class DictValue(Value):
+    """A dict. `items` maps keys to (key value, value), in order."""
+
+    shell = True
+
+    def __init__(self, t: Tracer, pairs: Iterable[Entry] = (), cls: type = dict, source: Source | None = None,
+                 factory: Value | None = None) -> None:
+        super().__init__(source)
+        self._t = t
+        self.cls = cls
+        self.factory = factory
+        self._real: Mapping[Any, Any] | None = None
+        self._items: dict[HashKey, Entry] = {}
+        self._changed: set[HashKey] = set()
+        self._reordered = False
+        for key, value in pairs:
+            self._put(key_of(t, key, self._items), key, value)
+
+    @classmethod
+    def around(cls, t: Tracer, real: Mapping[Any, Any], source: Source, factory: Value | None = None) -> DictValue:
+        """The open value of a dict that exists."""
+        value = cls(t, (), type(real), source, factory)
+        value._real = real
+        return value
+
+    def pytype(self) -> type:
+        return self.cls
+
+    # -- keys and entries ----------------------------------------------------------------------------------------
+
+    @property
+    def items(self) -> dict[HashKey, Entry]:
+        """All entries; from here on all keys are guarded."""
+        if self._real is not None:
+            self._close(self._real)
+        return self._items
+
+    def _close(self, real: Mapping[Any, Any]) -> None:
+        t, source, seen = self._t, self.source, self._items
+        assert source is not None
+        t.guard(KeysAre(source, tuple(dict.keys(real) if isinstance(real, dict) else real)))
+        self._real = None
+        self._items = {}
+        for index, key in enumerate(dict.keys(real) if isinstance(real, dict) else real):
+            if is_plain_constant(key):
+                self._items[key] = seen.get(key) or (t.make(key), self._lazy(real, key))
+                continue
+            known = isinstance(key, _KNOWN_BY_IDENTITY)
+            key_value = t.make(key) if known else t.wrap(key, DictKeySource(source, index))
+            self._items[key_of(t, key_value, self._items)] = (key_value.realize(), self._lazy(real, key))
+
+    def _lazy(self, real: Mapping[Any, Any], key: Any) -> Value:
+        assert self.source is not None
+        where: Source = ItemSource(self.source, key)
+        if isinstance(real, dict) and type(real).__getitem__ is not dict.__getitem__:
+            where = ApplySource(self.source, RawItem(key), "dict.__getitem__")
+        return Lazy(self._t, dict.__getitem__(real, key) if isinstance(real, dict) else real[key], where)
+
+    def find(self, t: Tracer, key: Value) -> Entry | None:
+        """The entry of a key, or None."""
+        if self._real is not None and key.is_constant() and is_plain_constant(key.as_constant()):
+            known = key.as_constant()
+            if known not in self._items:
+                real = self._real
+                assert self.source is not None
+                present = dict.__contains__(real, known) if isinstance(real, dict) else known in real
+                t.guard(HasKey(self.source, known, present))
+                if not present:
+                    return None
+                self._items[known] = (key, self._lazy(real, known))
+            return self._items[known]
+        items = self.items
+        return items.get(key_of(t, key, items))
+
+    def get(self, t: Tracer, key: Value) -> Value | None:
+        entry = self.find(t, key)
+        return None if entry is None else entry[1].realize()
+
+    def get_name(self, name: str) -> Value | None:
+        """The value under a string key."""
+        return self.get(self._t, self._t.make(name))
+
+    def _put(self, key: HashKey, key_value: Value, value: Value) -> None:
+        old = self._items.get(key)
+        self._items[key] = (key_value if old is None else old[0], value)
+        self._changed.add(key)
+
+    def store(self, t: Tracer, key: Value, value: Value) -> None:
+        items = self.items
+        known = key_of(t, key, items)
+        t.effects.mutate(self)
+        self._put(known, key, value)
+
+    def remove(self, t: Tracer, key: Value) -> Entry | None:
+        """Take an entry out; None if there is none."""
+        items = self.items
+        known = key_of(t, key, items)
+        if known not in items:
+            return None
+        t.effects.mutate(self)
+        self._reordered = True
+        return items.pop(known)
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return {key.graph_arg(t): value.realize().graph_arg(t) for key, value in self.items.values()}
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.cls is dict:
+            cg.asm.build_map(0)
+        elif self.cls is collections.defaultdict:
+            cg.call(self.cls, self.factory)
+        else:
+            cg.call(self.cls)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if self.items:
+            cg.asm.dup()
+            self._push_entries(cg, self.items.values())
+            cg.asm.call_const(put_items, 2)
+            cg.asm.pop()
+
+    def write_back(self, cg: Rebuilder) -> None:
+        items = self.items
+        changed = items.values() if self._reordered else [items[key] for key in items if key in self._changed]
+        self._push_entries(cg, changed)
+        cg.asm.call_const(set_items if self._reordered else put_items, 2)
+        cg.asm.pop()
+
+    def _push_entries(self, cg: Rebuilder, entries: Iterable[Entry]) -> None:
+        count = 0
+        for key, value in entries:
+            cg.push(key)
+            cg.push(value)
+            count += 2
+        cg.asm.build_tuple(count)
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    def sq_length(self, t: Tracer) -> Value:
+        return t.make(len(self.items))
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(bool(self.items))
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        return t.make(self.find(t, item) is not None)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return DictIteratorValue(self, "keys")
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
+            return t.make(None) if self.factory is None else self.factory.realize()
+        return super().tp_getattro(t, name)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        found = self.get(t, key)
+        if found is not None:
+            return found
+        if issubclass(self.cls, collections.defaultdict):
+            return self.meth___missing__(t, key)
+        t.raise_(KeyError, key)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if value is not None:
+            self.store(t, key, value)
+        elif self.remove(t, key) is None:
+            t.raise_(KeyError, key)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        theirs = dict_part(other)
+        if op not in ("==", "!=") or theirs is None:
+            return NOT_IMPLEMENTED
+        return t.make(self._equals(t, theirs) == (op == "=="))
+
+    def _equals(self, t: Tracer, theirs: DictValue) -> bool:
+        if len(self.items) != len(theirs.items):
+            return False
+        ordered = collections.OrderedDict
+        if issubclass(self.cls, ordered) and issubclass(theirs.cls, ordered) and list(self.items) != list(theirs.items):
+            return False
+        for key, value in list(self.items.values()):
+            other = theirs.get(t, key)
+            if other is None or not same_or_equal(t, value.realize(), other):
+                return False
+        return True
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        theirs = dict_part(other)
+        if op != "|" or theirs is None:
+            return NOT_IMPLEMENTED
+        first, second = (theirs, self) if reflected else (self, theirs)
+        return DictValue(t, [*first.items.values(), *second.items.values()], first.cls, factory=first.factory)
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op != "|":
+            return NOT_IMPLEMENTED
+        self.meth_update(t, other)
+        return self
+
+    def tp_repr(self, t: Tracer) -> Value:
+        busy = t.new_source_state("repr")
+        if id(self) in busy:
+            return t.make("{...}")
+        busy[id(self)] = True
+        try:
+            pairs = [(protocol.repr_(t, key).as_constant(), protocol.repr_(t, value.realize()).as_constant())
+                     for key, value in self.items.values()]
+        finally:
+            del busy[id(self)]
+        text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+        if issubclass(self.cls, collections.defaultdict):
+            factory = "None" if self.factory is None else protocol.repr_(t, self.factory).as_constant()
+            return t.make(f"{self.cls.__name__}({factory}, {text})")
+        if issubclass(self.cls, collections.OrderedDict):
+            if not pairs:
+                return t.make(f"{self.cls.__name__}()")
+            if _ORDERED_SHOWS_PAIRS:
+                text = "[" + ", ".join(f"({key}, {value})" for key, value in pairs) + "]"
+            return t.make(f"{self.cls.__name__}({text})")
+        return t.make(text)
+
+    # -- methods -------------------------------------------------------------------------------------------------
+
+    def meth_keys(self, t: Tracer) -> Value:
+        return DictViewValue(self, "keys")
+
+    def meth_values(self, t: Tracer) -> Value:
+        return DictViewValue(self, "values")
+
+    def meth_items(self, t: Tracer) -> Value:
+        return DictViewValue(self, "items")
+
+    def meth_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        return self.get(t, key) or default or t.make(None)
+
+    def meth___getitem__(self, t: Tracer, key: Value) -> Value:
+        return self.mp_subscript(t, key)
+
+    def meth_setdefault(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        found = self.get(t, key)
+        if found is None:
+            found = default or t.make(None)
+            self.store(t, key, found)
+        return found
+
+    def meth_pop(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        if self._real is not None and self.find(t, key) is None:
+            entry = None
+        else:
+            entry = self.remove(t, key)
+        if entry is not None:
+            return entry[1].realize()
+        if default is None:
+            t.raise_(KeyError, key)
+        return default
+
+    def meth_popitem(self, t: Tracer, last: Value | None = None) -> Value:
+        if not self.items:
+            what = "dictionary" if issubclass(self.cls, collections.OrderedDict) else "popitem(): dictionary"
+            t.raise_(KeyError, f"{what} is empty")
+        at_end = last is None or protocol.truth(t, last)
+        known = next(reversed(self.items)) if at_end else next(iter(self.items))
+        t.effects.mutate(self)
+        self._reordered = True
+        key, value = self.items.pop(known)
+        return TupleValue([key, value])
+
+    def meth_move_to_end(self, t: Tracer, key: Value, last: Value | None = None) -> Value:
+        entry = self.remove(t, key)
+        if entry is None:
+            t.raise_(KeyError, key)
+        known = key_of(t, entry[0], self._items)
+        if last is None or protocol.truth(t, last):
+            self._items[known] = entry
+        else:
+            self._items = {known: entry, **self._items}
+        return t.make(None)
+
+    def meth_clear(self, t: Tracer) -> Value:
+        if self.items:
+            t.effects.mutate(self)
+            self._reordered = True
+            self._items.clear()
+        return t.make(None)
+
+    def meth_copy(self, t: Tracer) -> Value:
+        return DictValue(t, self.items.values(), self.cls, factory=self.factory)
+
+    def meth_update(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
+        if len(others) > 1:
+            t.raise_(TypeError, f"update expected at most 1 argument, got {len(others)}")
+        for key, value in itertools.chain(pairs_of(t, others[0]) if others else (), keyword_pairs(t, kwargs)):
+            self.store(t, key, value)
+        return t.make(None)
+
+    def meth___init__(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
+        return self.meth_update(t, *others, **kwargs)
+
+    def meth___missing__(self, t: Tracer, key: Value) -> Value:
+        if self.factory is None or (self.factory.is_constant() and self.factory.as_constant() is None):
+            t.raise_(KeyError, key)
+        made = t.call(self.factory.realize(), [])
+        self.store(t, key, made)
+        return made
+
+    def meth___reversed__(self, t: Tracer) -> Value:
+        return DictIteratorValue(self, "keys", backwards=True)
+
+    def meth___or__(self, t: Tracer, other: Value) -> Value:
+        return _or_not_implemented(t, self.nb_binary(t, "|", other, False))
+
+    def meth_fromkeys(self, t: Tracer, keys: Value, value: Value | None = None) -> Value:
+        return DictValue(t, [(key, value or t.make(None)) for key in protocol.unpack(t, keys)], self.cls)
+
+
+_KNOWN_BY_IDENTITY: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_ORDERED_SHOWS_PAIRS: Final = "[" in repr(collections.OrderedDict(a=1))
+
+
+def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
+    return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+
+
+class RawItem:
+    """`dict.__getitem__(d, key)`, past what a subclass makes of it. Equal for equal keys, as sources compare."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __call__(self, container: dict[Any, Any]) -> Any:
+        return dict.__getitem__(container, self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RawItem) and (self.key is other.key or (
+            type(self.key) is type(other.key) and self.key == other.key))
+
+    def __hash__(self) -> int:
+        return hash((RawItem, self.key))
+
+
+# -- what the new bytecode calls --------------------------------------------------------------------------------
+
+
+def _native(target: dict[Any, Any]) -> Any:
+    return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+
+
+def put_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
+    """Keys and values in turn, stored past what a subclass overrides."""
+    store = _native(target).__setitem__
+    for i in range(0, len(flat), 2):
+        store(target, flat[i], flat[i + 1])
+
+
+def set_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
+    """These entries and no others, in this order."""
+    _native(target).clear(target)
+    put_items(target, flat)
+
+
+def view_of(mapping: dict[Any, Any], kind: str) -> Any:
+    return getattr(_native(mapping), kind)(mapping)
+
+
+def iterator_behind(mapping: dict[Any, Any], kind: str, backwards: bool, taken: int) -> Any:
+    """An iterator over a dict that has given `taken` items already."""
+    view = view_of(mapping, kind)
+    iterator = reversed(view) if backwards else iter(view)
+    for _ in range(taken):
+        next(iterator, None)
+    return iterator
+
+
+# -- views and iterators ----------------------------------------------------------------------------------------
+
+_DICT_TYPES: Final[dict[tuple[type, str], tuple[type, type, type]]] = {
+    (cls, kind): (type(view), type(iter(view)), type(reversed(view)))
+    for cls in (dict, collections.OrderedDict)
+    for kind, view in (("keys", cls().keys()), ("values", cls().values()), ("items", cls().items()))
+}
+
+
+def _types_of(cls: type, kind: str) -> tuple[type, type, type]:
+    """The types of a view, its iterator and its reversed iterator."""
+    ordered = issubclass(cls, collections.OrderedDict)
+    return _DICT_TYPES[collections.OrderedDict if ordered else dict, kind]
+
+
+class DictViewValue(Value):
+    """d.keys(), d.values(), d.items()."""
+
+    def __init__(self, mapping: DictValue, kind: str, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.mapping = mapping
+        self.kind = kind
+
+    def pytype(self) -> type:
+        return _types_of(self.mapping.cls, self.kind)[0]
+
+    def of_entry(self, entry: Entry) -> Value:
+        key, value = entry
+        if self.kind == "items":
+            return TupleValue([key, value])
+        return key if self.kind == "keys" else value.realize()
+
+    def elements(self) -> list[Value]:
+        return [self.of_entry(entry) for entry in self.mapping.items.values()]
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return [element.graph_arg(t) for element in self.elements()]
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(view_of, self.mapping, self.kind)
+
+    def sq_length(self, t: Tracer) -> Value:
+        return self.mapping.sq_length(t)
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return self.mapping.nb_bool(t)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return DictIteratorValue(self.mapping, self.kind)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        if self.kind == "keys":
+            return self.mapping.sq_contains(t, item)
+        if self.kind == "items":
+            if not isinstance(item, TupleValue) or len(item.items) != 2:
+                return t.make(False)
+            found = self.mapping.get(t, item.item(0))
+            return t.make(found is not None and same_or_equal(t, found, item.item(1)))
+        return NOT_IMPLEMENTED
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if self.kind == "values":
+            return NOT_IMPLEMENTED
+        return SetValue(t, self.elements()).tp_richcompare(t, op, _as_set(t, other))
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if self.kind == "values" or op not in ("&", "|", "-", "^"):
+            return NOT_IMPLEMENTED
+        mine, theirs = SetValue(t, self.elements()), SetValue(t, protocol.unpack(t, other))
+        return set_operation(t, op, theirs, mine) if reflected else set_operation(t, op, mine, theirs)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        inner = ", ".join(protocol.repr_(t, element).as_constant() for element in self.elements())
+        return t.make(f"{self.pytype().__name__}([{inner}])")
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "mapping":
+            return MappingProxyValue(self.mapping)
+        return super().tp_getattro(t, name)
+
+    def meth_isdisjoint(self, t: Tracer, other: Value) -> Value:
+        return t.make(not any(protocol.contains(t, self, item) for item in protocol.unpack(t, other)))
+
+    def meth___reversed__(self, t: Tracer) -> Value:
+        return DictIteratorValue(self.mapping, self.kind, backwards=True)
+
+
+def _as_set(t: Tracer, value: Value) -> Value:
+    return SetValue(t, value.elements()) if isinstance(value, DictViewValue) and value.kind != "values" else value
+
+
+class DictIteratorValue(IteratorValue):
+    """An iterator over a dict; a change of the dict's size meanwhile is an error, as in CPython."""
+
+    def __init__(self, mapping: DictValue, kind: str, backwards: bool = False, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.view = DictViewValue(mapping, kind)
+        self.backwards = backwards
+        self.order = list(mapping.items)
+        if backwards:
+            self.order.reverse()
+
+    def pytype(self) -> type:
+        return _types_of(self.view.mapping.cls, self.view.kind)[2 if self.backwards else 1]
+
+    def advance(self, t: Tracer) -> Value | None:
+        items = self.view.mapping.items
+        if len(items) != len(self.order):
+            what = "OrderedDict mutated" if issubclass(self.view.mapping.cls, collections.OrderedDict) else (
+                "dictionary changed size")
+            t.raise_(RuntimeError, f"{what} during iteration")
+        if self.consumed >= len(self.order):
+            return None
+        entry = items.get(self.order[self.consumed])
+        if entry is None:
+            t.raise_(RuntimeError, "dictionary keys changed during iteration")
+        return self.view.of_entry(entry)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(iterator_behind, self.view.mapping, self.view.kind, self.backwards, self.consumed)
+
+
+class MappingProxyValue(Value):
+    """types.MappingProxyType(mapping)"""
+
+    def __init__(self, mapping: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.mapping = mapping
+
+    def pytype(self) -> type:
+        return types.MappingProxyType
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(types.MappingProxyType, self.mapping)
+
+    def sq_length(self, t: Tracer) -> Value:
+        return protocol.length(t, self.mapping)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return protocol.iter_(t, self.mapping)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        return t.make(protocol.contains(t, self.mapping, item))
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        return protocol.getitem(t, self.mapping, key)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        theirs = other.mapping if isinstance(other, MappingProxyValue) else other
+        return protocol.compare(t, op, self.mapping, theirs)
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        theirs = other.mapping if isinstance(other, MappingProxyValue) else other
+        return self.mapping.nb_binary(t, op, theirs, reflected)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return t.make(f"mappingproxy({protocol.repr_(t, self.mapping).as_constant()})")
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name in ("keys", "values", "items", "get", "copy"):
+            return protocol.getattr_(t, self.mapping, name)
+        return super().tp_getattro(t, name)
+
+    def meth___reversed__(self, t: Tracer) -> Value:
+        return protocol.call_method(t, self.mapping, "__reversed__")
+
+
+# -- reading pairs ----------------------------------------------------------------------------------------------
+
+
+def dict_part(value: Value) -> DictValue | None:
+    """`value` as a dict, if it is one or an instance of a subclass."""
+    base = getattr(value, "base", None)
+    part = base if isinstance(base, Value) else value
+    return part if isinstance(part, DictValue) else None
+
+
+def pairs_of(t: Tracer, value: Value) -> list[Entry]:
+    """What `dict(value)` takes from a mapping or from an iterable of pairs."""
+    value = value.realize()
+    if isinstance(value, DictValue):
+        return list(value.items.values())
+    if protocol.type_lookup(value.pytype(), "keys") is not NOT_IMPLEMENTED or hasattr(value, "meth_keys"):
+        keys = protocol.unpack(t, protocol.call_method(t, value, "keys"))
+        return [(key, protocol.getitem(t, value, key)) for key in keys]
+    pairs: list[Entry] = []
+    for index, element in enumerate(protocol.unpack(t, value)):
+        if not hasattr(element.pytype(), "__iter__") and not hasattr(element.pytype(), "__getitem__"):
+            t.raise_(TypeError, f"cannot convert dictionary update sequence element #{index} to a sequence")
+        pair = protocol.unpack(t, element)
+        if len(pair) != 2:
+            t.raise_(ValueError, f"dictionary update sequence element #{index} has length {len(pair)}; 2 is required")
+        pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+def keyword_pairs(t: Tracer, kwargs: Mapping[str, Value]) -> list[Entry]:
+    return [(t.make(name), value) for name, value in kwargs.items()]
+
+
+# -- wrapping ---------------------------------------------------------------------------------------------------
+
+
+@wraps(dict, collections.OrderedDict)
+def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    return DictValue.around(t, obj, source)
+
+
+@wraps(collections.defaultdict)
+def wrap_defaultdict(t: Tracer, obj: collections.defaultdict[Any, Any], source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    return DictValue.around(t, obj, source, Lazy(t, obj.default_factory, AttrSource(source, "default_factory")))
+
+
+@wraps(types.MappingProxyType)
+def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
+    t.guard(TypeIs(source, types.MappingProxyType))
+    return MappingProxyValue(DictValue.around(t, dict(obj), ApplySource(source, dict)), source)
+
+
+@makes(types.MappingProxyType)
+def make_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any]) -> Value:
+    source = ApplySource(ConstSource(obj, "mappingproxy"), dict)
+    return MappingProxyValue(DictValue.around(t, dict(obj), source))
+
+
+@makes(dict, collections.OrderedDict)
+def make_dict(t: Tracer, obj: dict[Any, Any]) -> Value:
+    """A dict of the program that something known while tracing holds: `cls.__dataclass_fields__`, say."""
+    return DictValue.around(t, obj, ConstSource(obj, type(obj).__name__))

@@ -1,0 +1,310 @@
+"""Sets and frozensets.
+
+`elements` maps keys (keys.py) to values; `order` is a real set of the keys to which the same is done as the program
+does, so that iteration gives constants in the order in which CPython would.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.constant import is_plain_constant
+from fxjit.frontend.values.iteration import IteratorValue, consume
+from fxjit.frontend.values.keys import HashKey, key_of
+from fxjit.frontend.values.sequence import Hashed
+from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.guards.kinds import LengthIs, SetIs, TypeIs
+from fxjit.guards.source import DictKeySource, Source
+
+_OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "&": operator.and_, "|": operator.or_, "-": operator.sub, "^": operator.xor,
+}
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}
+
+
+class SetValue(Value):
+    """A set or frozenset."""
+
+    def __init__(self, t: Tracer, values: Iterable[Value] = (), cls: type = set, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.elements: dict[HashKey, Value] = {}
+        self.order: set[HashKey] = set()
+        for value in values:
+            self._put(key_of(t, value, self.elements), value.realize())
+
+    @property
+    def shell(self) -> bool:  # type: ignore[override]  # a frozenset is built whole
+        return issubclass(self.cls, set)
+
+    @property
+    def items(self) -> list[Value]:
+        """The elements in iteration order."""
+        return [self.elements[key] for key in self.order]
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def is_constant(self) -> bool:
+        return self.cls is frozenset and all(value.is_constant() for value in self.elements.values())
+
+    def as_constant(self) -> frozenset[Any]:
+        return frozenset(self.order)
+
+    def _put(self, key: HashKey, value: Value) -> None:
+        self.elements.setdefault(key, value)
+        self.order.add(key)
+
+    def _drop(self, key: HashKey) -> None:
+        del self.elements[key]
+        self.order.discard(key)
+
+    def _become(self, t: Tracer, other: SetValue) -> None:
+        t.effects.mutate(self)
+        self.elements, self.order = dict(other.elements), set(other.order)
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def graph_arg(self, t: Tracer) -> Any:
+        if all(value.is_constant() for value in self.elements.values()):
+            return self.cls(self.order)
+        return super().graph_arg(t)
+
+    def _push_items(self, cg: Rebuilder) -> None:
+        for value in self.items:
+            cg.push(value)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.shell:
+            cg.asm.build_set(0)
+            return
+        cg.asm.begin_call(frozenset)
+        self._push_items(cg)
+        cg.asm.build_tuple(len(self.elements))
+        cg.asm.call(1)
+
+    def fill(self, cg: Rebuilder) -> None:
+        if self.elements:
+            cg.asm.dup()
+            self.write_back(cg)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        self._push_items(cg)
+        cg.asm.build_tuple(len(self.elements))
+        cg.asm.call_const(set_elements, 2)
+        cg.asm.pop()
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    def key_for_lookup(self, t: Tracer, value: Value) -> HashKey:
+        """A set is looked for as the frozenset of its elements."""
+        if isinstance(value, SetValue) and issubclass(value.cls, set):
+            return frozenset(value.order)
+        return key_of(t, value, self.elements)
+
+    def sq_length(self, t: Tracer) -> Value:
+        return t.make(len(self.elements))
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        return t.make(self.key_for_lookup(t, item) in self.elements)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return SetIteratorValue(self)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        if self.shell:
+            t.raise_(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        hashes = [protocol.hash_(t, value).as_constant() for value in self.items]
+        return t.make(hash(frozenset(Hashed(known) for known in hashes)))
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        theirs = set_part(other)
+        return NOT_IMPLEMENTED if theirs is None else t.make(_COMPARISONS[op](self.order, theirs.order))
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        theirs = set_part(other)
+        if theirs is None or op not in _OPERATIONS:
+            return NOT_IMPLEMENTED
+        return set_operation(t, op, theirs, self) if reflected else set_operation(t, op, self, theirs)
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        theirs = set_part(other)
+        if theirs is None or op not in _OPERATIONS or not self.shell:
+            return NOT_IMPLEMENTED
+        self._become(t, set_operation(t, op, self, theirs))
+        return self
+
+    def tp_repr(self, t: Tracer) -> Value:
+        texts = [protocol.repr_(t, value).as_constant() for value in self.items]
+        name = self.cls.__name__
+        if not texts:
+            return t.make(f"{name}()")
+        inner = "{" + ", ".join(texts) + "}"
+        return t.make(inner if self.cls is set else f"{name}({inner})")
+
+    # -- methods -------------------------------------------------------------------------------------------------
+
+    def meth_add(self, t: Tracer, value: Value) -> Value:
+        key = key_of(t, value, self.elements)
+        if key not in self.elements:
+            t.effects.mutate(self)
+            self._put(key, value)
+        return t.make(None)
+
+    def meth_discard(self, t: Tracer, value: Value) -> Value:
+        key = self.key_for_lookup(t, value)
+        if key in self.elements:
+            t.effects.mutate(self)
+            self._drop(key)
+        return t.make(None)
+
+    def meth_remove(self, t: Tracer, value: Value) -> Value:
+        if self.key_for_lookup(t, value) not in self.elements:
+            t.raise_(KeyError, value)
+        return self.meth_discard(t, value)
+
+    def meth_pop(self, t: Tracer) -> Value:
+        if not self.elements:
+            t.raise_(KeyError, "pop from an empty set")
+        t.effects.mutate(self)
+        key = self.order.pop()
+        return self.elements.pop(key)
+
+    def meth_clear(self, t: Tracer) -> Value:
+        self._become(t, SetValue(t))
+        return t.make(None)
+
+    def meth_copy(self, t: Tracer) -> Value:
+        return self if self.cls is frozenset else self.duplicate(t)
+
+    def duplicate(self, t: Tracer) -> SetValue:
+        result = SetValue(t, cls=self.cls)
+        result.elements, result.order = dict(self.elements), set(self.order)
+        return result
+
+    def meth_update(self, t: Tracer, *others: Value) -> Value:
+        for other in others:
+            for value in protocol.unpack(t, other):
+                self.meth_add(t, value)
+        return t.make(None)
+
+    def _fold(self, t: Tracer, op: str, others: Iterable[Value]) -> SetValue:
+        result: SetValue = self.duplicate(t)
+        for other in others:
+            theirs = set_part(other) or SetValue(t, protocol.unpack(t, other))
+            result = set_operation(t, op, result, theirs)
+        return result
+
+    def meth_union(self, t: Tracer, *others: Value) -> Value:
+        return self._fold(t, "|", others)
+
+    def meth_intersection(self, t: Tracer, *others: Value) -> Value:
+        return self._fold(t, "&", others)
+
+    def meth_difference(self, t: Tracer, *others: Value) -> Value:
+        return self._fold(t, "-", others)
+
+    def meth_symmetric_difference(self, t: Tracer, other: Value) -> Value:
+        return self._fold(t, "^", [other])
+
+    def meth_intersection_update(self, t: Tracer, *others: Value) -> Value:
+        self._become(t, self._fold(t, "&", others))
+        return t.make(None)
+
+    def meth_difference_update(self, t: Tracer, *others: Value) -> Value:
+        self._become(t, self._fold(t, "-", others))
+        return t.make(None)
+
+    def meth_symmetric_difference_update(self, t: Tracer, other: Value) -> Value:
+        self._become(t, self._fold(t, "^", [other]))
+        return t.make(None)
+
+    def _other(self, t: Tracer, other: Value) -> SetValue:
+        return set_part(other) or SetValue(t, protocol.unpack(t, other))
+
+    def meth_issubset(self, t: Tracer, other: Value) -> Value:
+        return t.make(self.order <= self._other(t, other).order)
+
+    def meth_issuperset(self, t: Tracer, other: Value) -> Value:
+        return t.make(self.order >= self._other(t, other).order)
+
+    def meth_isdisjoint(self, t: Tracer, other: Value) -> Value:
+        return t.make(self.order.isdisjoint(self._other(t, other).order))
+
+    def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
+        self._become(t, SetValue(t, () if values is None else protocol.unpack(t, values)))
+        return t.make(None)
+
+
+class SetIteratorValue(IteratorValue):
+    cls = type(iter(set()))
+
+    def __init__(self, elements: SetValue, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.set = elements
+        self.keys = list(elements.order)
+
+    def advance(self, t: Tracer) -> Value | None:
+        if len(self.set.elements) != len(self.keys):
+            t.raise_(RuntimeError, "Set changed size during iteration")
+        if self.consumed >= len(self.keys):
+            return None
+        return self.set.elements.get(self.keys[self.consumed])
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(set_iterator_behind, self.set, self.consumed)
+
+
+def set_operation(t: Tracer, op: str, a: SetValue, b: SetValue) -> SetValue:
+    """`a op b`; the result is of a's type."""
+    result = SetValue(t, cls=frozenset if issubclass(a.cls, frozenset) else set)
+    result.order = set(_OPERATIONS[op](a.order, b.order))
+    result.elements = {key: a.elements[key] if key in a.elements else b.elements[key] for key in result.order}
+    return result
+
+
+def set_part(value: Value) -> SetValue | None:
+    """`value` as a set, if it is one, an instance of a subclass, or a view of keys or items."""
+    base = getattr(value, "base", None)
+    part = base if isinstance(base, Value) else value
+    return part if isinstance(part, SetValue) else None
+
+
+# -- what the new bytecode calls --------------------------------------------------------------------------------
+
+
+def set_elements(target: set[Any], elements: tuple[Any, ...]) -> None:
+    """These elements and no others."""
+    set.clear(target)
+    set.update(target, elements)
+
+
+def set_iterator_behind(elements: set[Any], taken: int) -> Any:
+    iterator = iter(elements)
+    consume(iterator, taken)
+    return iterator
+
+
+# -- wrapping ---------------------------------------------------------------------------------------------------
+
+
+@wraps(set, frozenset)
+def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    if all(is_plain_constant(item) or isinstance(item, type) for item in obj):
+        t.guard(SetIs(source, frozenset(obj)))
+        return SetValue(t, [t.make(item) for item in obj], type(obj), source)
+    t.guard(LengthIs(source, len(obj)))
+    values = [t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
+    return SetValue(t, values, type(obj), source)
+
+
+@makes(set, frozenset)
+def make_set(t: Tracer, obj: set[Any] | frozenset[Any]) -> Value:
+    return SetValue(t, [t.make(item) for item in obj], type(obj))
