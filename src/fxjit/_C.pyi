@@ -83,3 +83,62 @@ class DisabledFunction:
 
 def run_disabled(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
 def set_stance_eager(eager: bool, /) -> bool: ...
+
+# _tensor.c: tensors through torch's C shim
+
+def tensor_init(
+    tensor_class: type,
+    libraries: tuple[str, ...],
+    examples: tuple[object, ...],
+    keysets: tuple[int, ...],
+    facts: Callable[[Callable[[str], int | None]], tuple[Any, ...]],
+    python_keys: int,
+    /,
+) -> str | None: ...
+def tensor_facts(tensor: object, /) -> tuple[Any, ...]: ...
+def tensor_ready() -> bool: ...
+def torch_exports(symbol: str, /) -> bool: ...
+def shim_code(name: str, /) -> int | None: ...
+
+# guards/_checks.c, guards/_tree.c: the guard tree
+
+SHAPE_OPS: tuple[str, ...]
+
+class GuardTree:
+    def __init__(
+        self,
+        nodes: tuple[tuple[Any, ...], ...],
+        conditions: tuple[tuple[Any, ...], ...],
+        num_early: int,
+        num_slots: int,
+        guards: tuple[Any, ...],
+        /,
+    ) -> None: ...
+    @property
+    def guards(self) -> tuple[Any, ...]: ...
+    @property
+    def num_guards(self) -> int: ...
+    @property
+    def num_python(self) -> int: ...
+    @property
+    def num_nodes(self) -> int: ...
+    def check(
+        self,
+        args: tuple[object, ...],
+        closure: tuple[CellType, ...] | None,
+        globals: dict[str, Any],
+        builtins: dict[str, Any],
+        /,
+    ) -> bool: ...
+    def first_failure(
+        self,
+        args: tuple[object, ...],
+        closure: tuple[CellType, ...] | None,
+        globals: dict[str, Any],
+        builtins: dict[str, Any],
+        /,
+    ) -> tuple[int, Any] | None: ...
+
+def set_value_types(types: tuple[type, ...], /) -> None: ...
+def instance_dict(obj: object, /) -> Any: ...
+def same_constant(a: object, b: object, /) -> bool: ...

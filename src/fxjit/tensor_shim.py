@@ -1,7 +1,8 @@
 """Brings torch's stable C shim into use for `_tensor.c`, once, before the first compile.
 
-`ensure()` hands `_C.tensor_init` torch's libraries and a few example tensors with what Python knows of them. If anything
-is not as it should be, a warning says so and tensors are read through Python attributes: slower, and as correct.
+`ensure()` hands `_C.tensor_init` torch's libraries and a few example tensors with what Python knows of them. If
+anything is not as it should be, a warning says so and tensors are read through Python attributes: slower, and as
+correct.
 """
 
 from __future__ import annotations

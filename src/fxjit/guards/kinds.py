@@ -1,8 +1,9 @@
 """The kinds of facts a trace relies on: `x` is a float32 CPU tensor of shape (2, 3), `self.training` is True...
 
 The frontend adds `Guard`s to a `GuardSet`; tree.py makes them into a `GuardTree`; why.py puts the one that failed in
-words. A guard says the same thing twice: `holds(*values)` is its meaning in Python, `ops` the checks of _tree.c it is made of.
-Guards keep what they compare with by weak reference where that is possible: a guard must not keep a model alive.
+words. A guard says the same thing twice: `holds(*values)` is its meaning in Python, `ops` the checks of _checks.c
+and _tree.c it is made of. Guards keep what they compare with by weak reference where that is possible: a guard must
+not keep a model alive.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
+from fxjit._C import instance_dict
 from fxjit.guards import ambient
 from fxjit.guards.constants import constant_key, is_plain, same_constant
-from fxjit.guards.source import Source, instance_dict
+from fxjit.guards.source import Source
 from fxjit.guards.tensor_spec import TensorSpec
 
 __all__ = [
@@ -108,10 +110,16 @@ class Guard:
         return f"expected {self.expected()}, found {self.found(*values)}"
 
     def describe(self) -> str:
-        return f"{', '.join(source.name for source in self.sources)}: {self.expected()}"
+        return f"{self.subject}: {self.expected()}"
 
     def hint_for(self, *values: Any) -> str:
+        """What a user can do about it, if anything."""
         return self.hint
+
+    @property
+    def subject(self) -> str:
+        """What the message begins with."""
+        return ", ".join(source.name for source in self.sources)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -386,6 +394,10 @@ class ShapeExpr(Guard):
 
     def describe(self) -> str:
         return self.text
+
+    @property
+    def subject(self) -> str:
+        return ""  # the text names the sources
 
 
 # -- containers and attributes -------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from itertools import islice
 from types import CellType
 from typing import Any, Protocol
 
+from fxjit._C import instance_dict
+
 #: One step from a parent object (or the frame) to an object: the name of an accessor of _tree.c, and its argument.
 Accessor = tuple[str, object]
 
@@ -451,13 +453,6 @@ class TypeSource(_Step):
         loader.begin_call(type)
         self._base.load(loader)
         loader.call(1)
-
-
-def instance_dict(obj: Any) -> Any:
-    """obj.__dict__, whatever `__getattribute__` the class has; a class's own is its mappingproxy."""
-    if isinstance(obj, type):
-        return type.__dict__["__dict__"].__get__(obj)
-    return object.__getattribute__(obj, "__dict__")
 
 
 class InstanceDictSource(_Step):

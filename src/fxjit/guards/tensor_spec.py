@@ -57,8 +57,9 @@ class TensorSpec:
 
     def difference(self, value: Any) -> tuple[str, Any, Any] | None:
         """The first fact that differs: its name, what was expected, what was found."""
-        if type(value) is not self.cls:
-            return ("type", self.cls.__name__, type(value).__name__)
+        cls: type = type(value)
+        if cls is not self.cls:
+            return ("type", self.cls.__name__, cls.__name__)
         facts: tuple[tuple[str, Any, Any], ...] = (
             ("dtype", self.dtype, value.dtype),
             ("device", self.device, value.device),

@@ -1,0 +1,311 @@
+"""Guards on sizes that the trace kept symbolic.
+
+torch's ShapeEnv records what a trace assumed of its symbols (`s0 == 2*s1`, `s0 % 8 == 0`, `2 <= s0 <= 128`). The
+frontend gives symbols their places with `torch_source(source)` where it makes fake tensors and symbolic numbers; at
+the end `shape_guards` turns the record into `ShapeExpr` guards over our own sources, with programs for the stack
+machine of _tree.c. What these cannot say (true division, powers of variables, floats) is a `PythonCheck`, counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch._guards
+from sympy.logic.boolalg import BooleanAtom
+from torch.utils._sympy import functions as torch_sympy
+from torch.utils._sympy.numbers import IntInfinity, NegativeIntInfinity
+from torch.utils._sympy.printers import PythonPrinter
+
+from fxjit._C import SHAPE_OPS
+from fxjit.guards.kinds import Guard, PythonCheck, ShapeExpr
+from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
+
+# -- our sources, for the ShapeEnv ---------------------------------------------------------------------------------
+
+
+class TorchSource(torch._guards.Source):
+    """One of our sources in the form that ShapeEnv and FakeTensorMode take."""
+
+    def __init__(self, ours: Source) -> None:
+        self.ours = ours
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # a cached_property there
+        return self.ours.name
+
+    @property
+    def _name_template(self) -> str:
+        return self.ours.name.replace("{", "{{").replace("}", "}}")
+
+    @property
+    def guard_source(self) -> Any:
+        return torch._guards.GuardSource.LOCAL
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchSource) and self.ours == other.ours
+
+    def __hash__(self) -> int:
+        return hash(self.ours)
+
+    def __repr__(self) -> str:
+        return f"TorchSource({self.name})"
+
+
+def torch_source(source: Source) -> TorchSource:
+    """`source` as ShapeEnv and FakeTensorMode take it."""
+    return TorchSource(source)
+
+
+def our_source(source: Any) -> Source | None:
+    """The source behind one of torch's: what `torch_source` wrapped, or a number of it; else None."""
+    if isinstance(source, TorchSource):
+        return source.ours
+    base = our_source(getattr(source, "base", None)) if hasattr(source, "base") else None
+    prop = getattr(getattr(source, "prop", None), "name", None)
+    if base is None:
+        return None
+    if prop == "SIZE":
+        return TensorSizeSource(base, source.idx)
+    if prop == "STRIDE":
+        return TensorStrideSource(base, source.idx)
+    if prop == "STORAGE_OFFSET":
+        return TensorOffsetSource(base)
+    return None
+
+
+# -- the guards ----------------------------------------------------------------------------------------------------
+
+
+def shape_guards(shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> list[Guard]:
+    """All that `shape_env` assumed, as guards.
+
+    `inputs` are the fake tensors and symbolic numbers that the trace made of objects from outside, with their sources.
+    Sizes and strides that are plain ints in a fake tensor are left to its TensorIs (made with `fake=`), unless the
+    tensor has a symbolic one beside them.
+    """
+    return list(dict.fromkeys(_Collector(shape_env, inputs).guards()))
+
+
+class _Collector:
+    def __init__(self, shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> None:
+        self._env = shape_env
+        #: Every number of an input and the expression it must equal.
+        self._numbers: list[tuple[Source, sympy.Expr]] = []
+        for source, value in inputs:
+            self._numbers.extend(_numbers_of(source, value))
+        self._places: dict[sympy.Symbol, Source] = {}
+        for source, expr in self._numbers:
+            if isinstance(expr, sympy.Symbol):
+                self._places.setdefault(expr, source)
+        for symbol, theirs in shape_env.var_to_sources.items():
+            known = [ours for ours in map(our_source, theirs) if ours is not None]
+            final = shape_env.replace(symbol)
+            if isinstance(final, sympy.Symbol) and known:
+                self._places.setdefault(final, known[0])
+            self._numbers.extend((ours, final) for ours in known)
+
+    def guards(self) -> Iterator[Guard]:
+        yield from self._equalities()
+        yield from self._assumptions()
+        yield from self._ranges()
+
+    def _equalities(self) -> Iterator[Guard]:
+        """Each number of an input is what its expression says, given the symbols' own places."""
+        for source, expr in dict.fromkeys(self._numbers):
+            if isinstance(expr, sympy.Symbol) and self._places.get(expr) == source:
+                continue
+            yield self._guard(expr, equal_to=source)
+
+    def _assumptions(self) -> Iterator[Guard]:
+        for guard in self._env.guards:
+            oblivious = getattr(guard, "size_oblivious", False)
+            if self._env._maybe_evaluate_static(guard.expr, axioms=(), size_oblivious=oblivious) is not None:
+                continue
+            expr = self._env.simplify(guard.expr)
+            if not isinstance(expr, BooleanAtom):
+                yield self._guard(expr)
+
+    def _ranges(self) -> Iterator[Guard]:
+        for symbol in self._places:
+            bounds = self._env.var_to_range.get(symbol)
+            if bounds is None:
+                continue
+            parts = []
+            if bounds.lower not in (-sympy.oo, NegativeIntInfinity()):
+                parts.append(sympy.Ge(symbol, bounds.lower, evaluate=False))
+            if bounds.upper not in (sympy.oo, IntInfinity()):
+                parts.append(sympy.Le(symbol, bounds.upper, evaluate=False))
+            if parts:
+                yield self._guard(sympy.And(*parts, evaluate=False))
+
+    def _guard(self, expr: Any, equal_to: Source | None = None) -> Guard:
+        """`expr`, or `equal_to == expr`, as a guard."""
+        symbols = sorted(expr.free_symbols, key=str)
+        missing = [symbol for symbol in symbols if symbol not in self._places]
+        if missing:
+            raise ValueError(f"nothing outside the trace gives {missing[0]}, on which a guard depends: {expr}")
+        if equal_to is not None:
+            # A symbol of its own for the number, so that sympy does not simplify the equation away.
+            number = sympy.Dummy("number", integer=True)
+            places = {**self._places, number: equal_to}
+            return shape_guard(sympy.Eq(number, expr, evaluate=False), (number, *symbols), places)
+        return shape_guard(expr, symbols, self._places)
+
+
+def _numbers_of(source: Source, value: Any) -> Iterator[tuple[Source, sympy.Expr]]:
+    """The numbers of an input that are, or stand beside, symbolic ones."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        yield source, value.node.expr
+        return
+    if not isinstance(value, torch.Tensor):
+        return
+    if hasattr(value, "__tensor_flatten__"):
+        for attr in value.__tensor_flatten__()[0]:
+            yield from _numbers_of(AttrSource(source, attr), getattr(value, attr))
+    strided = value.layout is torch.strided
+    strides: Sequence[Any] = value.stride() if strided else ()
+    numbers = [*value.size(), *strides]
+    if any(not isinstance(number, int) for number in numbers):
+        for dim, size in enumerate(value.size()):
+            yield TensorSizeSource(source, dim), _expr(size)
+        for dim, stride in enumerate(strides):
+            yield TensorStrideSource(source, dim), _expr(stride)
+    if strided and not isinstance(value.storage_offset(), int):
+        yield TensorOffsetSource(source), _expr(value.storage_offset())
+
+
+def _expr(number: Any) -> sympy.Expr:
+    return sympy.Integer(number) if isinstance(number, int) else number.node.expr
+
+
+# -- one guard -----------------------------------------------------------------------------------------------------
+
+
+def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[sympy.Symbol, Source]) -> Guard:
+    """A guard that `expr`, a relation between `symbols`, holds of the numbers found at their `places`."""
+    symbols = tuple(symbols)
+    sources = tuple(places[symbol] for symbol in symbols)
+    text = _text(expr, {symbol: places[symbol].name for symbol in symbols})
+    if all(symbol.is_integer for symbol in symbols):
+        return ShapeExpr(sources, text, evaluator(expr, symbols), compile_program(expr, symbols))
+    evaluate = evaluator(expr, symbols)
+
+    def check(*values: Any) -> bool:
+        exact = all(type(value) is (int if symbol.is_integer else float) and value == value
+                    for symbol, value in zip(symbols, values, strict=True))
+        return exact and evaluate(*values)
+
+    return PythonCheck(sources, check, text)
+
+
+def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]:
+    """The meaning of `expr` in Python: a function of the symbols' values."""
+    symbols = tuple(symbols)
+
+    def evaluate(*values: Any) -> bool:
+        numbers = {
+            symbol: sympy.Integer(value) if isinstance(value, int) else sympy.Float(value)
+            for symbol, value in zip(symbols, values, strict=True)
+        }
+        # doit: relations were made with evaluate=False.
+        return bool(expr.xreplace(numbers).doit())
+
+    return evaluate
+
+
+class _Printer(PythonPrinter):
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        return str(expr.name)
+
+    def _print_Dummy(self, expr: sympy.Symbol) -> str:
+        return str(expr.name)
+
+
+def _text(expr: Any, names: Mapping[sympy.Symbol, str]) -> str:
+    """`expr` as a person would write it, with sources for symbols."""
+    renamed = expr.xreplace({symbol: sympy.Dummy(name, integer=True) for symbol, name in names.items()})
+    try:
+        return str(_Printer().doprint(renamed))
+    except (NotImplementedError, TypeError):
+        return str(renamed)
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+class _CannotSay(Exception):
+    """The stack machine has no words for it."""
+
+
+_OP = {name: code for code, name in enumerate(SHAPE_OPS)}
+
+#: Two operands each.
+_BINARY: dict[type, str] = {
+    sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge",
+    torch_sympy.FloorDiv: "floordiv", torch_sympy.CleanDiv: "floordiv",
+    torch_sympy.Mod: "mod", torch_sympy.PythonMod: "mod", sympy.Mod: "mod",
+}
+#: Any number of operands.
+_CHAINS: dict[type, str] = {
+    sympy.Add: "add", sympy.Mul: "mul", sympy.Max: "max", sympy.Min: "min", torch_sympy.Max: "max",
+    torch_sympy.Min: "min", sympy.And: "and", sympy.Or: "or",
+}
+_MAX_POWER = 8
+_MAX_DEPTH = 64  # SHAPE_STACK of _tree.c
+
+
+def compile_program(expr: Any, symbols: Sequence[sympy.Symbol]) -> tuple[int, ...] | None:
+    """`expr` for the stack machine of _tree.c, variables by their place in `symbols`. None: it cannot be said."""
+    place = {symbol: index for index, symbol in enumerate(symbols)}
+    words: list[int] = []
+    try:
+        depth = _emit(expr, place, words)
+    except _CannotSay:
+        return None
+    return tuple(words) if depth <= _MAX_DEPTH else None
+
+
+def _emit(expr: Any, place: Mapping[sympy.Symbol, int], words: list[int]) -> int:
+    """Appends the words of `expr`; returns how many stack entries they use at most."""
+    kind = type(expr)
+    if isinstance(expr, sympy.Symbol):
+        words += (_OP["var"], place[expr])
+        return 1
+    if isinstance(expr, sympy.Integer | BooleanAtom):
+        words += (_OP["const"], _int64(int(bool(expr)) if isinstance(expr, BooleanAtom) else int(expr)))
+        return 1
+    if kind in _BINARY:
+        return _emit_chain(_BINARY[kind], expr.args, place, words)
+    if kind in _CHAINS:
+        return _emit_chain(_CHAINS[kind], expr.args, place, words)
+    if kind is sympy.Not:
+        depth = _emit(expr.args[0], place, words)
+        words.append(_OP["not"])
+        return depth
+    if kind is torch_sympy.ModularIndexing:
+        base, divisor, modulus = expr.args
+        return _emit(torch_sympy.Mod(torch_sympy.FloorDiv(base, divisor), modulus), place, words)
+    if kind is torch_sympy.Identity:
+        return _emit(expr.args[0], place, words)
+    if kind in (sympy.Pow, torch_sympy.PowByNatural):
+        base, power = expr.args
+        if isinstance(power, sympy.Integer) and 1 <= int(power) <= _MAX_POWER:
+            return _emit_chain("mul", (base,) * int(power), place, words)
+    raise _CannotSay(expr)
+
+
+def _emit_chain(op: str, args: Sequence[Any], place: Mapping[sympy.Symbol, int], words: list[int]) -> int:
+    depth = _emit(args[0], place, words)
+    for arg in args[1:]:
+        depth = max(depth, 1 + _emit(arg, place, words))
+        words.append(_OP[op])
+    return depth
+
+
+def _int64(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise _CannotSay(number)
+    return number
