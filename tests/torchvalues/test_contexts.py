@@ -1,0 +1,147 @@
+"""Context managers of torch: the state inside, the state afterwards, and graphs that break in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+import fxjit
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_no_grad_and_enable_grad(check):
+    def fn(x):
+        with torch.no_grad():
+            a = x * 2
+            with torch.enable_grad():
+                b = x * 3
+            inside = torch.is_grad_enabled()
+        return a, b, x * 4, inside, torch.is_grad_enabled()
+    check(fn, leaf(3))
+
+
+def test_set_grad_enabled(check):
+    def fn(x):
+        with torch.set_grad_enabled(False):
+            a = x * 2
+        with torch.set_grad_enabled(True):
+            b = x * 2
+        return a, b
+    check(fn, leaf(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_set_grad_enabled_as_a_function_stays(backend):
+    def fn(x):
+        torch.set_grad_enabled(False)
+        return x * 2
+    fxjit.reset()
+    try:
+        result = fxjit.compile(fn, backend=backend, fullgraph=True)(leaf(3))
+        assert not torch.is_grad_enabled()
+        assert not result.requires_grad
+    finally:
+        torch.set_grad_enabled(True)
+
+
+@torch.no_grad()
+def decorated(x):
+    return x * 2
+
+
+@torch.no_grad
+def decorated_without_parentheses(x):
+    return x * 3
+
+
+@torch.inference_mode()
+def inferred(x):
+    return x + 1
+
+
+def test_decorators(check):
+    check(lambda x: (decorated(x), decorated_without_parentheses(x), x * 4), leaf(3))
+
+
+def test_compiling_a_decorated_function(check):
+    check(decorated, leaf(3))
+
+
+def test_inference_mode(graphs_of):
+    def fn(x):
+        with torch.inference_mode():
+            y = x * 2
+        return y
+    result, graphs = graphs_of(fn, torch.randn(3))
+    assert result.is_inference()
+    assert len(graphs) == 1
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_autocast(check):
+    def fn(x, y):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = x @ y
+            with torch.autocast("cpu", enabled=False):
+                b = x @ y
+        return a, b, x @ y, torch.is_autocast_enabled("cpu")
+    check(fn, torch.randn(3, 3), torch.randn(3, 3))
+
+
+def test_nullcontext_and_record_function(check):
+    def fn(x):
+        with contextlib.nullcontext(3) as number, torch.profiler.record_function("here"):
+            return x * number
+    check(fn, torch.randn(3))
+
+
+def test_default_device(check):
+    def fn(x):
+        with torch.device("cpu"):
+            return x + torch.ones(3)
+    check(fn, torch.randn(3))
+
+
+def test_attention_kernels(check):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def fn(q):
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    check(fn, torch.randn(1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("manager", [torch.no_grad, torch.enable_grad, contextlib.nullcontext,
+                                     lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+def test_a_break_inside_resumes_inside(graphs_of, manager):
+    def fn(x):
+        y = x @ x
+        with manager():
+            y = y @ x
+            fxjit.graph_break()
+            y = y @ x
+        return y @ x
+    x = leaf(3, 3)
+    expected = fn(x)
+    result, graphs = graphs_of(fn, x)
+    assert result.dtype == expected.dtype
+    assert result.requires_grad == expected.requires_grad
+    torch.testing.assert_close(result, expected)
+    assert len(graphs) == 2
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_exception_leaves_the_block(check):
+    def fn(x):
+        try:
+            with torch.no_grad():
+                raise ValueError
+        except ValueError:
+            return x * 2, torch.is_grad_enabled()
+    check(fn, leaf(3))

@@ -1,0 +1,217 @@
+"""nn.Module in traced code: attributes, containers, hooks, mutation, and the calls that go through them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fxjit
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("offset", torch.ones(4))
+        self.register_parameter("nothing", None)
+        self.scale = 2.0
+
+    def forward(self, x):
+        if self.nothing is not None:
+            x = x + self.nothing
+        return torch.relu(self.linear(x)) * self.scale + self.offset
+
+
+class Containers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.by_name = nn.ModuleDict({"a": Block(), "b": nn.Identity()})
+        self.chain = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(4)) for _ in range(2)])
+        self.named = nn.ParameterDict({"w": nn.Parameter(torch.randn(4))})
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        for layer in self.layers[:2]:
+            x = x + layer(x)
+        for name, module in self.by_name.items():
+            x = module(x) if name in ("a", "b") else x
+        x = self.chain(x) + self.chain[0](x)
+        return x + self.weights[0] * self.weights[1] + self.named["w"] + len(self.layers)
+
+
+def check_module(module, *args, backends=("eager", "aot_eager"), calls=2):
+    for backend in backends:
+        fxjit.reset()
+        ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
+        compiled = fxjit.compile(ours, backend=backend, fullgraph=True)
+        for call in range(calls):
+            results = []
+            for fn in (compiled, theirs):
+                torch.manual_seed(call)
+                result = fn(*copy.deepcopy(args))
+                result.sum().backward()
+                results.append(result)
+            torch.testing.assert_close(results[0], results[1])
+        for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, msg=name)
+        for (name, a), (_, b) in zip(ours.named_buffers(), theirs.named_buffers(), strict=True):
+            torch.testing.assert_close(a, b, msg=name)
+
+
+MODULES = {
+    "block": lambda: Block(),
+    "containers": lambda: Containers(),
+    "batch_norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()),
+    "batch_norm_eval": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval(),
+    "dropout": lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+    "layer_norm": lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name):
+    check_module(MODULES[name](), torch.randn(3, 4))
+
+
+def test_convolutions():
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                           nn.Linear(16, 2))
+    check_module(module, torch.randn(2, 1, 4, 4))
+
+
+def test_attention():
+    class Attend(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+        def forward(self, x):
+            return self.encoder(x) + self.attention(x, x, x, need_weights=False)[0]
+    check_module(Attend(), torch.randn(2, 3, 8))
+
+
+def test_embedding():
+    module = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+    check_module(module, torch.randint(0, 10, (2, 3)))
+
+
+def test_training_flag_is_guarded():
+    module = nn.Dropout(0.5)
+    compiled = fxjit.compile(module, backend="eager", fullgraph=True)
+    x = torch.ones(100)
+    assert (compiled(x) == 0).any()
+    module.eval()
+    assert (compiled(x) == 1).all()
+
+
+def test_attributes_are_guarded():
+    block = Block()
+    compiled = fxjit.compile(block, backend="eager", fullgraph=True)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(x), block(x))
+    block.scale = 5.0
+    torch.testing.assert_close(compiled(x), block(x))
+    block.linear = nn.Linear(4, 4, bias=False)
+    torch.testing.assert_close(compiled(x), block(x))
+    block.offset = torch.zeros(4)
+    torch.testing.assert_close(compiled(x), block(x))
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("last", None)
+        self.seen = []
+
+    def forward(self, x):
+        self.calls += 1
+        self.steps += 1
+        self.last = x.detach() * 2
+        self.seen.append(self.calls)
+        return x * self.calls
+
+
+def test_writes_are_seen_afterwards():
+    ours, theirs = Counting(), Counting()
+    fxjit.reset()
+    compiled = fxjit.compile(ours, backend="eager")
+    for _ in range(3):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), theirs(x))
+    assert (ours.calls, ours.steps, ours.seen) == (theirs.calls, theirs.steps, theirs.seen)
+    torch.testing.assert_close(ours.last, theirs.last)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_run(register):
+    block = Block()
+    compiled = fxjit.compile(block, backend="eager", fullgraph=True)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(x), block(x))
+    if register == "register_forward_hook":
+        handle = block.linear.register_forward_hook(lambda module, args, output: output * 2)
+    else:
+        handle = block.linear.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    torch.testing.assert_close(compiled(x), block(x))
+    handle.remove()
+    torch.testing.assert_close(compiled(x), block(x))
+
+
+def test_parameters_can_be_iterated():
+    module = Containers()
+
+    def fn():
+        return (sum(p.sum() for p in module.parameters()), [name for name, _ in module.named_parameters()],
+                len(list(module.children())), [name for name, _ in module.named_modules()])
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    ours, theirs = compiled(), fn()
+    torch.testing.assert_close(ours[0], theirs[0])
+    assert ours[1:] == theirs[1:]
+
+
+def test_modules_made_while_tracing():
+    def fn(x):
+        return nn.Sequential(nn.ReLU(), nn.Tanh())(x)
+    x = torch.randn(3)
+    fxjit.reset()
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
+
+
+def test_super_and_properties():
+    class Base(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3))
+
+        @property
+        def doubled(self):
+            return self.weight * 2
+
+        def forward(self, x):
+            return x + self.doubled
+
+    class Derived(Base):
+        def forward(self, x):
+            return super().forward(x) * 3
+    check_module(Derived(), torch.randn(3))
+
+
+def test_missing_attributes_raise():
+    block = Block()
+
+    def fn(x):
+        return hasattr(block, "linear"), hasattr(block, "nowhere"), getattr(block, "nowhere", 1), block(x)
+    fxjit.reset()
+    ours = fxjit.compile(fn, backend="eager", fullgraph=True)(torch.ones(1, 4))
+    assert ours[:3] == (True, False, 1)

@@ -1,0 +1,59 @@
+"""Sizes that vary: one graph for all of them, decisions become guards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import CompileCounter
+
+
+FUNCTIONS = {
+    "view": lambda x: x.view(x.shape[0] * 2, -1),
+    "arithmetic": lambda x: x * (x.shape[0] + 1) / (x.size(0) - 1) ** 2,
+    "zeros": lambda x: torch.zeros(x.shape[0] // 2 + 1, 3) + 1,
+    "slice": lambda x: x[: x.shape[0] // 2],
+    "branch": lambda x: x + 1 if x.shape[0] > 2 else x - 1,
+    "size": lambda x: (x + 0, x.shape, x.shape[0]),
+    "numel": lambda x: x.sum() / x.numel(),
+    "float": lambda x: x * (x.shape[0] ** -0.5),
+    "max": lambda x: x[: max(x.shape[0] - 1, 1)],
+    "compare": lambda x: (x + 1, x.shape[0] == x.size(0), x.shape[0] != 3),
+    "arange": lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)],
+    "length": lambda x: torch.full((len(x),), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_graph_for_many_sizes(name):
+    fn = FUNCTIONS[name]
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter, fullgraph=True, dynamic=True)
+    for size in (4, 6, 8, 10):
+        x = torch.randn(size, 4)
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert counter.frame_count == 1
+
+
+def test_a_size_that_changes_becomes_a_symbol():
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(lambda x: x * x.shape[0], backend=counter, fullgraph=True)
+    for size in (4, 6, 8, 10):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), x * size)
+    assert counter.frame_count == 2
+
+
+def test_a_loop_over_a_size_holds_for_that_size():
+    def fn(x):
+        for i in range(x.shape[0]):
+            x = x + i
+        return x
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True, dynamic=True)
+    for size in (2, 3, 4):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), fn(x))

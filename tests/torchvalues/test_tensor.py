@@ -1,0 +1,278 @@
+"""Tensors in traced code: operators, attributes, methods, subscripts, and what has to end the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+BINARY = {
+    "add": lambda x, y: (x + y, x + 2, 2 + x, x + 1.5),
+    "sub": lambda x, y: (x - y, x - 2, 2 - x),
+    "mul": lambda x, y: (x * y, x * 2, 2.5 * x),
+    "div": lambda x, y: (x / y, x / 2, 2 / x),
+    "floordiv": lambda x, y: ((x // y).detach(), (x // 2).detach(), (2 // x).detach()),
+    "mod": lambda x, y: (x % 3, x % y.detach(), 7 % x.detach()),
+    "pow": lambda x, y: (x ** 2, 2 ** x, x.abs() ** y),
+    "matmul": lambda x, y: x @ y.T,
+    "compare": lambda x, y: (x < y, x <= 1, 0 > x, x == y, x != 0, x >= y),
+    "unary": lambda x, y: (-x, +y, abs(x), ~(x > 0)),
+    "none": lambda x, y: (x == None, x != None, x is None),  # noqa: E711
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_operators(check, name):
+    check(BINARY[name], leaf(3, 4), leaf(3, 4))
+
+
+def test_bitwise_operators(check):
+    check(lambda x, y: (x & y, x | 1, 1 ^ x, x << 1, x >> 1, 3 & x), torch.arange(6), torch.arange(6, 12))
+
+
+def test_in_place_operators_keep_the_object(check):
+    def fn(x, y):
+        before = x
+        x += y
+        x *= 2
+        x -= 1
+        x /= 3
+        return x is before, y + x
+    check(fn, torch.randn(3), torch.randn(3))
+
+
+def test_in_place_methods_are_seen_by_the_caller(check):
+    def fn(x, y):
+        a = x.add_(y)
+        x.mul_(2).clamp_(min=0)
+        y.copy_(x)
+        return a is x, a
+    check(fn, torch.randn(3), torch.randn(3))
+
+
+def test_in_place_on_what_the_graph_made(check):
+    def fn(x):
+        y = torch.zeros_like(x)
+        y.add_(x)
+        y[0] = 5
+        y[:, 1] += x[:, 1]
+        y[y > 1] = 0
+        return y
+    check(fn, leaf(3, 4))
+
+
+def test_subscripts(check):
+    def fn(x, index, mask):
+        return (x[0], x[-1], x[1:], x[:, ::2], x[..., 0], x[None], x[:, None, 1:3], x[index], x[:, index], x[[0, 2]],
+                x[mask, :1].sum() if False else x[True], x[1, 2], x[0][1])
+    check(fn, leaf(3, 4), torch.tensor([0, 2, 1]), torch.tensor([True, False, True]))
+
+
+def test_index_assignment(check):
+    def fn(x, y):
+        x[0] = 1
+        x[1:, 2] = y
+        x[:, torch.tensor([0, 1])] = 7.0
+        x[..., -1] += 2
+        return x.sum()
+    check(fn, torch.randn(3, 4), torch.randn(2))
+
+
+def test_views_alias_their_base(check):
+    def fn(x):
+        v = x.view(-1)
+        t = x.t()
+        return v, t, x[1], x.unsqueeze(0), x.expand(2, 3, 4), x.detach()
+    check(fn, torch.randn(3, 4))
+
+
+def test_a_view_that_is_written_changes_its_base(check):
+    def fn(x):
+        x[1].mul_(2)
+        x.view(-1)[0] = 9
+        return x.sum()
+    check(fn, torch.randn(3, 4))
+
+
+def test_what_is_no_copy_is_the_same_object(check):
+    def fn(x):
+        return x.contiguous() is x, x.float() is x, x.to(torch.float32) is x, x.double() is x, x.clone() is x
+    check(fn, torch.randn(3))
+
+
+def test_attributes(check):
+    def fn(x):
+        return (x.dtype, x.device, x.ndim, x.requires_grad, x.is_leaf, x.layout, x.is_cuda, x.itemsize, x.nbytes, x.is_sparse,
+                x.shape, x.size(), x.size(1), x.size(-1), x.stride(), x.stride(0), x.dim(), x.numel(), len(x),
+                x.is_contiguous(), x.t().is_contiguous(), x.is_floating_point(), x.element_size(), x.type(), x.grad)
+    check(lambda x: (*fn(x), x * 2), torch.randn(3, 4))
+
+
+def test_attributes_that_are_tensors(check):
+    check(lambda x: (x.T, x.mT, x.H, x.real, x.data), torch.randn(3, 4))
+    check(lambda x: (x.real + 0, x.imag + 0), torch.randn(3, dtype=torch.complex64), backends=("eager",))
+
+
+def test_shape_is_a_size(check):
+    def fn(x):
+        batch, *rest = x.shape
+        return x.view(batch, -1), x.reshape(*rest, batch), x.shape[1:], torch.zeros(x.shape[:2]), x.shape + (1,)
+    check(fn, torch.randn(2, 3, 4))
+
+
+def test_iteration_and_unpacking(check):
+    def fn(x):
+        a, b = x
+        return [row * 2 for row in x], a + b, sum(x), list(enumerate(x))[1][1], max(len(row) for row in x)
+    check(fn, leaf(2, 3))
+
+
+def test_methods_by_schema(check):
+    def fn(x):
+        values, indices = x.max(dim=1)
+        result = x.sort(-1)
+        return (values, indices, result.values, x.softmax(-1), x.sum((0, 1)), x.transpose(0, 1), x.permute(1, 0), x.chunk(2),
+                x.split(1), x.split([1, 2]), x.std(dim=0, keepdim=True), x.to(torch.float64), x.new_zeros(2), x.new_ones((1, 2)),
+                x.masked_fill(x > 0, 0.0), x.flatten(), x.unflatten(0, (1, 3)), x.norm(), x.new_tensor([1, 2]))
+    check(fn, leaf(3, 4))
+
+
+def test_returned_named_tuples_keep_their_type(check):
+    check(lambda x: x.max(0), torch.randn(3, 4))
+    check(lambda x: torch.topk(x, 2), torch.randn(3, 4))
+
+
+def test_unbound_methods(check):
+    check(lambda x: (torch.Tensor.add(x, 1), torch.Tensor.split(x, 1), torch.Tensor.__mul__(x, 2)), torch.randn(3))
+
+
+def test_bound_methods_are_objects(check):
+    def fn(x):
+        add = x.add
+        return add(1), [f() for f in (x.sin, x.cos)], getattr(x, "exp")()
+    check(fn, torch.randn(3))
+
+
+def test_hasattr_and_unknown_attributes(check):
+    def fn(x):
+        try:
+            x.no_such_attribute  # noqa: B018
+        except AttributeError:
+            x = x + 1
+        return hasattr(x, "shape"), hasattr(x, "nothing"), getattr(x, "nothing", 3), x
+    check(fn, torch.randn(3))
+
+
+def test_isinstance_and_type(check):
+    def fn(x, p):
+        return (isinstance(x, torch.Tensor), isinstance(x, torch.nn.Parameter), isinstance(p, torch.nn.Parameter),
+                type(x) is torch.Tensor, type(p + 1) is torch.Tensor, torch.is_tensor(x), torch.is_tensor(3), p * x)
+    check(fn, torch.randn(3), torch.nn.Parameter(torch.randn(3)))
+
+
+def test_two_names_of_one_tensor_are_one_object(graphs_of):
+    def fn(x, y):
+        return (x + 1 if x is y else x - 1), x is y
+    x = torch.randn(3)
+    (result, same), graphs = graphs_of(fn, x, x)
+    assert same
+    torch.testing.assert_close(result, x + 1)
+    assert len([node for node in graphs[0].graph.nodes if node.op == "placeholder"]) == 1
+
+
+def test_identity_is_guarded():
+    import fxjit
+
+    def fn(x, y):
+        return x + 1 if x is y else x - 1
+    compiled = fxjit.compile(fn, backend="eager")
+    x, y = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(compiled(x, x), x + 1)
+    torch.testing.assert_close(compiled(x, y), x - 1)
+    torch.testing.assert_close(compiled(y, y), y + 1)
+
+
+def test_attributes_set_on_an_input_are_there_afterwards(graphs_of):
+    def fn(x):
+        x.mark = 3
+        x.grad = None
+        return x + x.mark
+    x = torch.randn(3)
+    result, _ = graphs_of(fn, x)
+    assert x.mark == 3
+    torch.testing.assert_close(result, x + 3)
+
+
+def test_the_gradient_at_entry_can_be_read(graphs_of):
+    def fn(x):
+        return None if x.grad is None else x.grad * 2
+    x = leaf(3)
+    assert graphs_of(fn, x)[0] is None
+    x.grad = torch.ones(3)
+    torch.testing.assert_close(graphs_of(fn, x)[0], torch.full((3,), 2.0))
+
+
+def test_user_attributes_of_tensors(check):
+    def fn(x):
+        return x * x.scale
+    x = torch.randn(3)
+    x.scale = 3
+    import fxjit
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), x * 3)
+    x.scale = 4
+    torch.testing.assert_close(compiled(x), x * 4)
+
+
+def test_a_number_made_while_tracing_is_known(check):
+    check(lambda x: x * torch.tensor(3).item(), torch.randn(3))
+
+
+BREAKS = {
+    "item": (lambda x: x.sum().item(), "data-item"),
+    "float": (lambda x: float(x.sum()), "data-item"),
+    "tolist": (lambda x: (x + 1).tolist(), "data-item"),
+    "branch": (lambda x: x + 1 if x.sum() > 0 else x, "data-branch"),
+    "numpy": (lambda x: (x + 1).numpy(), "tensor-data"),
+    "data_ptr": (lambda x: (x + 1).data_ptr(), "tensor-data"),
+    "backward": (lambda x: (x * 2).sum().backward(), "call-autograd-engine"),
+    "hook": (lambda x: (x + 1).register_hook(print), "tensor-hook"),
+    "requires_grad": (lambda x: (x + 1).detach().requires_grad_(), "value-set-attribute"),
+    "seed": (lambda x: torch.manual_seed(0), "call-rng-state"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_ends_the_graph(breaks, name):
+    fn, reason = BREAKS[name]
+    assert breaks(fn, leaf(3)) == reason
+
+
+@pytest.mark.parametrize("name", sorted(set(BREAKS) - {"data_ptr", "seed", "hook"}))
+def test_what_ends_the_graph_still_gives_eagers_result(name):
+    import fxjit
+    fn, _ = BREAKS[name]
+    x = leaf(3)
+    y = x.detach().clone().requires_grad_()
+    if name == "numpy":
+        x, y = x.detach(), y.detach()
+    fxjit.reset()
+    ours, theirs = fxjit.compile(fn, backend="eager")(y), fn(x)
+    if theirs is not None:
+        torch.testing.assert_close(ours, theirs)
+    if x.grad is not None or y.grad is not None:
+        torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_an_operators_error_is_eagers():
+    import fxjit
+    x, y = torch.randn(3), torch.randn(4)
+    with pytest.raises(RuntimeError) as expected:
+        x + y
+    with pytest.raises(RuntimeError) as error:
+        fxjit.compile(lambda x, y: x + y, backend="eager")(x, y)
+    assert str(error.value) == str(expected.value)

@@ -1,0 +1,93 @@
+"""Functions of torch: operators, questions that are answered while tracing, and random numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+OPERATORS = {
+    "pointwise": lambda x: (torch.sin(x), torch.where(x > 0, x, -x), torch.clamp(x, 0, 1), torch.maximum(x, -x)),
+    "reductions": lambda x: (torch.sum(x), torch.mean(x, dim=0), torch.amax(x, 1), torch.std_mean(x)),
+    "joining": lambda x: (torch.cat([x, x]), torch.stack((x, x), 1), torch.vstack([x, x]), *torch.split(x, 1)),
+    "linalg": lambda x: (torch.einsum("ij,kj->ik", x, x), torch.linalg.norm(x), torch.bmm(x[None], x.T[None])),
+    "factories": lambda x: (torch.zeros(2, 3), torch.ones_like(x), torch.arange(4), torch.full((2,), 3.0), torch.eye(2),
+                            torch.linspace(0, 1, 3), torch.empty(2, 0), torch.tensor([1, 2]), torch.tensor(2.5) * x),
+    "functional": lambda x: (F.relu(x), F.softmax(x, -1), F.gelu(x), F.layer_norm(x, (4,)), F.pad(x, (1, 1)),
+                             F.linear(x, x), F.one_hot(torch.arange(3)), F.mse_loss(x, x * 2), F.normalize(x)),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], is_causal=True),
+    "namespaces": lambda x: (torch.special.expm1(x), torch.fft.rfft(x).abs(), torch.ops.aten.mul.Tensor(x, x),
+                             torch.ops.aten.sin(x)),
+    "python": lambda x: (torch.broadcast_tensors(x, x[0]), torch.meshgrid(x[0], x[1], indexing="ij"), torch.atleast_2d(x)),
+    "mutation": lambda x: torch.add(x.detach(), 1, out=torch.empty(3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators(check, name):
+    check(OPERATORS[name], leaf(3, 4))
+
+
+def test_questions(check):
+    def fn(x):
+        return (torch.is_tensor(x), torch.is_floating_point(x), torch.is_complex(x), torch.numel(x), torch.is_grad_enabled(),
+                torch.get_default_dtype(), torch.finfo(x.dtype).min, torch.iinfo(torch.int32).max, torch.finfo(torch.half).eps,
+                torch.jit.is_scripting(), torch.jit.is_tracing(), torch.cuda.is_available(), torch.device("cpu") == x.device,
+                torch.result_type(x, 1), torch.promote_types(torch.int, torch.float), torch.Size([1, 2]), torch.is_autocast_enabled(),
+                torch.overrides.has_torch_function((x,)), torch.overrides.is_tensor_like(x), torch.backends.mps.is_available(),
+                torch.broadcast_shapes((1, 3), (2, 1)), x + 1)
+    check(fn, torch.randn(3))
+
+
+def test_traced_code_knows_that_it_is(graphs_of):
+    def fn(x):
+        return x + 1 if torch.compiler.is_compiling() else x - 1
+    x = torch.randn(3)
+    torch.testing.assert_close(graphs_of(fn, x)[0], x + 1)
+
+
+def test_random_numbers_come_in_eagers_order(check):
+    def fn(x):
+        a = torch.rand(3)
+        torch.rand(5)
+        return a, F.dropout(x, 0.5), torch.randn_like(x), torch.randint(0, 10, (3,)), x.bernoulli(0.5)
+    check(fn, torch.rand(3), backends=("eager",))
+    check(fn, torch.rand(3), backends=("aot_eager",))
+
+
+def test_tensors_of_tensors(check):
+    check(lambda x: (torch.as_tensor(x) is x, torch.tensor(x.shape), torch.as_tensor([1.0, 2.0]) + x), torch.randn(2))
+
+
+def test_assertions(check):
+    def fn(x):
+        torch._assert(x.shape[0] == 3, "three")
+        torch._check(x.dim() == 1)
+        assert x.numel() == 3, "three"
+        return x + 1
+    check(fn, torch.randn(3))
+
+
+def test_functions_as_values(check):
+    def fn(x):
+        table = {"relu": F.relu, "tanh": torch.tanh}
+        act = getattr(torch, "sigmoid")
+        return [table[name](x) for name in ("relu", "tanh")], act(x), list(map(torch.exp, [x, x])), act is torch.sigmoid
+    check(fn, leaf(3))
+
+
+def test_custom_operators(check):
+    @torch.library.custom_op("fxjit_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    check(lambda x: (twice(x), torch.ops.fxjit_test.twice(x)), torch.randn(3))
