@@ -33,9 +33,9 @@ from fxjit.frontend.dynamic import history_of
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.guards.tree import build_tree
-from fxjit.guards.why import explain_misses
+from fxjit.guards.why import explain_failure
 from fxjit.skips import frame_verdict
-from fxjit.tensor_shim import ensure_initialized
+from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
 _guards_log = logs.artifact("guards")
@@ -71,7 +71,7 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     known = entries.of(frame.code, options)
     if known:
-        why = explain_misses(known, frame)
+        why = [_why_not(entry, frame) for entry in known]
         if config.error_on_recompile:
             raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
         if len(known) >= config.recompile_limit:
@@ -88,6 +88,13 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
             events.report_skip(frame.code, "skip-compiler-error", {"error": str(error).split("\n")[0], "retry": wait})
             return None
         raise
+
+
+def _why_not(entry: _C.Entry, frame: Frame) -> str:
+    """Which guard of an entry this frame fails, in words."""
+    why = explain_failure(entry.tree, frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals,
+                          frame.builtins)
+    return why or "its guards hold: another thread stored it just now"
 
 
 def _limit_reached(options: Options, frame: Frame, why: list[str]) -> None:
@@ -113,7 +120,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
 
 def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     """Trace, give the graph to the backend, write the new bytecode, build the guards, store the entry."""
-    ensure_initialized()
+    ensure_tensor_shim()
     seconds: dict[str, float] = {}
     name = frame.code.co_qualname
     with _stage("trace", name, seconds):

@@ -92,6 +92,7 @@ class Trace:
         self._by_source: dict[Source, Value] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._input_tensors: list[Source] = []
+        self._inputs: list[tuple[Source, Any]] = []
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
 
@@ -124,6 +125,7 @@ class Trace:
     def _symbolic_input(self, number: int, source: Source) -> Value:
         symbol = self.policy.symbolic_int(number, source)
         self._has_symbols = True
+        self._inputs.append((source, symbol))
         node = self.builder.placeholder(source, number, symbol)
         return SymValue(node, symbol, source)
 
@@ -152,6 +154,7 @@ class Trace:
         self._has_symbols |= bool(symbolic)
         self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
         self._input_tensors.append(source)
+        self._inputs.append((source, fake))
         return self.builder.placeholder(source, tensor, fake), fake
 
     def register_tensor(self, value: TensorValue) -> None:
@@ -306,7 +309,7 @@ class Trace:
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
         if self._has_symbols:
-            for guard in shape_guards(self.policy.shape_env):
+            for guard in shape_guards(self.policy.shape_env, self._inputs):
                 self.guards.add(guard)
 
 
