@@ -1,0 +1,235 @@
+"""raise, try, except, else, finally; chaining; exceptions that leave the compiled function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+class Wrong(ValueError):
+    def __init__(self, code, detail="none"):
+        super().__init__(f"wrong: {code}")
+        self.code = code
+        self.detail = detail
+
+    def describe(self):
+        return f"{self.code}/{self.detail}"
+
+
+class Quiet(Exception):
+    pass
+
+
+def test_raise_and_catch(agrees):
+    def program(x):
+        try:
+            raise ValueError("no", 1)
+        except ValueError as error:
+            return x + 1, error.args, str(error), repr(error), type(error)
+
+    agrees(program, torch.ones(3))
+
+
+def test_which_handler(agrees):
+    def program(x, n):
+        try:
+            if n == 0:
+                raise KeyError("k")
+            if n == 1:
+                raise Wrong(4)
+            if n == 2:
+                [][1]
+            if n == 3:
+                {}["missing"]
+            x = x * 2
+        except (KeyError, IndexError) as error:
+            return x + 1, str(error)
+        except ValueError as error:
+            return x + 2, error.code, error.describe()
+        else:
+            x = x + 10
+        finally:
+            x = x + 100
+        return x
+
+    for n in range(5):
+        agrees(program, torch.ones(3), n)
+
+
+def test_finally_runs_on_every_way_out(agrees):
+    def program(x, log):
+        def leave(how):
+            try:
+                if how == "return":
+                    return 1
+                if how == "raise":
+                    raise Quiet
+                return 3
+            except Quiet:
+                return 2
+            finally:
+                log.append(how)
+
+        for index in range(3):
+            try:
+                if index == 1:
+                    continue
+                if index == 2:
+                    break
+            finally:
+                log.append(index)
+        return x + 1, leave("return"), leave("raise"), leave("fall")
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_reraise_and_nesting(agrees):
+    def inner(n):
+        try:
+            raise Quiet(n)
+        except Quiet:
+            if n:
+                raise
+            return "swallowed"
+
+    def program(x):
+        try:
+            inner(1)
+        except Quiet as error:
+            first = error.args
+        return x + 1, first, inner(0)
+
+    agrees(program, torch.ones(3))
+
+
+def test_chaining(agrees):
+    def program(x):
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError as error:
+                raise ValueError("second") from error
+        except ValueError as error:
+            cause, context = error.__cause__, error.__context__
+            explicit = (type(cause), cause is context, error.__suppress_context__)
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second")
+        except ValueError as error:
+            implicit = (error.__cause__, type(error.__context__), error.__suppress_context__)
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second") from None
+        except ValueError as error:
+            silent = (error.__cause__, type(error.__context__), error.__suppress_context__)
+        return x + 1, explicit, implicit, silent
+
+    agrees(program, torch.ones(3))
+
+
+def test_the_name_of_the_exception_is_unbound_afterwards(agrees):
+    def program(x):
+        try:
+            raise Quiet
+        except Quiet as error:
+            pass
+        try:
+            return error
+        except NameError as missing:
+            return x + 1, str(missing)
+
+    agrees(program, torch.ones(3))
+
+
+def test_raising_what_is_no_exception(agrees):
+    def program(x):
+        messages = []
+        for thing in (1, "text", int):
+            try:
+                raise thing
+            except TypeError as error:
+                messages.append(str(error))
+        try:
+            try:
+                raise Quiet
+            except 5:
+                pass
+        except TypeError as error:
+            messages.append(str(error))
+        try:
+            raise Quiet from 7
+        except TypeError as error:
+            messages.append(str(error))
+        return x + 1, messages
+
+    agrees(program, torch.ones(3))
+
+
+def test_assert(agrees):
+    def program(x, n):
+        try:
+            assert n > 0, f"bad {n}"
+        except AssertionError as error:
+            return x, str(error)
+        assert n
+        return x + 1
+
+    agrees(program, torch.ones(3), 1)
+    agrees(program, torch.ones(3), -1)
+
+
+@pytest.mark.parametrize("how", ["direct", "callee", "native", "custom", "assert"])
+def test_an_exception_that_leaves_the_frame(agrees, how):
+    def fail(n):
+        raise ValueError("from below", n)
+
+    def program(x):
+        y = x + 1
+        if how == "direct":
+            raise ValueError(f"direct {how}")
+        if how == "callee":
+            fail(3)
+        if how == "native":
+            [][2]
+        if how == "custom":
+            raise Wrong(5, detail="d")
+        assert how != "assert", "asserted"
+        return y
+
+    agrees(program, torch.ones(3), fullgraph=False)
+
+
+def test_effects_before_an_exception_are_kept(agrees):
+    def program(x, log):
+        log.append(1)
+        y = x + 1
+        log.append(y)
+        raise ValueError("stop")
+
+    agrees(program, torch.ones(3), [], fullgraph=False)
+
+
+def test_exception_attributes(agrees):
+    def program(x):
+        error = Wrong(1)
+        error.note = "n"
+        stop = StopIteration(4)
+        system = OSError(2, "gone")
+        return x + error.code, error.note, error.args, stop.value, system.errno, system.strerror, isinstance(error, ValueError)
+
+    agrees(program, torch.ones(3))
+
+
+def test_a_new_exception_is_returned():
+    import fxjit
+
+    def program(x):
+        return x + 1, Wrong(3), KeyError("a", 1)
+
+    _, error, key = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    assert type(error) is Wrong and (error.code, error.args) == (3, ("wrong: 3",))
+    assert type(key) is KeyError and key.args == ("a", 1)

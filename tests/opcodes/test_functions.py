@@ -1,0 +1,153 @@
+"""Functions made in the traced frame: closures, decorators, what is returned to the caller."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+def test_a_returned_closure_works(agrees):
+    import fxjit
+
+    def program(x):
+        total = x + 1
+
+        def add(y, scale=2, *, offset: int = 3):
+            """Adds."""
+            return total + y * scale + offset
+
+        return add
+
+    made = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    plain = program(torch.ones(3))
+    assert torch.equal(made(torch.ones(3)), plain(torch.ones(3)))
+    assert (made.__name__, made.__doc__, made.__qualname__) == (plain.__name__, plain.__doc__, plain.__qualname__)
+    assert made.__defaults__ == plain.__defaults__
+    assert made.__kwdefaults__ == plain.__kwdefaults__
+
+
+def test_closures_share_a_cell(agrees):
+    import fxjit
+
+    def program(x):
+        count = 0
+
+        def bump():
+            nonlocal count
+            count += 1
+            return count
+
+        def read():
+            return count
+
+        bump()
+        return x + count, bump, read
+
+    _, bump, read = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    assert (read(), bump(), read()) == (1, 2, 2)
+
+
+def test_a_recursive_closure_is_returned(agrees):
+    import fxjit
+
+    def program(x):
+        def fact(n):
+            return 1 if n < 2 else n * fact(n - 1)
+
+        return x + fact(3), fact
+
+    _, fact = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    assert fact(5) == 120
+
+
+def test_decorators_with_wraps(agrees):
+    def twice(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            return fn(fn(*args, **kwargs), **kwargs)
+
+        return wrapper
+
+    @twice
+    def outside(x, n=1):
+        return x + n
+
+    def program(x):
+        @twice
+        def inside(y):
+            return y * 3
+
+        return outside(x, n=2), inside(x), inside.__name__, outside.__name__
+
+    agrees(program, torch.ones(3))
+
+
+def test_lru_cache_is_traced_through(agrees):
+    @functools.lru_cache(maxsize=None)
+    def factor(n):
+        return n * 2
+
+    def program(x):
+        return x * factor(3)
+
+    agrees(program, torch.ones(3))
+
+
+def test_function_attributes_of_new_functions(agrees):
+    def program(x):
+        def inner(y):
+            return y
+
+        inner.tag = 3
+        return x + inner.tag, getattr(inner, "other", None), inner.__name__, callable(inner)
+
+    agrees(program, torch.ones(3))
+
+
+def test_a_method_of_a_new_function(agrees):
+    def program(x):
+        def inner(y, z=2):
+            return y * z
+
+        return inner.__call__(x), inner.__defaults__
+
+    agrees(program, torch.ones(3))
+
+
+def test_import_inside_a_function(agrees):
+    def program(x):
+        import math
+        import os.path as path
+        from collections import OrderedDict
+        from math import pi
+
+        return x * math.floor(pi), OrderedDict(a=1), path.basename("a/b")
+
+    agrees(program, torch.ones(3))
+
+
+def test_importing_what_is_not_there(agrees):
+    def program(x):
+        try:
+            from math import no_such_name  # noqa: F401
+        except ImportError:
+            x = x + 1
+        try:
+            import no_such_module_anywhere  # noqa: F401
+        except ModuleNotFoundError:
+            x = x + 2
+        return x
+
+    agrees(program, torch.ones(3))
+
+
+def test_a_class_statement_runs_as_it_stands(agrees):
+    def program(x):
+        class Local:
+            factor = 2
+
+        y = x * 2
+        return y + Local.factor
+
+    agrees(program, torch.ones(3), fullgraph=False)

@@ -1,0 +1,181 @@
+"""Generators: yield, send, throw, close, yield from, generator expressions."""
+
+from __future__ import annotations
+
+import torch
+
+
+def count(n):
+    for index in range(n):
+        yield index
+
+
+def averager():
+    total, n, result = 0.0, 0, None
+    while True:
+        value = yield result
+        if value is None:
+            return "done"
+        total, n = total + value, n + 1
+        result = total / n
+
+
+def guarded(log):
+    try:
+        yield 1
+        yield 2
+    except ValueError as error:
+        log.append(("caught", error.args))
+        yield 3
+    finally:
+        log.append("closed")
+
+
+def delegating(log):
+    result = yield from guarded(log)
+    log.append(("result", result))
+    got = yield from averager()
+    yield got
+
+
+def test_iteration(agrees):
+    def program(x):
+        total = x
+        for index in count(4):
+            total = total + index
+        return total, list(count(3)), sum(count(4)), tuple(i * 2 for i in count(3)), max(count(3))
+
+    agrees(program, torch.ones(3))
+
+
+def test_next_and_its_default(agrees):
+    def program(x):
+        it = count(2)
+        first, second, third = next(it), next(it), next(it, "none")
+        try:
+            next(it)
+        except StopIteration as stop:
+            value = stop.value
+        return x + first, second, third, value
+
+    agrees(program, torch.ones(3))
+
+
+def test_send(agrees):
+    def program(x):
+        it = averager()
+        next(it)
+        means = [it.send(2.0), it.send(4.0)]
+        try:
+            it.send(None)
+        except StopIteration as stop:
+            return x + 1, means, stop.value
+
+    agrees(program, torch.ones(3))
+
+
+def test_throw_and_close(agrees):
+    def program(x, log):
+        it = guarded(log)
+        next(it)
+        thrown = it.throw(ValueError("v"))
+        rest = list(it)
+        other = guarded(log)
+        next(other)
+        other.close()
+        return x + 1, thrown, rest, next(other, "end")
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_yield_from(agrees):
+    def program(x, log):
+        it = delegating(log)
+        items = [next(it), next(it), next(it)]
+        items.append(it.send(4.0))
+        items.append(it.send(8.0))
+        items.append(it.send(None))
+        thrown = delegating(log)
+        next(thrown)
+        items.append(thrown.throw(ValueError("x")))
+        thrown.close()
+
+        def flat(nested):
+            for item in nested:
+                if isinstance(item, list):
+                    yield from flat(item)
+                else:
+                    yield item
+
+        return x + 1, items, list(flat([1, [2, [3]], 4]))
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_stop_iteration_in_a_body(agrees):
+    def bad():
+        yield 1
+        raise StopIteration("x")
+
+    def program(x):
+        try:
+            list(bad())
+        except RuntimeError as error:
+            return x + 1, str(error), type(error.__cause__)
+
+    agrees(program, torch.ones(3))
+
+
+def test_tensors_through_generators(agrees):
+    def layers(x):
+        for scale in (1, 2, 3):
+            x = x * scale
+            yield x
+
+    def program(x):
+        outs = list(layers(x))
+        return outs, sum(y.sum() for y in outs), [a + b for a, b in zip(layers(x), outs)]
+
+    agrees(program, torch.ones(3))
+
+
+def test_unpacking_a_generator(agrees):
+    def program(x):
+        a, b, c = count(3)
+        first, *rest = count(4)
+        return x + a, b, c, first, rest, [*count(2)], {**{str(i): i for i in count(2)}}
+
+    agrees(program, torch.ones(3))
+
+
+def test_an_unstarted_generator_is_returned():
+    import fxjit
+
+    def program(x):
+        return x + 1, (x * i for i in range(3))
+
+    y, made = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
+    assert [item.tolist() for item in made] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+def test_a_started_generator_is_left_to_python():
+    import fxjit
+
+    def program(x):
+        it = count(5)
+        first = next(it)
+        return x + first, it
+
+    y, it = fxjit.compile(program, backend="eager")(torch.ones(2))
+    assert torch.equal(y, torch.ones(2))
+    assert list(it) == [1, 2, 3, 4]
+
+
+def test_an_abandoned_generator_runs_its_finally(agrees):
+    def program(x, log):
+        for item in guarded(log):
+            x = x + item
+            break
+        return x
+
+    agrees(program, torch.ones(3), [], fullgraph=False)

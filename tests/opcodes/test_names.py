@@ -1,0 +1,175 @@
+"""LOAD_*, STORE_* and DELETE_* of locals, cells, globals and attributes."""
+
+from __future__ import annotations
+
+import torch
+
+SCALE = 3
+counter = 0
+
+
+class Box:
+    shared = 2
+
+    def __init__(self, value):
+        self.value = value
+
+
+def test_locals_are_rebound_and_deleted(agrees):
+    def program(x):
+        y = x + 1
+        z = y
+        del y
+        y = z * 2
+        return y, z
+
+    agrees(program, torch.ones(3))
+
+
+def test_an_unbound_local_raises(agrees):
+    def program(x, flag):
+        if flag:
+            y = x + 1
+        return y
+
+    agrees(program, torch.ones(3), True)
+    agrees(program, torch.ones(3), False, fullgraph=False)
+
+
+def test_a_closure_reads_and_writes_its_cells(agrees):
+    def program(x):
+        total = x
+        count = 0
+
+        def add(amount):
+            nonlocal total, count
+            total = total + amount
+            count += 1
+
+        add(1)
+        add(x)
+        return total, count
+
+    agrees(program, torch.ones(3))
+
+
+def test_an_argument_can_be_a_cell(agrees):
+    def program(x, scale):
+        def inner():
+            return x * scale
+
+        scale = scale + 1
+        return inner()
+
+    agrees(program, torch.ones(3), 2)
+
+
+def test_a_deleted_cell_is_unbound(agrees):
+    def program(x):
+        y = x
+
+        def inner():
+            return y
+
+        del y
+        try:
+            return inner()
+        except NameError as error:
+            return x, str(error)
+
+    agrees(program, torch.ones(3))
+
+
+def test_free_variables_of_the_compiled_function(agrees):
+    scale = 2
+    offset = torch.ones(3)
+
+    def program(x):
+        return x * scale + offset
+
+    agrees(program, torch.ones(3))
+
+
+def test_a_free_variable_that_is_written(agrees):
+    calls = 0
+
+    def program(x):
+        nonlocal calls
+        calls += 1
+        return x + 1
+
+    agrees(program, torch.ones(3))
+    assert calls == 4
+
+
+def test_globals_are_read(agrees):
+    def program(x):
+        return x * SCALE
+
+    agrees(program, torch.ones(3))
+
+
+def test_globals_are_written(agrees):
+    def program(x):
+        global counter
+        counter = counter + 1
+        return x + 1
+
+    before = counter
+    agrees(program, torch.ones(3))
+    assert counter == before + 4
+
+
+def test_a_global_is_made_and_deleted(agrees):
+    def program(x):
+        global made_here
+        made_here = x + 1
+        y = made_here * 2
+        del made_here
+        return y
+
+    agrees(program, torch.ones(3))
+    assert "made_here" not in globals()
+
+
+def test_an_undefined_name_raises(agrees):
+    def program(x):
+        try:
+            return x + undefined_name  # noqa: F821
+        except NameError as error:
+            return x, str(error)
+
+    agrees(program, torch.ones(3))
+
+
+def test_attributes_are_read_written_and_deleted(agrees):
+    def program(x, box):
+        box.value = box.value + x
+        box.extra = x * box.shared
+        y = box.extra
+        del box.extra
+        return y, hasattr(box, "extra")
+
+    agrees(program, torch.ones(3), Box(torch.zeros(3)))
+
+
+def test_super_finds_the_next_class(agrees):
+    class Child(Box):
+        def __init__(self, value):
+            super().__init__(value)
+            self.child = True
+
+        def get(self):
+            return super().shared * self.value
+
+    def program(x):
+        return Child(x).get()
+
+    agrees(program, torch.ones(3))
+
+
+def test_constants(agrees):
+    def program(x):
+        return x + 1, None, True, 1.5, "text", b"bytes", (1, (2, "3")), ..., 1j
+
+    agrees(program, torch.ones(3))

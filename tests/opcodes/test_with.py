@@ -1,0 +1,117 @@
+"""`with`: user managers, contextlib's, exceptions in the block, torch's managers around a break."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+
+class Manager:
+    def __init__(self, log, swallow=False):
+        self.log = log
+        self.swallow = swallow
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        self.log.append(("exit", kind, value.args if value is not None else None))
+        return self.swallow
+
+
+def test_enter_and_exit(agrees):
+    def program(x, log):
+        with Manager(log) as first, Manager(log):
+            x = x + len(first.log)
+        return x
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_an_exception_in_the_block(agrees):
+    def program(x, log):
+        with Manager(log, swallow=True):
+            x = x + 1
+            raise ValueError("in", 1)
+        try:
+            with Manager(log):
+                raise KeyError("out")
+        except KeyError:
+            x = x * 2
+        return x
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_leaving_the_block_early(agrees):
+    def program(x, log):
+        for index in range(3):
+            with Manager(log):
+                if index == 0:
+                    continue
+                if index == 1:
+                    break
+        with Manager(log):
+            return x + 1
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_contextlib(agrees):
+    @contextlib.contextmanager
+    def scaled(log, n):
+        log.append("in")
+        try:
+            yield n * 2
+        except ValueError:
+            log.append("caught")
+        finally:
+            log.append("out")
+
+    def program(x, log):
+        with scaled(log, 3) as n:
+            x = x * n
+        with scaled(log, 1):
+            raise ValueError
+        with contextlib.nullcontext(5) as m:
+            x = x + m
+        with contextlib.suppress(KeyError):
+            raise KeyError("gone")
+        return x
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_an_exit_stack(agrees):
+    def program(x, log):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Manager(log))
+            stack.callback(log.append, "callback")
+            x = x + 1
+        return x
+
+    agrees(program, torch.ones(3), [])
+
+
+def test_what_is_no_manager(agrees):
+    def program(x):
+        try:
+            with 3:
+                pass
+        except TypeError as error:
+            return x + 1, str(error)
+
+    agrees(program, torch.ones(3))
+
+
+def test_grad_mode(agrees):
+    def program(x):
+        with torch.no_grad():
+            y = x * 2
+            inside = torch.is_grad_enabled()
+        z = x * 3
+        return y, z.detach(), inside, torch.is_grad_enabled(), y.requires_grad, z.requires_grad
+
+    agrees(program, torch.ones(3, requires_grad=True))
