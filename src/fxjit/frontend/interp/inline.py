@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, Final, NoReturn
 
+from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, plain
 from fxjit.frontend.interp.generators import GeneratorValue
-from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.interp.machine import Machine, user_stack
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.functions import FunctionValue
@@ -22,6 +23,7 @@ from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.skips import Verdict, function_verdict, marks
+from fxjit.skips.functions import steering
 
 #: Frames inside frames; each takes a dozen frames of CPython's own.
 MAX_DEPTH: Final = 200
@@ -57,11 +59,27 @@ def _not_traced(
         return call_in_graph(t, fn.fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         return _constant_result(t, fn, args, kwargs)
+    asked = steering(fn.fn)
+    if asked is not None:
+        return _steer(t, asked, args, kwargs)
     if verdict is Verdict.CALL:
         t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
     said = marks.disabled(fn.fn)
     t.break_(rule, function=name, module=fn.globals.get("__name__"), rule=rule,
              message=said.reason if said is not None else None, why="is run as it stands")
+
+
+def _steer(t: Any, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
+    if asked == "is-compiling":
+        answer: Value = t.make(True)
+        return answer
+    given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
+    shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
+    context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}
+    if asked == "user-skip-frame" and t.frame is t.root:
+        raise SkipFrameSignal(asked, context, user_stack(t.frame))
+    t.break_(asked, **context)
 
 
 def _constant_result(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

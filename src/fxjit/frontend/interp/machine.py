@@ -182,7 +182,8 @@ class Machine:
             blocks=places.open_blocks(self),
         )
         places.check_generators(self, self.t.stops, [*state.stack, *state.locals.values(), *state.cells.values()])
-        return Break(stops_at, stop.kind, state)
+        assert stop.cause is not None
+        return Break(stops_at, stop.kind, state, stop.cause)
 
     # -- where in the source -------------------------------------------------------------------------------------
 

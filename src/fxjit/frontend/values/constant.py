@@ -36,7 +36,7 @@ OPAQUE: Final[tuple[type, ...]] = (
     torch.finfo, torch.iinfo, datetime.timedelta, decimal.Decimal, fractions.Fraction, inspect.Signature,
     inspect.Parameter, re.Pattern, types.GenericAlias, types.UnionType, types.CodeType, typing.TypeVar,
     pathlib.PurePosixPath, pathlib.PosixPath, type(typing.Union[int, str]), type(typing.List[int]),  # noqa: UP006, UP007
-    torch.Generator, type(inspect.Parameter.empty),
+    torch.Generator,
 )
 
 
