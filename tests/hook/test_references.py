@@ -60,7 +60,9 @@ def quiet(call):
     return swallow
 
 
-@pytest.mark.parametrize("what", ["eager", "entry", "entry raises", "skipped", "skipped recursively", "callback raises"])
+@pytest.mark.parametrize(
+    "what", ["eager", "entry", "entry raises", "skipped", "skipped recursively", "callback raises"]
+)
 def test_calls_leak_nothing(what):
     def callback(region, func, code, *rest):
         if what == "callback raises":
@@ -79,7 +81,7 @@ def test_calls_leak_nothing(what):
     call = quiet(compiled) if "raises" in what else compiled
     thing = Thing()
     counted = [thing, region, region.key, old, old.__code__, generated, generated.__code__, failing.__code__]
-    assert measure(call, (thing, 1, 2, 3), counted) < 100
+    assert measure(call, (thing, 1, 2, 3), counted) < CALLS / 100
     _C.clear(old.__code__)
 
 
@@ -145,7 +147,7 @@ def test_compiling_again_and_again_leaks_nothing():
         for _ in range(times):
             work()
         gc.collect()
-        assert sys.getallocatedblocks() - before < 200
+        assert sys.getallocatedblocks() - before < times / 10
     assert not [o for o in gc.get_objects() if isinstance(o, Thing)]
 
 
