@@ -9,6 +9,7 @@ is skipped instead.
 from __future__ import annotations
 
 import linecache
+import sys
 import traceback
 from collections.abc import Mapping
 from types import CellType
@@ -28,6 +29,8 @@ from fxjit.guards.source import ClosureCellSource
 CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
 #: Backward jumps in one trace: a loop longer than this is left to CPython.
 MAX_BACKWARD_JUMPS = 100_000
+#: CPython's limit while tracing: an inlined call takes some twenty frames of the interpreter's own.
+RECURSION_LIMIT = 12_000
 
 
 class InterpTracer(Tracer, Protocol):
@@ -107,6 +110,8 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
         stop_at = stops.first_step
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
         try:
             while True:
                 if self.steps == stop_at:
@@ -128,6 +133,7 @@ class Machine:
         except BreakGraph as signal:
             self.decide(stops, signal)
         finally:
+            sys.setrecursionlimit(limit)
             t.frame = None
 
     def unwind(self, exc: Value) -> bool:

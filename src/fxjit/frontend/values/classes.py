@@ -9,7 +9,7 @@ from typing import Any
 
 from fxjit.frontend.callables import table
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import descriptors, objects, protocol
+from fxjit.frontend.values import descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.wrap import wraps
@@ -109,7 +109,7 @@ class ClassValue(Value):
         """`type.__call__`: `__new__`, then `__init__` when the result is an instance."""
         cls = self.cls
         if issubclass(cls, BaseException):
-            return self._instantiate_exception(t, args, kwargs)
+            return exceptions.instantiate(t, cls, args, kwargs)
         new, new_owner = descriptors.find(cls, "__new__")
         if isinstance(new, staticmethod):
             new = new.__func__
@@ -193,15 +193,6 @@ class ClassValue(Value):
 
     def nb_bool(self, t: Tracer) -> Value:
         return t.make(True)
-
-    def _instantiate_exception(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        obj = ExceptionValue(self.cls, list(args))
-        init, owner = descriptors.find(self.cls, "__init__")
-        if isinstance(init, types.FunctionType) and owner is not None:
-            t.call(descriptors.bind(t, init, owner, "__init__", obj, self), args, kwargs)
-        elif kwargs:
-            t.break_("class-instantiation-unsupported", cls=self.cls.__qualname__)
-        return obj
 
 
 def _all_constant(t: Tracer, key: Value) -> bool:
@@ -326,8 +317,7 @@ class _BoundHandler(Value):
 def _init_exception(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj, *rest = args
     assert isinstance(obj, ExceptionValue)
-    t.effects.mutate(obj)
-    obj.set_args(t, rest)
+    exceptions.native_init(t, obj, rest, kwargs)
     return t.make(None)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -70,10 +71,7 @@ class ExceptionValue(UserObjectValue):
             t.effects.store_attr(self, "args", self._args_tuple(t))
 
     def _args_tuple(self, t: Tracer) -> Value:
-        made = t.call(t.make(list), [], None)
-        for arg in self.args:
-            protocol.call_method(t, made, "append", arg.realize())
-        return t.call(t.make(tuple), [made], None)
+        return TupleValue(self.args)
 
     def _read_chain(self, t: Tracer, name: str) -> Value:
         if name == "__suppress_context__":
@@ -119,7 +117,7 @@ class ExceptionValue(UserObjectValue):
     def meth_add_note(self, t: Tracer, note: Value) -> Value:
         notes = protocol.getattr_or_none(t, self, "__notes__")
         if notes is None:
-            notes = t.call(t.make(list), [], None)
+            notes = ListValue([])
             t.effects.store_attr(self, "__notes__", notes)
         protocol.call_method(t, notes, "append", note)
         return t.make(None)

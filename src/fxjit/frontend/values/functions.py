@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
@@ -651,6 +652,7 @@ class PartialValue(Value):
         self.func = func
         self.args = list(args)
         self.kwargs = dict(kwargs)
+        self.keywords_value: Value | None = None
 
     def pytype(self) -> type:
         return functools.partial
@@ -667,12 +669,12 @@ class PartialValue(Value):
         if name == "func":
             return self.func.realize()
         if name == "args":
-            made = t.call(t.make(list), [], None)
-            for arg in self.args:
-                protocol.call_method(t, made, "append", arg.realize())
-            return t.call(t.make(tuple), [made], None)
+            return TupleValue(self.args)
         if name == "keywords":
-            return t.call(t.make(dict), [], {key: value.realize() for key, value in self.kwargs.items()})
+            if self.keywords_value is None:
+                known = {key: value.realize() for key, value in self.kwargs.items()}
+                self.keywords_value = t.call(t.make(dict), [], known)
+            return self.keywords_value
         pending = t.effects.load_attr(self, name)
         if isinstance(pending, Value):
             return pending
