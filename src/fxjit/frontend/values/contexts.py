@@ -268,7 +268,8 @@ class AutocastValue(GuardedValue):
         return t.make(facts[name]) if name in facts else super().tp_getattro(t, name)
 
 
-_AUTOCASTS: Final = tuple(dict.fromkeys((torch.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)))
+_AUTOCASTS: Final = tuple(dict.fromkeys((
+    torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)))
 
 
 def _autocast_class(cls: Any) -> None:
@@ -278,7 +279,7 @@ def _autocast_class(cls: Any) -> None:
         given = {name: value.as_constant() for name, value in kwargs.items()}
         try:
             manager = cls(*[value.as_constant() for value in args], **given)
-        except Exception as error:  # noqa: BLE001 - the constructor checks its arguments for the user
+        except Exception as error:
             t.raise_(type(error), *error.args)
         return AutocastValue(manager)
 
@@ -323,14 +324,15 @@ def default_device(t: Tracer) -> torch.device | None:
     return stack[-1] if stack else None
 
 
-def _device_special(name: str) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        manager = DeviceValue(args[0].as_constant())
-        if name == "__enter__":
-            return manager.enter(t)
-        manager.leave(t)
-        return t.make(None)
-    return call
+@handles(torch.device.__dict__["__enter__"])
+def _enter_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DeviceValue(args[0].as_constant()).enter(t)
+
+
+@handles(torch.device.__dict__["__exit__"])
+def _exit_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    DeviceValue(args[0].as_constant()).leave(t)
+    return t.make(None)
 
 
 # -- attention kernels ---------------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ def _sdpa_kernel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 class PassThroughValue(ContextValue):
     """A manager that changes nothing a graph can see: nullcontext, profiler ranges."""
 
-    def __init__(self, cls: type, arguments: tuple[Any, ...], result: Value | None = None) -> None:
+    def __init__(self, cls: Any, arguments: tuple[Any, ...], result: Value | None = None) -> None:
         super().__init__(cls, arguments)
         self.result = result
 

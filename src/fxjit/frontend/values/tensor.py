@@ -29,7 +29,7 @@ class GraphTracer(Tracer, Protocol):
     """The trace as tensors see it: with the graph's inputs."""
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor one of its kind."""
+        """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor of its kind."""
 
     def register_tensor(self, value: TensorValue) -> None:
         """Operators that give `value`'s own fake tensor back give `value`."""
@@ -53,8 +53,8 @@ UNREADABLE: Final = frozenset((
 
 
 class TensorValue(Value):
-    """A tensor: `node` computes it, `fake` is it without numbers, `cls` its Python type; `real` the object itself where it
-    existed before the frame."""
+    """A tensor: `node` computes it, `fake` is it without numbers, `cls` its Python type; `real` the object itself where
+    it existed before the frame."""
 
     node: torch.fx.Node
 
@@ -172,7 +172,7 @@ class TensorValue(Value):
             return t.make(bool(known))
         numel = self.fake.numel()
         if isinstance(numel, int) and numel != 1:
-            t.break_("tensor-operator", function="bool", error="Boolean value of Tensor with more than one value is ambiguous")
+            t.break_("tensor-operator", function="bool", error="the truth of several values is ambiguous")
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
@@ -334,7 +334,7 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     cls = type(tensor)
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "tensor-subclass", "a functorch wrapper"
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if torch.nn.parameter.is_lazy(tensor):
         return "tensor-subclass", "an uninitialized parameter"
     if cls is not torch.Tensor and cls is not torch.nn.Parameter and not _behaves_like_tensor(cls):
         return "tensor-subclass", "a subclass with its own __torch_function__ or __torch_dispatch__"

@@ -96,7 +96,7 @@ class TorchFunctionValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):
-            t.break_("tensor-operator", function=str(self.fn), error="a higher-order operator with functions as arguments")
+            t.break_("tensor-operator", function=str(self.fn), error="it takes functions as arguments")
         return call_in_graph(t, self.fn, args, kwargs)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -150,15 +150,17 @@ _OPERATORS: Final = _operators()
 def lookup(fn: Any) -> Handler | None:
     """The handler for a callable of torch that callables/ does not know."""
     if isinstance(fn, types.BuiltinFunctionType):
+        module = fn.__module__
         if id(fn) in _OPERATORS:
             return _node_handler(fn)
-        if fn.__module__ == "torch._C" and fn.__name__.startswith(("_get_", "_is_", "_has_", "_cuda_get", "_cuda_is")):
+        if module == "torch._C" and fn.__name__.startswith(("_get_", "_is_", "_has_", "_cuda_get", "_cuda_is")):
             return _state_handler(fn)
         return None
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        owner = fn.__objclass__
-        return _method_handler(fn.__name__) if issubclass(torch.Tensor, owner) and owner is not object else None
-    if isinstance(fn, types.FunctionType):
+        owner: type = fn.__objclass__
+        name: str = fn.__name__
+        return _method_handler(name) if issubclass(torch.Tensor, owner) and owner is not object else None
+    if isinstance(fn, types.FunctionType) and fn.__module__ is not None:
         if torch.Tensor.__dict__.get(fn.__name__) is fn:
             return _method_handler(fn.__name__)
         if fn.__name__ in _COMPILING and fn.__module__.partition(".")[0] in ("torch", "fxjit"):
@@ -196,8 +198,9 @@ def _known_handler(answer: object) -> Handler:
 
 
 for _fn, _answer in (
-    (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True), (torch.compiler.is_exporting, False),
-    (torch.jit.is_scripting, False), (torch.jit.is_tracing, False), (torch._C._get_tracing_state, None),
+    (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True),
+    (torch.compiler.is_exporting, False),
+    (torch._jit_internal.is_scripting, False), (torch.jit._trace.is_tracing, False), (torch._C._get_tracing_state, None),
     (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
     (torch._C._len_torch_function_stack, 0), (torch._C._is_torch_function_mode_enabled, False),
     (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
@@ -217,10 +220,11 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
 
 _STATE: Final[tuple[Callable[..., Any], ...]] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.is_autocast_cpu_enabled,
-    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype,
+    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype, torch.is_warn_always_enabled,
     torch.amp.autocast_mode.is_autocast_available, torch.get_default_dtype, torch.get_default_device,
     torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_deterministic_debug_mode, torch.get_num_threads, torch.get_num_interop_threads, torch.is_warn_always_enabled,
+    torch.get_deterministic_debug_mode, torch.get_num_threads, torch.get_num_interop_threads,
     torch.get_float32_matmul_precision, torch.cuda.is_available, torch.cuda.device_count, torch.cuda.current_device,
     torch.cuda.get_device_capability, torch.cuda.get_device_name, torch.cuda.get_device_properties,
     torch.cuda.is_bf16_supported, torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing,
@@ -256,8 +260,11 @@ def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
     return value.as_constant()
 
 
-for _fn in (torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference,
-            torch.result_type, torch.get_device, torch.is_same_size, torch.is_distributed):
+_FACTS: Final[tuple[Callable[..., Any], ...]] = (
+    torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference,
+    torch.result_type, torch.get_device, torch.is_same_size, torch.is_distributed,
+)
+for _fn in _FACTS:
     handles(_fn)(_fact_handler(_fn))
 
 
@@ -406,6 +413,6 @@ _refuse("call-autograd-engine", torch.autograd.grad, torch.autograd.backward)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
-_refuse("tensor-data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch.utils.dlpack.to_dlpack)
+_refuse("tensor-data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
 _refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
         torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor)
