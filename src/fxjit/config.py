@@ -44,7 +44,7 @@ class _Row:
 
 
 def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
-    """States a setting. `in_cache_key`: generated code depends on it, so a cached kernel must not be shared across it."""
+    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels."""
     return cast(T, _Row(default, doc, in_cache_key, choices))
 
 

@@ -17,7 +17,8 @@ import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fxjit import _C, config, counters, events, logs, resume
+from fxjit import _C, config, events, logs, resume
+from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
     BreakGraph,
@@ -184,7 +185,7 @@ class _Stage:
     def __exit__(self, *exc: object) -> None:
         spent = time.perf_counter() - self.start
         self.seconds[self.stage] = spent
-        counters.add_time(self.stage, self.name, spent)
+        add_time(self.stage, self.name, spent)
 
 
 def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:

@@ -8,6 +8,7 @@ looked at only if the program has imported that module by itself.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ class _ByIdentity:
 _marks = _ByIdentity()
 _substitutes = _ByIdentity()
 _codes: dict[int, tuple[weakref.ref[CodeType], Any]] = {}
+
+_break_errors: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
+_thread = threading.local()
 
 # Attributes a wrapper carries. torch's spelling, so that each compiler sees what was said to the other.
 _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
@@ -143,6 +147,22 @@ def code_disabled(code: CodeType) -> Disabled | None:
 
 def code_traced(code: CodeType) -> bool:
     return _recalled(code) is True
+
+
+def breaks_are_errors(code: CodeType | None = None) -> bool | None:
+    """What `error_on_graph_break` says here: for this code, or around the call on this thread; None: nothing."""
+    said = _break_errors.get(id(code)) if code is not None else None
+    if said is not None and said[0]() is code:
+        return said[1]
+    return getattr(_thread, "breaks_are_errors", None)
+
+
+def set_breaks_are_errors(value: bool | None) -> None:
+    _thread.breaks_are_errors = value
+
+
+def set_code_breaks_are_errors(code: CodeType, value: bool) -> None:
+    _break_errors[id(code)] = (weakref.ref(code), value)
 
 
 def unwrapped(fn: Any) -> Any:

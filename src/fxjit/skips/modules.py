@@ -112,6 +112,8 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "PIL": ("SKIP", "call-skipped-module"),
     "fxjit": ("SKIP", "call-compile-api"),
     "fxjit.frontend.polyfills": ("TRACE", ""),
+    "fxjit.module": ("TRACE", ""),
+    "fxjit.interop.numpy_": ("TRACE", ""),
 }
 
 # Packages of site-packages whose frames pass by untouched; what they call is still looked at. All others are user code.

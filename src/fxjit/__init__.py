@@ -1,0 +1,70 @@
+"""fxjit: trace, guard, compile and resume PyTorch programs. The public names, and nothing else."""
+
+from __future__ import annotations
+
+from . import config, errors
+from .api import (
+    allow_in_graph,
+    assume_constant_result,
+    compile,
+    disable,
+    disallow_in_graph,
+    error_on_graph_break,
+    forbid_in_graph,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+    reset,
+    run,
+    skip_frame,
+    substitute_in_graph,
+    wrap_numpy,
+)
+from .backends.registry import list_backends, lookup_backend, register_backend
+from .counters import compile_times
+from .counters import counters
+from .explain import explain
+from .install import install, installed, uninstall
+from .logs import set_logs
+from .profiler import CompileProfiler
+from .stance import set_stance
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompileProfiler",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "compile_times",
+    "config",
+    "counters",
+    "disable",
+    "disallow_in_graph",
+    "error_on_graph_break",
+    "errors",
+    "explain",
+    "forbid_in_graph",
+    "graph_break",
+    "install",
+    "installed",
+    "is_compiling",
+    "list_backends",
+    "lookup_backend",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
+    "register_backend",
+    "reset",
+    "run",
+    "set_logs",
+    "set_stance",
+    "skip_frame",
+    "substitute_in_graph",
+    "uninstall",
+    "wrap_numpy",
+]

@@ -1,0 +1,472 @@
+"""The public functions: each checks its arguments and makes one call inward.
+
+`compile` hands out a `_C.CompiledFunction`, which activates a region around each call; the region's callback,
+`on_miss` here, is where a frame without an entry goes to the pipeline (imported then, because it is heavy).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, TypeVar, cast, overload
+
+from . import _C, events, stance
+from .counters import reset as reset_counters
+from .errors import InvalidArgument
+from .options import RegionOptions, region_options
+from .skips import frame_verdict, marks
+from .skips.marks import Mark
+
+F = TypeVar("F", bound=Callable[..., Any])
+BackendLike = str | Callable[..., Any]
+
+_tracing = threading.local()
+# The options a function was last compiled with, for `run` of the plain function: by the code object's id.
+_last_options: dict[int, tuple[CodeType, RegionOptions]] = {}
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: BackendLike = "native",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+    nopython: bool | None = None,
+) -> F: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: BackendLike = "native",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+    nopython: bool | None = None,
+) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: BackendLike = "native",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+    nopython: bool | None = None,
+) -> Any:
+    """A callable that does what `model` does, through graphs that `backend` compiled.
+
+    `model` is a function, method, lambda, callable object or nn.Module; without it a decorator comes back.
+    """
+    if nopython is not None:
+        fullgraph = nopython
+    chosen = region_options(backend, mode, options, fullgraph, dynamic)
+    if not isinstance(disable, bool):
+        raise InvalidArgument(f"compile: disable must be True or False, not {disable!r}.")
+    if model is None:
+        return lambda fn: compile_with(chosen, fn, disable)
+    return compile_with(chosen, model, disable)
+
+
+def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> Any:
+    """`compile`, once its arguments were checked."""
+    if not callable(model):
+        raise InvalidArgument(f"compile: expected something callable or an nn.Module, not {_described(model)}.")
+    if disable:
+        return model
+    if isinstance(model, type):
+        return _compile_class(chosen, model)
+    if _is_nn_module(model):
+        from .module import (
+            OptimizedModule,
+        )  # module.py needs torch, which a program without modules may not have loaded
+
+        return OptimizedModule(model, chosen)
+    return _compile_function(chosen, model)
+
+
+def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
+    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
+    compiled = _C.CompiledFunction(visible(fn), _C.Region(chosen, on_miss))
+    _dress(compiled, fn)
+    marks.set_compiled(compiled, fn)
+    code = _code_of(fn)
+    if code is not None:
+        _last_options[id(code)] = (code, chosen)
+    return compiled
+
+
+def _compile_class(chosen: RegionOptions, cls: type) -> type:
+    """A decorated class stays the class, and calling its instances runs compiled."""
+    if "__call__" in dir(cls):
+        cls.__call__ = _compile_function(chosen, cls.__call__)  # type: ignore[attr-defined,method-assign]
+    return cls
+
+
+def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, or a Python function that calls it where the frame of `fn` itself is none that the hook would touch."""
+    if not _hidden(fn):
+        return fn
+    return inlining(fn)
+
+
+def inlining(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that only calls `fn`, whose frame counts as user code."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # A code object of its own, since entries and their limits are counted by code object.
+    code = call.__code__.replace(co_name=str(getattr(fn, "__name__", type(fn).__name__)))
+    marks.set_code_traced(code)
+    return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+
+
+def _hidden(fn: Any) -> bool:
+    inner = fn.__func__ if isinstance(fn, MethodType) else fn
+    if isinstance(inner, FunctionType):
+        if marks.disabled(inner) is not None:
+            return False
+        return frame_verdict(inner.__code__, inner.__globals__).reason == "skip-internal"
+    if isinstance(inner, functools.partial):
+        return _hidden(inner.func)
+    if isinstance(inner, BuiltinFunctionType):
+        return True
+    if isinstance(inner, (_C.CompiledFunction, _C.DisabledFunction)):
+        return False
+    return not isinstance(_call_method(inner), FunctionType)
+
+
+def on_miss(
+    region: _C.Region,
+    func: FunctionType,
+    code: CodeType,
+    args: tuple[object, ...],
+    closure: Any,
+    globals_: dict[str, Any],
+    builtins: dict[str, Any],
+) -> _C.Entry | None:
+    """The hook's callback: a frame that no entry fits is about to start."""
+    verdict = frame_verdict(code, globals_, func)
+    if verdict.skip:
+        _C.set_flags(code, _C.get_flags(code) | (_C.SKIP_RECURSIVE if verdict.recursive else _C.SKIP))
+        events.log_passed_by(code, verdict.rule)
+        return None
+    if not stance.on_miss(code, region.key):
+        return None
+    before, _tracing.on = getattr(_tracing, "on", False), True
+    try:
+        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
+    finally:
+        _tracing.on = before
+
+
+@functools.cache
+def _pipeline() -> Any:
+    return importlib.import_module("fxjit.pipeline")
+
+
+def run(fn: Any = None) -> Any:
+    """`fn` frozen: code compiled before is used, and nothing new is compiled."""
+    if fn is None:
+        return run
+    if not callable(fn):
+        raise InvalidArgument(f"run: expected a function, a compiled function or a module, not {_described(fn)}.")
+    if _is_nn_module(fn):
+        from .module import OptimizedModule
+
+        chosen = fn.options if isinstance(fn, OptimizedModule) else _options_of(type(fn).forward)
+        return OptimizedModule(fn._orig_mod if isinstance(fn, OptimizedModule) else fn, chosen, frozen=True)
+    if isinstance(fn, _C.CompiledFunction):
+        chosen = fn.region.key if fn.region is not None else region_options()
+        target = fn.fn
+    else:
+        chosen, target = _options_of(fn), fn
+    frozen = _C.CompiledFunction(target, _C.Region(chosen, None))
+    _dress(frozen, fn)
+    return frozen
+
+
+def _options_of(fn: Any) -> RegionOptions:
+    code = _code_of(fn)
+    found = _last_options.get(id(code)) if code is not None else None
+    return found[1] if found is not None else region_options()
+
+
+def note_options(fn: Any, chosen: RegionOptions) -> None:
+    """`fn` was compiled as part of a module: `run` of that module finds the entries."""
+    code = _code_of(fn)
+    if code is not None:
+        _last_options[id(code)] = (code, chosen)
+
+
+def reset() -> None:
+    """Drops every compiled entry, skip mark and counter of this process."""
+    entries = sys.modules.get("fxjit.frontend.entries")
+    if entries is not None:
+        entries.reset()
+    dynamic = sys.modules.get("fxjit.frontend.dynamic")
+    if dynamic is not None and hasattr(dynamic, "reset"):
+        dynamic.reset()
+    reset_counters()
+    events.reset()
+    stance.reset()
+
+
+def is_compiling() -> bool:
+    """True in code that is being traced."""
+    return bool(getattr(_tracing, "on", False))
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """`fn` is not traced, nor what it calls; with `recursive=False` what it calls still is. Also a decorator."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if not callable(fn):
+        raise InvalidArgument(f"disable: expected something callable or an nn.Module, not {_described(fn)}.")
+    if isinstance(fn, type):
+        return _disable_class(fn, recursive, reason)
+    if _is_nn_module(fn):
+        from .module import OptimizedModule
+
+        return OptimizedModule(fn, None, reason=reason)
+    said = marks.disabled(fn)
+    if said is not None and said.recursive:
+        return fn
+    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
+    if not recursive:
+        return _disable_shallow(fn, reason)
+    wrapper = _C.DisabledFunction(fn)
+    _dress(wrapper, fn)
+    marks.set_disabled(wrapper, fn, True, reason)
+    return wrapper
+
+
+def _disable_shallow(fn: Any, reason: str | None) -> Any:
+    code = _code_of(fn) or _code_of(_call_method(fn))
+    if code is not None:
+        marks.set_code_disabled(code, reason)
+
+    @functools.wraps(fn)
+    def shallow(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    marks.set_disabled(shallow, fn, False, reason)
+    return shallow
+
+
+def _disable_class(cls: type, recursive: bool, reason: str | None) -> type:
+    for name in ("__init__", "__call__", "forward"):
+        method = cls.__dict__.get(name)
+        if isinstance(method, FunctionType):
+            setattr(cls, name, disable(method, recursive, reason=reason))
+    return cls
+
+
+def graph_break(msg: str = "") -> None:
+    """In traced code: the graph ends here and another begins after. Elsewhere it does nothing."""
+
+
+def skip_frame(msg: str = "") -> None:
+    """In traced code: this frame runs as it stands; what it calls is still compiled. Elsewhere it does nothing."""
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Calls of `fn` go in the graph as they are; nobody looks inside."""
+    return _mark(fn, Mark.ALLOW_IN_GRAPH)
+
+
+def disallow_in_graph(fn: Any) -> Any:
+    """Calls of the operator `fn` break the graph and run eagerly."""
+    return _mark(fn, Mark.DISALLOW_IN_GRAPH)
+
+
+def forbid_in_graph(fn: Any) -> Any:
+    """A call of `fn` in compiled code is an error."""
+    return _mark(fn, Mark.FORBID_IN_GRAPH)
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """`fn` is called once, while tracing, and its result is a constant of the compiled code."""
+    return _mark(fn, Mark.ASSUME_CONSTANT)
+
+
+def _mark(fn: Any, mark: Mark) -> Any:
+    if isinstance(fn, (list, tuple)):
+        return [_mark(each, mark) for each in fn]
+    if not callable(fn):
+        raise InvalidArgument(f"{mark.value}: expected something callable, not {_described(fn)}.")
+    marks.set_mark(fn, mark)
+    return fn
+
+
+def substitute_in_graph(original: Any, *, skip_signature_check: bool = False) -> Callable[[F], F]:
+    """Decorator: the decorated Python function is traced wherever `original`, which cannot be, is called."""
+    if not callable(original):
+        raise InvalidArgument(f"substitute_in_graph: expected something callable, not {_described(original)}.")
+
+    def decorate(traceable: F) -> F:
+        if not isinstance(traceable, FunctionType):
+            raise InvalidArgument(f"substitute_in_graph: expected a Python function, not {_described(traceable)}.")
+        if not skip_signature_check:
+            _check_same_signature(original, traceable)
+        marks.set_substitute(original, traceable)
+        return traceable
+
+    return decorate
+
+
+def _check_same_signature(original: Any, traceable: Callable[..., Any]) -> None:
+    try:
+        wanted = list(inspect.signature(original).parameters.values())
+    except (TypeError, ValueError):
+        return  # many builtins have none
+    given = list(inspect.signature(traceable).parameters.values())
+    if [(each.name, each.kind) for each in wanted] != [(each.name, each.kind) for each in given]:
+        raise InvalidArgument(
+            f"substitute_in_graph: {traceable.__name__}{inspect.signature(traceable)} has another signature than "
+            f"{getattr(original, '__name__', original)}{inspect.signature(original)}; "
+            "pass skip_signature_check=True if that is meant."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DimRange:
+    """What `mark_dynamic(min=, max=)` leaves on the tensor, under the names torch gives these facts."""
+
+    dim: int
+    min: int | None
+    max: int | None
+
+
+class error_on_graph_break:
+    """Context manager and decorator: whether a graph break in this part of the program is an error."""
+
+    def __init__(self, error: bool) -> None:
+        if not isinstance(error, bool):
+            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error!r}.")
+        self.error = error
+        self._before: list[bool | None] = []
+
+    def __enter__(self) -> None:
+        self._before.append(marks.breaks_are_errors())
+        marks.set_breaks_are_errors(self.error)
+
+    def __exit__(self, *exc_info: object) -> None:
+        marks.set_breaks_are_errors(self._before.pop())
+
+    def __call__(self, fn: F) -> F:
+        if isinstance(fn, _C.CompiledFunction) or not isinstance(fn, FunctionType):
+            error = self.error
+
+            @functools.wraps(fn)
+            def with_errors(*args: Any, **kwargs: Any) -> Any:
+                with error_on_graph_break(error):
+                    return fn(*args, **kwargs)
+
+            return cast(F, with_errors)
+        marks.set_code_breaks_are_errors(fn.__code__, self.error)
+        return fn
+
+
+def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy code as a function from tensors to tensors."""
+    return importlib.import_module("fxjit.interop.numpy_").wrap_numpy(fn)  # type: ignore[no-any-return]
+
+
+def mark_dynamic(
+    t: Any,
+    index: int | Sequence[int],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+    hint_override: int | None = None,
+) -> None:
+    """The size of dimension `index` is a symbol; compiling it as a constant is an error."""
+    for each in _dimensions("mark_dynamic", t, index):
+        _attribute_set(t, "_dynamo_dynamic_indices").add(each)
+        if min is not None or max is not None:
+            ranges = _attribute_set(t, "_dynamo_dynamic_range")
+            ranges.add(DimRange(each, min, max))
+
+
+def maybe_mark_dynamic(t: Any, index: int | Sequence[int]) -> None:
+    """The size of dimension `index` is a symbol, unless the program forces it to be a constant."""
+    for each in _dimensions("maybe_mark_dynamic", t, index):
+        _attribute_set(t, "_dynamo_weak_dynamic_indices").add(each)
+
+
+def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:
+    """The size of dimension `index` is a symbol whose value tracing may not look at."""
+    for each in _dimensions("mark_unbacked", t, index):
+        _attribute_set(t, "_dynamo_unbacked_indices").add(each)
+
+
+def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
+    """The size of dimension `index` (of every dimension, when left out) is a constant however often it changes."""
+    if isinstance(t, type) and index is None:
+        t._dynamo_marked_static = True  # type: ignore[attr-defined]  # a class of modules: its integers are constants
+        return
+    dimensions = range(t.dim()) if index is None and hasattr(t, "dim") else index
+    for each in _dimensions("mark_static", t, dimensions):  # type: ignore[arg-type]  # checked there
+        _attribute_set(t, "_dynamo_static_indices").add(each)
+        for other in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices"):
+            getattr(t, other, set()).discard(each)
+
+
+def _dimensions(name: str, t: Any, index: Any) -> list[int]:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(t, torch.Tensor):
+        raise InvalidArgument(f"{name}: expected a tensor, not {_described(t)}.")
+    wanted = [index] if isinstance(index, int) else list(index)
+    for each in wanted:
+        if not isinstance(each, int) or not -t.dim() <= each < t.dim():
+            raise InvalidArgument(f"{name}: there is no dimension {each!r}; the tensor has {t.dim()}.")
+    return [each % t.dim() for each in wanted]
+
+
+def _attribute_set(t: Any, name: str) -> set[Any]:
+    if not hasattr(t, name):
+        setattr(t, name, set())
+    found: set[Any] = getattr(t, name)
+    return found
+
+
+def _dress(wrapper: Any, fn: Any) -> None:
+    """Name, documentation, signature and attributes of the user's function, on what stands for it."""
+    functools.update_wrapper(wrapper, fn)
+    for name, value in (("__name__", type(fn).__name__), ("__qualname__", type(fn).__qualname__)):
+        if name not in wrapper.__dict__:
+            setattr(wrapper, name, value)
+
+
+def _code_of(fn: Any) -> CodeType | None:
+    fn = marks.unwrapped(fn)
+    code = getattr(fn.__func__ if isinstance(fn, MethodType) else fn, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _call_method(fn: Any) -> Any:
+    return inspect.getattr_static(type(fn), "__call__", None)
+
+
+def _is_nn_module(model: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _described(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,108 @@
+"""Which backends there are: the built-in ones, those a program registered, and those installed packages offer.
+
+A backend is `(gm: torch.fx.GraphModule, example_inputs: list) -> callable`. The built-in ones are named here and
+imported when first used; a package offers one as an entry point of the group `fxjit_backends` or
+`torch_dynamo_backends`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar, overload
+
+from fxjit.errors import InvalidArgument, InvalidBackend, near
+
+Backend = Callable[..., Any]
+F = TypeVar("F", bound=Backend)
+ENTRY_POINT_GROUPS = ("fxjit_backends", "torch_dynamo_backends")
+
+
+@dataclass(frozen=True, slots=True)
+class _Builtin:
+    place: str  # "module:attribute"
+    tags: tuple[str, ...] = ()
+
+
+_BUILTIN: dict[str, _Builtin] = {
+    "native": _Builtin("fxjit.backends.native:native"),
+    "eager": _Builtin("fxjit.backends.eager:eager", ("debug",)),
+    "eager_noexcept": _Builtin("fxjit.backends.eager:eager_noexcept", ("debug",)),
+    "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",)),
+    "aot_eager": _Builtin("fxjit.backends.aot:aot_eager", ("debug",)),
+    "aot_eager_decomp_partition": _Builtin("fxjit.backends.aot:aot_eager_decomp_partition", ("debug",)),
+    "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs"),
+    "inductor": _Builtin("fxjit.backends.inductor:inductor"),
+}
+_registered: dict[str, tuple[Backend, tuple[str, ...]]] = {}
+
+
+@overload
+def register_backend(fn: F, name: str | None = None, tags: Sequence[str] = ()) -> F: ...
+@overload
+def register_backend(fn: None = None, name: str | None = None, tags: Sequence[str] = ()) -> Callable[[F], F]: ...
+def register_backend(fn: F | None = None, name: str | None = None, tags: Sequence[str] = ()) -> F | Callable[[F], F]:
+    """Makes `fn` known under `name` (its own name by default); usable as a decorator with or without arguments."""
+    if fn is None:
+        return functools.partial(register_backend, name=name, tags=tags)
+    if not callable(fn):
+        raise InvalidArgument(f"register_backend: a backend is a callable (gm, example_inputs), not {fn!r}.")
+    chosen = name or getattr(fn, "__name__", None)
+    if not chosen:
+        raise InvalidArgument(f"register_backend: {fn!r} has no __name__; pass name=.")
+    known = _registered.get(chosen)
+    if chosen in _BUILTIN or (known is not None and known[0] is not fn):
+        raise InvalidBackend(f"A backend called {chosen!r} exists already.")
+    _registered[chosen] = (fn, tuple(tags))
+    return fn
+
+
+def list_backends(exclude_tags: Iterable[str] | None = ("debug", "experimental")) -> list[str]:
+    """The names `compile(backend=...)` takes, without those that carry one of `exclude_tags`."""
+    excluded = set(exclude_tags or ())
+    tags = {**{name: row.tags for name, row in _BUILTIN.items()}, **{name: row[1] for name, row in _registered.items()}}
+    offered = (name for name, point in _offered().items() if not point.value.startswith("fxjit."))
+    tags.update((name, ()) for name in offered if name not in tags)
+    return sorted(name for name, its in tags.items() if not excluded.intersection(its))
+
+
+def check_backend_name(name: str) -> None:
+    """Raises InvalidBackend when nothing is known by this name; loads nothing."""
+    if name in _BUILTIN or name in _registered or name in _offered():
+        return
+    raise InvalidBackend(f"No backend is called {name!r}. {near(name, list_backends(exclude_tags=None))}")
+
+
+def lookup_backend(name: str | Backend) -> Backend:
+    """The backend of this name, imported if need be; a callable is a backend already."""
+    if not isinstance(name, str):
+        if not callable(name):
+            raise InvalidArgument(f"A backend is a name or a callable (gm, example_inputs), not {name!r}.")
+        return name
+    if name in _registered:
+        return _registered[name][0]
+    check_backend_name(name)
+    if name in _BUILTIN:
+        module, _, attribute = _BUILTIN[name].place.partition(":")
+        built_in: Backend = getattr(importlib.import_module(module), attribute)
+        return built_in
+    try:
+        loaded = _offered()[name].load()
+    except Exception as error:
+        raise InvalidBackend(f"Backend {name!r} is installed but cannot be loaded: {error}") from error
+    if not callable(loaded):
+        raise InvalidBackend(f"Backend {name!r} is installed but is no callable: {loaded!r}.")
+    return loaded  # type: ignore[no-any-return]  # callable() does not narrow Any
+
+
+@functools.cache
+def _offered() -> dict[str, EntryPoint]:
+    """The entry points of installed packages, ours left out: it is the built-in `native` under another name."""
+    found: dict[str, EntryPoint] = {}
+    for group in ENTRY_POINT_GROUPS:
+        for point in entry_points(group=group):
+            found.setdefault(point.name, point)
+    return found

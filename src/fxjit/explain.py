@@ -1,0 +1,241 @@
+"""`explain(fn)(*args)`: one run of a function, and what became of it: graphs, breaks, skips, guards, seconds.
+
+The run has entries of its own, so it neither uses nor changes what was compiled before.
+"""
+
+from __future__ import annotations
+
+import html
+import linecache
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from . import api, events
+from .errors import ConfigError, InvalidArgument
+from .events import FrameCompiled, FrameSkipped, GraphBreak
+from .options import RegionOptions
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What `explain` found. Printing it reads well; unpacked, it gives itself, the guards, graphs and operators."""
+
+    function: str
+    graphs: list[Any] = field(default_factory=list)
+    break_reasons: list[GraphBreak] = field(default_factory=list)
+    skips: list[FrameSkipped] = field(default_factory=list)
+    ops_per_graph: list[list[str]] = field(default_factory=list)
+    out_guards: list[Any] = field(default_factory=list)
+    codes: list[tuple[CodeType, int | None]] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: BaseException | None = None
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        return len(self.break_reasons)
+
+    @property
+    def op_count(self) -> int:
+        return sum(map(len, self.ops_per_graph))
+
+    @property
+    def compile_times(self) -> str:
+        parts = [f"{phase} {seconds * 1e3:.1f} ms" for phase, seconds in self.phases.items()]
+        return ", ".join(parts) or "nothing was compiled"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self, self.out_guards, self.graphs, self.ops_per_graph))
+
+    def __str__(self) -> str:
+        lines = [
+            f"fxjit produced {_count(self.graph_count, 'graph')}, with {_count(self.graph_break_count, 'graph break')} "
+            f"and {_count(self.op_count, 'op')}, for {self.function}."
+        ]
+        if self.break_reasons:
+            lines.append("Break reasons:")
+            for number, each in enumerate(self.break_reasons, 1):
+                lines.append(f"{number}. {each.reason}")
+                lines.append(f"   {each.explanation}")
+                lines += [f"   Hint: {hint}" for hint in each.hints]
+                if each.user_stack:
+                    frame = each.user_stack[-1]
+                    lines.append(f'   File "{frame.filename}", line {frame.lineno}, in {frame.name}')
+                    lines.append(f"     {frame.line}")
+        if self.skips:
+            lines.append("Skipped frames (what they call is still compiled):")
+            lines += ["- " + str(each).replace("\n", "\n  ") for each in self.skips]
+        for number, ops in enumerate(self.ops_per_graph, 1):
+            shown = ", ".join(ops[:12]) + (f", ... ({len(ops)} in all)" if len(ops) > 12 else "")
+            lines.append(f"Graph {number}: {shown or 'no operators'}")
+        lines.append(f"Guards: {len(self.out_guards)}")
+        lines.append(f"Compile times: {self.compile_times}")
+        return "\n".join(lines)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a page that shows the source, each line in the colour of its graph, with breaks and skips beside it."""
+        return _write_html(self, Path(path))
+
+
+def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`explain(fn)(*args, **kwargs)` runs `fn` once and tells where it was split, and why."""
+    if not callable(fn):
+        raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
+    if args or kwargs:
+        return _explain_call(fn, args, kwargs)
+    return lambda *a, **kw: _explain_call(fn, a, kw)
+
+
+def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    found = Explanation(str(getattr(fn, "__qualname__", type(fn).__name__)))
+
+    def keep_graph(gm: Any, example_inputs: Any) -> Any:
+        return gm.forward
+
+    def listener(event: events.Event) -> None:
+        if isinstance(event, FrameCompiled):
+            _add_graph(found, event)
+        elif isinstance(event, GraphBreak):
+            found.break_reasons.append(event)
+        elif isinstance(event, FrameSkipped):
+            found.skips.append(event)
+
+    inner = getattr(fn, "_orig_mod", fn)
+    # Not region_options(): entries that exist already must not be used.
+    compiled = api.compile_with(RegionOptions(keep_graph, None, {}, False, None), inner)
+    start = time.perf_counter()
+    with events.listen(listener):
+        compiled(*args, **kwargs)
+    found.seconds = time.perf_counter() - start
+    return found
+
+
+def _add_graph(found: Explanation, event: FrameCompiled) -> None:
+    number = None
+    if event.graph is not None:
+        found.graphs.append(event.graph)
+        found.ops_per_graph.append(list(event.ops))
+        number = len(found.graphs)
+    found.codes.append((event.code, number))
+    found.out_guards.extend(event.guards)
+    for phase, seconds in event.seconds.items():
+        found.phases[phase] = found.phases.get(phase, 0.0) + seconds
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+# ---- HTML ----
+
+_COLOURS = ("#d8f0d8", "#d8e6fa", "#fbeccb", "#eadcf7", "#d5f2f0", "#f9dede", "#eef0c9", "#e6e0d4")
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 110em; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; width: 100%; font: 13px/1.45 ui-monospace, monospace }
+td { padding: 0 .6em; vertical-align: top; white-space: pre-wrap }
+td.n { color: #999; text-align: right; user-select: none }
+td.note { white-space: normal; font-family: system-ui, sans-serif; max-width: 45em }
+tr.break td { border-bottom: 2px solid #c33 } .why { color: #a11 } .skip { color: #965a00 }
+.key { padding: .1em .6em; margin-right: .4em; border-radius: .3em }
+"""
+
+
+def _write_html(found: Explanation, path: Path) -> Path:
+    lines = _graph_lines(found)
+    notes: dict[tuple[str, int], list[str]] = defaultdict(list)
+    breaks = set()
+    for each in found.break_reasons:
+        if each.user_stack:
+            place = (each.user_stack[-1].filename, each.user_stack[-1].lineno or 0)
+            breaks.add(place)
+            text = html.escape(" ".join([each.explanation, *each.hints]))
+            notes[place].append(f"<span class=why>break: {html.escape(each.reason)}</span> {text}")
+    for skip in found.skips:
+        place = (skip.code.co_filename, skip.code.co_firstlineno)
+        notes[place].append(
+            f"<span class=skip>skipped: {html.escape(skip.reason)}</span> {html.escape(skip.explanation)}"
+        )
+    sections = "".join(_section(file, first, last, lines, notes, breaks) for file, first, last in _ranges(lines, notes))
+    key = "".join(
+        f"<span class=key style='background:{_colour(number)}'>graph {number}: {_count(len(ops), 'op')}</span>"
+        for number, ops in enumerate(found.ops_per_graph, 1)
+    )
+    title = html.escape(f"fxjit explain: {found.function}")
+    page = (
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{key}</p>"
+        f"{sections}<h2>Summary</h2><pre>{html.escape(str(found))}</pre>"
+    )
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"explain: {path} cannot be written: {error}") from error
+    return path
+
+
+def _graph_lines(found: Explanation) -> dict[tuple[str, int], int]:
+    """Source line -> the graph its operators went in, from the stack each node remembers."""
+    lines: dict[tuple[str, int], int] = {}
+    for number, graph in enumerate(found.graphs, 1):
+        for node in graph.graph.nodes:
+            for entry in (node.meta.get("stack_trace") or "").splitlines():
+                head, _, rest = entry.strip().partition('", line ')
+                digits = rest.split(",")[0].strip()
+                if head.startswith('File "') and digits.isdigit():
+                    lines.setdefault((head[6:], int(digits)), number)
+    return lines
+
+
+def _ranges(*tables: dict[tuple[str, int], Any]) -> Iterator[tuple[str, int, int]]:
+    """The stretches of each file to show: lines that something is known about, with a few around them."""
+    by_file: dict[str, set[int]] = defaultdict(set)
+    for table in tables:
+        for file, line in table:
+            by_file[file].add(line)
+    for file, numbers in sorted(by_file.items()):
+        first = last = None
+        for number in sorted(numbers):
+            if last is not None and first is not None and number > last + 12:
+                yield file, max(1, first - 4), last + 4
+                first = number
+            first, last = first or number, number
+        if first is not None and last is not None:
+            yield file, max(1, first - 4), last + 4
+
+
+def _section(
+    file: str,
+    first: int,
+    last: int,
+    lines: dict[tuple[str, int], int],
+    notes: dict[tuple[str, int], list[str]],
+    breaks: set[tuple[str, int]],
+) -> str:
+    rows = []
+    for number in range(first, last + 1):
+        text = linecache.getline(file, number)
+        if not text and number > first:
+            break
+        place = (file, number)
+        graph = lines.get(place)
+        colour = f" style='background:{_colour(graph)}'" if graph else ""
+        mark = " class=break" if place in breaks else ""
+        note = "<br>".join(notes.get(place, ()))
+        rows.append(
+            f"<tr{mark}><td class=n>{number}</td><td{colour}>{html.escape(text.rstrip())}</td>"
+            f"<td class=note>{note}</td></tr>"
+        )
+    return f"<h2>{html.escape(file)}</h2><table>{''.join(rows)}</table>"
+
+
+def _colour(graph: int) -> str:
+    return _COLOURS[(graph - 1) % len(_COLOURS)]

@@ -1,0 +1,179 @@
+"""The drop-in: `torch.compile`, `nn.Module.compile` and torch's annotations go to fxjit, and back.
+
+`install()` replaces the public entry points of `torch`, `torch.compiler` and, once the program imports it, of
+`torch._dynamo`; `uninstall()` puts the originals back. `python -m fxjit run script.py` does it for a script that nobody
+edits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from . import api, config, stance
+from .backends import registry
+from .errors import ConfigError
+from .options import region_options
+
+_replaced: list[tuple[Any, str, Any]] = []
+_NOT_THERE = object()
+
+# Name in torch.compiler and torch._dynamo -> ours.
+_SHARED: Mapping[str, Any] = {
+    "disable": api.disable,
+    "reset": api.reset,
+    "allow_in_graph": api.allow_in_graph,
+    "assume_constant_result": api.assume_constant_result,
+    "substitute_in_graph": api.substitute_in_graph,
+    "set_stance": stance.set_stance,
+    "list_backends": registry.list_backends,
+    "wrap_numpy": api.wrap_numpy,
+}
+_DYNAMO_ONLY: Mapping[str, Any] = {
+    "run": api.run,
+    "graph_break": api.graph_break,
+    "skip_frame": api.skip_frame,
+    "disallow_in_graph": api.disallow_in_graph,
+    "forbid_in_graph": api.forbid_in_graph,
+    "error_on_graph_break": api.error_on_graph_break,
+    "mark_dynamic": api.mark_dynamic,
+    "maybe_mark_dynamic": api.maybe_mark_dynamic,
+    "mark_static": api.mark_static,
+    "mark_unbacked": api.mark_unbacked,
+    "register_backend": registry.register_backend,
+    "lookup_backend": registry.lookup_backend,
+}
+
+
+def install() -> None:
+    """From here on the process compiles with fxjit wherever it asks torch to compile. Twice is once."""
+    if installed():
+        return
+    import torch
+
+    _replace(torch, "compile", _torch_compile)
+    _replace(torch.nn.Module, "compile", _module_compile)
+    for name, ours in _SHARED.items():
+        if hasattr(torch.compiler, name):
+            _replace(torch.compiler, name, ours)
+    _replace(torch.compiler, "compile", _torch_compile)
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        _replace_in_dynamo(dynamo)
+    else:
+        sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """Puts torch's own functions back. Callables that were compiled meanwhile stay compiled with fxjit."""
+    while _replaced:
+        holder, name, original = _replaced.pop()
+        if original is _NOT_THERE:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, original)
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def installed() -> bool:
+    return bool(_replaced)
+
+
+def _replace(holder: Any, name: str, ours: Any) -> None:
+    _replaced.append((holder, name, vars(holder).get(name, _NOT_THERE)))
+    setattr(holder, name, ours)
+
+
+def _replace_in_dynamo(dynamo: ModuleType) -> None:
+    from .explain import explain
+
+    for name, ours in {**_SHARED, **_DYNAMO_ONLY, "explain": explain, "optimize": _dynamo_optimize}.items():
+        if hasattr(dynamo, name):
+            _replace(dynamo, name, ours)
+
+
+def _torch_compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = None,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+    **unused: Any,
+) -> Any:
+    """`torch.compile` while the drop-in is installed: its default backend is ours."""
+    if unused:
+        warnings.warn(f"fxjit ignores these arguments of torch.compile: {', '.join(unused)}.", stacklevel=2)
+    chosen = region_options(backend or "native", mode, _known_options(backend, options), fullgraph, dynamic)
+    if model is None:
+        return lambda fn: api.compile_with(chosen, fn, disable)
+    return api.compile_with(chosen, model, disable)
+
+
+def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
+    """`nn.Module.compile()` while the drop-in is installed."""
+    from .module import compile_in_place
+
+    if args:
+        raise ConfigError("nn.Module.compile takes keyword arguments only, those of torch.compile.")
+    kwargs.pop("disable", None)
+    backend = kwargs.pop("backend", None)
+    options = _known_options(backend, kwargs.pop("options", None))
+    known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
+    if kwargs:
+        warnings.warn(f"fxjit ignores these arguments of nn.Module.compile: {', '.join(kwargs)}.", stacklevel=2)
+    compile_in_place(self, region_options(backend or "native", options=options, **known))
+
+
+def _dynamo_optimize(backend: Any = "inductor", *, nopython: bool = False, **kwargs: Any) -> Callable[[Any], Any]:
+    """The old spelling: `torch._dynamo.optimize("inductor")(fn)`."""
+    dynamic = kwargs.get("dynamic")
+    chosen = region_options("native" if backend == "inductor" else backend, fullgraph=nopython, dynamic=dynamic)
+    return lambda fn: api.compile_with(chosen, fn, bool(kwargs.get("disable", False)))
+
+
+def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A script written for inductor may set options that only inductor has; they are dropped, and that is said."""
+    if not options or backend not in (None, "native", "fxjit"):
+        return dict(options) if options else None
+    known = {name: value for name, value in options.items() if name in config.SETTINGS or name == "max_autotune"}
+    dropped = sorted(options.keys() - known.keys())
+    if dropped:
+        warnings.warn(f"fxjit ignores these options of inductor: {', '.join(dropped)}.", stacklevel=3)
+    return known
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for the program to import torch._dynamo, to replace its functions right after."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch._dynamo":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is None or spec.loader is None:
+            return spec
+        run_module = spec.loader.exec_module
+
+        @functools.wraps(run_module)
+        def then_replace(module: ModuleType) -> None:
+            run_module(module)
+            if installed():
+                _replace_in_dynamo(module)
+
+        spec.loader.exec_module = then_replace  # type: ignore[method-assign]  # one loader object a module
+        return spec
+
+
+_finder = _Finder()

@@ -1,0 +1,140 @@
+"""`OptimizedModule`: what `compile` returns for an nn.Module.
+
+It is a module with the original as its only child, `_orig_mod`: parameters, buffers, `train()`, hooks and `state_dict`
+(whose names begin with `_orig_mod.`, as torch.compile's do) are the original's, attributes are read from it and written
+to it, and calling it calls the original with a region around.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.modules.module as _torch_module
+from torch import nn
+
+from . import _C, api
+from .options import RegionOptions
+from .skips import frame_verdict, marks
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_modules", "training"})
+
+
+class OptimizedModule(nn.Module):
+    """`module` compiled with `options`; options None: disabled; frozen: nothing new is compiled."""
+
+    _orig_mod: nn.Module
+
+    def __init__(
+        self, module: nn.Module, options: RegionOptions | None, *, frozen: bool = False, reason: str | None = None
+    ) -> None:
+        super().__init__()
+        # A module that is compiled twice is compiled once: what counts is said last.
+        self._modules["_orig_mod"] = module._orig_mod if isinstance(module, OptimizedModule) else module
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "frozen", frozen)
+        object.__setattr__(self, "reason", reason)
+        object.__setattr__(self, "forward", self._make_forward())
+
+    def _make_forward(self) -> Any:
+        module = self._orig_mod
+        options: RegionOptions | None = self.options  # type: ignore[assignment]  # nn.Module types every attribute
+        if options is None:
+            disabled = _C.DisabledFunction(module.__call__)
+            marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]
+            return disabled
+        target = api.inlining(module) if _needs_own_frame(module) else module.__call__
+        region = _C.Region(options, None if self.frozen else api.on_miss)
+        compiled = _C.CompiledFunction(target, region)
+        marks.set_compiled(compiled, module.__call__)
+        api.note_options(type(module).forward, options)
+        return compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
+            if hasattr(self._orig_mod, "_initialize_hook"):
+                return self._call_lazy(args, kwargs)
+            # Hooks on all modules of the process are run by the original, once.
+            return self.forward(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _call_lazy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The parameters of a lazy module are made at its first call, which is not for tracing."""
+        module: Any = self._orig_mod
+        if module.has_uninitialized_params():
+            module._infer_parameters(module, args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    @property
+    def training(self) -> bool:  # type: ignore[override]  # an attribute in nn.Module
+        module = self.__dict__.get("_modules", {}).get("_orig_mod")
+        return True if module is None else module.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        module = self.__dict__.get("_modules", {}).get("_orig_mod")
+        if module is not None:
+            module.training = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_orig_mod":
+            return self.__dict__["_modules"]["_orig_mod"]
+        return getattr(self._orig_mod, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        modules = self.__dict__.get("_modules")
+        if name == "training":
+            OptimizedModule.training.fset(self, value)  # type: ignore[attr-defined]
+        elif modules is None or "_orig_mod" not in modules or name in _OWN_ATTRIBUTES:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._orig_mod, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in _OWN_ATTRIBUTES:
+            super().__delattr__(name)
+        else:
+            delattr(self._orig_mod, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        hooks = {name: dict(self.__dict__[name]) for name in _HOOKS if self.__dict__.get(name)}
+        return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
+
+
+def _rebuild(
+    module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]
+) -> OptimizedModule:
+    made = OptimizedModule(module, options, frozen=frozen, reason=reason)
+    for name, own in hooks.items():
+        made.__dict__[name].update(own)
+    return made
+
+
+def _needs_own_frame(module: nn.Module) -> bool:
+    """Whether the call has to start in a frame of ours: hooks are to be traced too, or `forward` is torch's own."""
+    if any(getattr(module, name, None) for name in _HOOKS) or _global_hooks():
+        return True
+    forward = getattr(module.forward, "__func__", module.forward)
+    code = getattr(forward, "__code__", None)
+    return code is not None and frame_verdict(code, forward.__globals__).reason == "skip-internal"
+
+
+def _global_hooks() -> bool:
+    return any(getattr(_torch_module, "_global" + name, None) for name in _HOOKS)
+
+
+def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
+    """What `nn.Module.compile()` does under the drop-in: the module stays itself, and calling it runs compiled."""
+    compiled = OptimizedModule(module, options)
+    torch.nn.Module.__setattr__(module, "_compiled_call_impl", _inner_call(module, compiled))
+
+
+def _inner_call(module: nn.Module, compiled: OptimizedModule) -> Any:
+    """`_compiled_call_impl` must not go through `module.__call__`, which would look for `_compiled_call_impl` again."""
+    target = api.inlining(module._call_impl) if _needs_own_frame(module) else module._call_impl
+    region: _C.Region = compiled.__dict__["forward"].region
+    return _C.CompiledFunction(target, region)

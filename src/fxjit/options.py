@@ -1,0 +1,150 @@
+"""What `compile` was called with, checked, as the object that regions and compiled entries are filed under.
+
+`region_options` gives the same object for the same arguments, so that two compiled callables of one function share
+their entries. The pipeline reads `backend`, `backend_name`, `fullgraph` and `dynamic`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import config
+from .backends.registry import check_backend_name, lookup_backend
+from .errors import ConfigError, InvalidArgument, near
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune": {"triton.max_autotune": True, "triton.cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"triton.max_autotune": True},
+}
+# Options of torch.compile that have the name of ours without its group.
+_OPTION_ALIASES = {"max_autotune": "triton.max_autotune", "fast_math": "cpp.fast_math"}
+
+
+class RegionOptions:
+    """Compared by identity; lives as long as a callable that was compiled with it, and its entries with it."""
+
+    def __init__(
+        self,
+        backend: str | Callable[..., Any],
+        mode: str | None,
+        options: Mapping[str, Any],
+        fullgraph: bool,
+        dynamic: bool | None,
+    ) -> None:
+        self.chosen_backend = backend
+        self.backend_name = backend if isinstance(backend, str) else _name_of(backend)
+        self.mode = mode
+        self.options = dict(options)
+        self.fullgraph = fullgraph
+        self.dynamic = dynamic
+        self._settings: dict[str, Any] = {}
+        self._keywords: dict[str, Any] = {}
+        if backend in ("native", "fxjit"):
+            self._settings = {**MODES[mode or "default"], **_native_settings(self.options)}
+        else:
+            self._keywords = _keywords(backend, mode, self.options)
+
+    def backend(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
+        """Compiles one graph, under the settings that mode and options stand for."""
+        compile_graph = lookup_backend(self.chosen_backend)
+        if not self._settings:
+            return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]  # the backend's affair
+        with config.patch(self._settings):
+            return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        said = {"mode": self.mode, "options": self.options or None, "dynamic": self.dynamic}
+        extra = "".join(f", {name}={value!r}" for name, value in said.items() if value is not None)
+        return f"<fxjit options: backend={self.backend_name!r}, fullgraph={self.fullgraph}{extra}>"
+
+    def __deepcopy__(self, memo: object) -> RegionOptions:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return region_options, (self.chosen_backend, self.mode, self.options, self.fullgraph, self.dynamic)
+
+
+_known: weakref.WeakValueDictionary[tuple[Any, ...], RegionOptions] = weakref.WeakValueDictionary()
+
+
+def region_options(
+    backend: str | Callable[..., Any] = "native",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+) -> RegionOptions:
+    """Checks the arguments of `compile` and gives their RegionOptions; the same one for the same arguments."""
+    _check(backend, mode, options, fullgraph, dynamic)
+    chosen = dict(options or {})
+    made = RegionOptions(backend, mode, chosen, fullgraph, dynamic)
+    # A callable backend lives as long as the RegionOptions that it is part of the key of.
+    which = backend if isinstance(backend, str) else id(backend)
+    key = (which, mode, tuple(sorted((name, repr(value)) for name, value in chosen.items())), fullgraph, dynamic)
+    return _known.setdefault(key, made)
+
+
+def _check(backend: Any, mode: Any, options: Any, fullgraph: Any, dynamic: Any) -> None:
+    if isinstance(backend, str):
+        check_backend_name(backend)
+    elif not callable(backend):
+        raise InvalidArgument(f"compile: backend must be a name or a callable (gm, example_inputs), not {backend!r}.")
+    if not isinstance(fullgraph, bool):
+        raise InvalidArgument(f"compile: fullgraph must be True or False, not {fullgraph!r}.")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise InvalidArgument(f"compile: dynamic must be None, True or False, not {dynamic!r}.")
+    if mode is not None and options:
+        raise ConfigError("compile: give either mode or options, not both.")
+    if mode is not None and not isinstance(mode, str):
+        raise InvalidArgument(f"compile: mode must be a name, not {mode!r}.")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidArgument(f"compile: options must be a dict of settings, not {options!r}.")
+    takes_own_mode = not isinstance(backend, str) and _accepts(backend, "mode")
+    if mode is not None and mode not in MODES and not takes_own_mode:
+        raise ConfigError(f"compile: there is no mode {mode!r}. {near(mode, MODES)}")
+
+
+def _native_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {}
+    for name, value in options.items():
+        full = _OPTION_ALIASES.get(name, name)
+        if full not in config.SETTINGS:
+            known = [each for each, row in config.SETTINGS.items() if row.in_cache_key]
+            raise ConfigError(f"compile: backend 'native' has no option {name!r}. {near(name, known)}")
+        settings[full] = value
+    return config.patch(settings).changes  # checks the types
+
+
+def _keywords(backend: str | Callable[..., Any], mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`mode` and `options` are handed to a backend that takes them, as torch.compile does."""
+    if (mode is None or mode == "default") and not options:
+        return {}
+    compile_graph = lookup_backend(backend)
+    keywords: dict[str, Any] = {}
+    if mode is not None and mode != "default" and _accepts(compile_graph, "mode"):
+        keywords["mode"] = mode
+    if options:
+        if not _accepts(compile_graph, "options"):
+            raise ConfigError(f"compile: backend {_name_of(backend)!r} takes no options.")
+        keywords["options"] = dict(options)
+    return keywords
+
+
+def _accepts(fn: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+
+
+def _name_of(backend: str | Callable[..., Any]) -> str:
+    if isinstance(backend, str):
+        return backend
+    name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", None)
+    return str(name or type(backend).__name__)

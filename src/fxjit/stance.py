@@ -1,0 +1,117 @@
+"""What compiled callables do at a call, process-wide: `set_stance`, and `config.disable`, which is one of them.
+
+`api.py` asks `on_miss` when no entry fits; `force_eager` is known to the C side, which then looks for no entry.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypeVar
+
+from . import _C, config
+from .errors import ConfigError, InvalidArgument, RecompileError, near
+
+F = TypeVar("F", bound=Callable[..., Any])
+STANCES = {
+    "default": "compile what has no entry",
+    "force_eager": "run everything eagerly, entries too",
+    "eager_on_recompile": "use entries; run what has none eagerly",
+    "fail_on_recompile": "use entries; raise where there is none",
+    "eager_then_compile": "run eagerly at the first call, compile at the second",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    name: str = "default"
+    skip_guard_eval_unsafe: bool = False
+
+
+_current = Stance()
+_seen_once: dict[tuple[int, int], weakref.ref[CodeType]] = {}
+
+
+class set_stance:
+    """Sets the stance: called as a function for good, as a context manager or decorator for a while.
+
+    `skip_guard_eval_unsafe` is accepted for programs written for torch.compile; guards are checked all the same, which
+    is always right and costs little.
+    """
+
+    def __init__(self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False) -> None:
+        if not isinstance(stance, str):
+            raise InvalidArgument(f"set_stance: a stance is a name, not {stance!r}.")
+        if stance not in STANCES:
+            raise ConfigError(f"set_stance: there is no stance {stance!r}. {near(stance, STANCES)}")
+        self.stance = Stance(stance, skip_guard_eval_unsafe)
+        self._before = _current
+        _set(self.stance)
+
+    def __enter__(self) -> None:
+        _set(self.stance)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _set(self._before)
+
+    def __call__(self, fn: F) -> F:
+        """As a decorator: the stance holds during calls of `fn` only."""
+        _set(self._before)
+        stance = self.stance
+
+        @functools.wraps(fn)
+        def with_stance(*args: Any, **kwargs: Any) -> Any:
+            before = _current
+            _set(stance)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                _set(before)
+
+        return with_stance  # type: ignore[return-value]  # same signature as fn
+
+
+def current() -> Stance:
+    return _current
+
+
+def on_miss(code: CodeType, key: object) -> bool:
+    """No entry fits a frame: True to compile it, False to run it eagerly this time."""
+    name = _current.name
+    if name == "default":
+        return True
+    if name == "fail_on_recompile":
+        raise RecompileError(
+            f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled, and the stance is "
+            "'fail_on_recompile'."
+        )
+    if name == "eager_then_compile":
+        mark = (id(code), id(key))
+        ref = _seen_once.get(mark)
+        if ref is not None and ref() is code:
+            return True
+        _seen_once[mark] = weakref.ref(code)
+        return False
+    return False
+
+
+def reset() -> None:
+    _seen_once.clear()
+
+
+def _set(stance: Stance) -> None:
+    global _current
+    _current = stance
+    _C.set_stance_eager(stance.name == "force_eager" or config.disable)
+
+
+def _config_changed(name: str, value: Any) -> None:
+    if name == "disable":
+        _set(_current)
+
+
+config.on_change(_config_changed)
+_set(_current)
