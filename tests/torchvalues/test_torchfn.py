@@ -19,7 +19,7 @@ OPERATORS = {
     "factories": lambda x: (torch.zeros(2, 3), torch.ones_like(x), torch.arange(4), torch.full((2,), 3.0), torch.eye(2),
                             torch.linspace(0, 1, 3), torch.empty(2, 0), torch.tensor([1, 2]), torch.tensor(2.5) * x),
     "functional": lambda x: (F.relu(x), F.softmax(x, -1), F.gelu(x), F.layer_norm(x, (4,)), F.pad(x, (1, 1)),
-                             F.linear(x, x), F.one_hot(torch.arange(3)), F.mse_loss(x, x * 2), F.normalize(x)),
+                             F.linear(x, x), F.one_hot(torch.arange(3), 4), F.mse_loss(x, x * 2), F.normalize(x)),
     "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], is_causal=True),
     "namespaces": lambda x: (torch.special.expm1(x), torch.fft.rfft(x).abs(), torch.ops.aten.mul.Tensor(x, x),
                              torch.ops.aten.sin(x)),

@@ -1,6 +1,6 @@
-"""Methods of tensors: `METHODS` has those that are not one node; all others are put in the graph by their name.
+"""Methods of tensors: `METHODS` has those that are not one node; all others go in the graph by their name.
 
-tensor.py hands out `TensorMethodValue`s; torchfn.py calls `call_method` for unbound spellings (`torch.Tensor.add(x, y)`).
+tensor.py hands out `TensorMethodValue`s; torchfn.py calls `call_method` for unbound ones (`torch.Tensor.add(x, y)`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from fxjit import config
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.tensor import TensorValue
@@ -148,21 +149,13 @@ def _size(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
 def _stride(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     (dim,) = _arguments(t, args, kwargs, "dim")
     if dim is None or (dim.is_constant() and dim.as_constant() is None):
-        return t.call(t.make(tuple), [_list(t, [_one_stride(t, tensor, i) for i in range(tensor.fake.dim())])], None)
+        return TupleValue([_one_stride(t, tensor, i) for i in range(tensor.fake.dim())])
     return _one_stride(t, tensor, _dimension(t, tensor, dim))
 
 
 def _one_stride(t: Tracer, tensor: TensorValue, dim: int) -> Value:
     stride = tensor.fake.stride(dim)
     return t.make(stride) if isinstance(stride, int) else t.emit("stride", [tensor, t.make(dim)])
-
-
-def _list(t: Tracer, items: list[Value]) -> Value:
-    from_type = t.make(list)
-    made = t.call(from_type, [], None)
-    for item in items:
-        protocol.call_method(t, made, "append", item)
-    return made
 
 
 @method("dim", "ndimension")
@@ -280,11 +273,11 @@ def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
         return as_number(t, tensor, "item")
     if not config.capture_scalar_outputs or not isinstance(tensor.fake.shape[0], int):
         t.break_("data-item", function="Tensor.tolist")
-    return _list(t, [protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
+    return ListValue([protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
 
 
 def _nested(t: Tracer, numbers: Any) -> Value:
-    return _list(t, [_nested(t, item) for item in numbers]) if isinstance(numbers, list) else t.make(numbers)
+    return ListValue([_nested(t, item) for item in numbers]) if isinstance(numbers, list) else t.make(numbers)
 
 
 # -- what has to run eagerly ---------------------------------------------------------------------------------------
@@ -301,7 +294,7 @@ for _name in ("numpy", "data_ptr", "storage", "untyped_storage", "_typed_storage
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
     METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")
 for _name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
-    METHODS[_name] = _breaking("tensor-hook", function=f"Tensor.{_name}", why="it belongs to the tensor, not to the graph")
+    METHODS[_name] = _breaking("tensor-hook", function=f"Tensor.{_name}", why="it belongs to the tensor itself")
 for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
               "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
     METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
@@ -310,7 +303,8 @@ for _name, _why in (
     ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
     ("resize_as_", "changes the tensor's storage."), ("resize", "changes the tensor's storage."),
     ("set_", "changes the tensor's storage."), ("as_subclass", "makes a tensor subclass."),
-    ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."), ("__setstate__", "unpickles."),
+    ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."),
+    ("__setstate__", "unpickles the tensor."),
     ("_view_func", "replays a view."), ("__dir__", "lists attributes."),
 ):
     METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.overrides
 import torch.utils._device
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fxjit.frontend.callables.table import handles
@@ -114,6 +115,19 @@ class OperatorNamespaceValue(TorchFunctionValue):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")
+
+
+class CustomOperatorValue(TorchFunctionValue):
+    """What `torch.library.custom_op` made of the user's function: its operator goes in the graph."""
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return call_in_graph(t, self.fn._opoverload, args, kwargs)
+
+
+@wraps(CustomOpDef, subclasses=True)
+def _wrap_custom_operator(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return CustomOperatorValue(obj, source)
 
 
 @wraps(OpOverload, OpOverloadPacket, HigherOrderOperator, subclasses=True)
