@@ -96,13 +96,14 @@ def test_an_entry_inside_torch_compile_runs_and_is_not_compiled_twice():
         ran.append(1)
         return x * 3
 
+    opaque_graph = _C.DisabledFunction(graph, opaque=True)
+
     def inner(x):
-        return x * 0
+        return x * 0, opaque_graph
 
     def generated(x):
         return opaque_graph(x)
 
-    globals()["opaque_graph"] = _C.DisabledFunction(graph, opaque=True)
     region = _C.Region(Key())
     entries.add(inner.__code__, region.key, _C.Entry(None, generated.__code__))
     compiled = _C.CompiledFunction(inner, region)

@@ -33,6 +33,11 @@ def failing(x, y, k, rest, named):
     raise ValueError(x)
 
 
+def total_references():
+    """The sum of all reference counts, where this Python is a debug build."""
+    return getattr(sys, "gettotalrefcount", lambda: 0)()
+
+
 def measure(call, args, counted):
     """Blocks and reference counts gained by CALLS calls, after a start that fills the free lists."""
 
@@ -42,11 +47,12 @@ def measure(call, args, counted):
 
     many(200)
     gc.collect()
-    before = [sys.getrefcount(thing) for thing in counted], sys.getallocatedblocks()
+    before = [sys.getrefcount(thing) for thing in counted], sys.getallocatedblocks(), total_references()
     many(CALLS)
     gc.collect()
-    after = [sys.getrefcount(thing) for thing in counted], sys.getallocatedblocks()
+    after = [sys.getrefcount(thing) for thing in counted], sys.getallocatedblocks(), total_references()
     assert after[0] == before[0]
+    assert after[2] - before[2] < CALLS / 100
     return after[1] - before[1]
 
 
@@ -143,11 +149,12 @@ def test_compiling_again_and_again_leaks_nothing():
         for _ in range(100):
             work()
         gc.collect()
-        before = sys.getallocatedblocks()
+        before = sys.getallocatedblocks(), total_references()
         for _ in range(times):
             work()
         gc.collect()
-        assert sys.getallocatedblocks() - before < times / 10
+        assert sys.getallocatedblocks() - before[0] < times / 10
+        assert total_references() - before[1] < times / 10
     assert not [o for o in gc.get_objects() if isinstance(o, Thing)]
 
 
