@@ -430,7 +430,7 @@ def test_key_and_code_may_go_in_any_order():
             both.append(both)
             del both
         gc.collect()
-        assert not [o for o in gc.get_objects() if isinstance(o, Payload)]
+        assert not [o for o in gc.get_objects() if type(o) is Payload]
 
 
 def test_an_entry_that_runs_survives_its_removal():
