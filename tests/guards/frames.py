@@ -25,7 +25,9 @@ def guard_set(*guards: Guard) -> GuardSet:
 class Frame:
     """A frame about to start, with arguments by name, closure variables and globals."""
 
-    def __init__(self, globals: dict[str, Any] | None = None, closure: dict[str, Any] | None = None, **args: Any) -> None:
+    def __init__(
+        self, globals: dict[str, Any] | None = None, closure: dict[str, Any] | None = None, **args: Any
+    ) -> None:
         self.arg_names = tuple(args)
         self.args = tuple(args.values())
         self.freevars = tuple(closure or {})

@@ -36,19 +36,31 @@ class Thing:
 
 # Few distinct values, so that near misses are common.
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 2), st.integers(), st.sampled_from([0.0, -0.0, 1.0, float("nan")]),
-    st.floats(), st.sampled_from(["", "a", "b", "1"]), st.text(max_size=3), st.binary(max_size=2),
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.integers(),
+    st.sampled_from([0.0, -0.0, 1.0, float("nan")]),
+    st.floats(),
+    st.sampled_from(["", "a", "b", "1"]),
+    st.text(max_size=3),
+    st.binary(max_size=2),
     st.sampled_from([1j, complex(1, 0), int, float, ...]),
 )
 names = st.sampled_from(["a", "b", "c"])
-keys = st.recursive(scalars, lambda inner: st.tuples(inner) | st.tuples(inner, inner) | st.frozensets(inner, max_size=2),
-                    max_leaves=4)
+keys = st.recursive(
+    scalars, lambda inner: st.tuples(inner) | st.tuples(inner, inner) | st.frozensets(inner, max_size=2), max_leaves=4
+)
 objects = st.recursive(
     keys,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=3), st.sets(keys, max_size=3),
-        st.dictionaries(names, inner, max_size=3).map(Thing), st.dictionaries(keys, inner, max_size=3).map(collections.OrderedDict),
-        st.tuples(inner, inner), st.lists(inner, max_size=3).map(collections.deque),
+        st.lists(inner, max_size=3),
+        st.dictionaries(keys, inner, max_size=3),
+        st.sets(keys, max_size=3),
+        st.dictionaries(names, inner, max_size=3).map(Thing),
+        st.dictionaries(keys, inner, max_size=3).map(collections.OrderedDict),
+        st.tuples(inner, inner),
+        st.lists(inner, max_size=3).map(collections.deque),
     ),
     max_leaves=8,
 )
@@ -58,9 +70,12 @@ def sources(base: Source) -> st.SearchStrategy[Source]:
     return st.recursive(
         st.just(base),
         lambda inner: st.one_of(
-            st.builds(ItemSource, inner, keys), st.builds(ItemSource, inner, st.integers(-2, 2)),
-            st.builds(AttrSource, inner, names), st.builds(DictKeySource, inner, st.integers(0, 2)),
-            st.builds(InstanceDictSource, inner), st.builds(TypeSource, inner),
+            st.builds(ItemSource, inner, keys),
+            st.builds(ItemSource, inner, st.integers(-2, 2)),
+            st.builds(AttrSource, inner, names),
+            st.builds(DictKeySource, inner, st.integers(0, 2)),
+            st.builds(InstanceDictSource, inner),
+            st.builds(TypeSource, inner),
         ),
         max_leaves=3,
     )

@@ -82,12 +82,69 @@ NAN = float("nan")
 
 #: Constants that Python finds equal, or nearly so, one beside the other.
 CONSTANTS: list[Any] = [
-    None, True, False, 0, 1, -1, 0.0, -0.0, 1.0, NAN, math.inf, 2**40, -(2**40), 2**70, 2**70 + 1, 1j, complex(1, -0.0), complex(1, 0.0),
-    "", "a", "é", "1", b"", b"a", (), (1,), (True,), (1.0,), (0.0,), (-0.0,), ("a", (1, 2)), ("a", (1, 2.0)), (1, 2), [1],
-    frozenset(), frozenset({1}), frozenset({True}), frozenset({1.0}), frozenset({1, "a"}), slice(1, 2), slice(1, 2.0),
-    slice(None, 2, 1), range(3), range(0, 3, 1), range(4), torch.float32, torch.float64, torch.device("cpu"),
-    torch.device("cpu", 0), torch.device("meta"), torch.strided, torch.contiguous_format, torch.Size([1, 2]),
-    torch.Size([2, 2]), Level.LOW, Level.HIGH, Plain, Sub, len, ..., NotImplemented, (Plain, 1), (Sub, 1),
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.0,
+    -0.0,
+    1.0,
+    NAN,
+    math.inf,
+    2**40,
+    -(2**40),
+    2**70,
+    2**70 + 1,
+    1j,
+    complex(1, -0.0),
+    complex(1, 0.0),
+    "",
+    "a",
+    "é",
+    "1",
+    b"",
+    b"a",
+    (),
+    (1,),
+    (True,),
+    (1.0,),
+    (0.0,),
+    (-0.0,),
+    ("a", (1, 2)),
+    ("a", (1, 2.0)),
+    (1, 2),
+    [1],
+    frozenset(),
+    frozenset({1}),
+    frozenset({True}),
+    frozenset({1.0}),
+    frozenset({1, "a"}),
+    slice(1, 2),
+    slice(1, 2.0),
+    slice(None, 2, 1),
+    range(3),
+    range(0, 3, 1),
+    range(4),
+    torch.float32,
+    torch.float64,
+    torch.device("cpu"),
+    torch.device("cpu", 0),
+    torch.device("meta"),
+    torch.strided,
+    torch.contiguous_format,
+    torch.Size([1, 2]),
+    torch.Size([2, 2]),
+    Level.LOW,
+    Level.HIGH,
+    Plain,
+    Sub,
+    len,
+    ...,
+    NotImplemented,
+    (Plain, 1),
+    (Sub, 1),
 ]
 
 
@@ -107,8 +164,18 @@ def test_constants_made_anew_are_the_same() -> None:
     def again(text: str) -> Any:
         return eval(text, {"torch": torch})
 
-    for text in ("'ab' * 50", "10**30", "1.5 + 1", "(1, 'x', (2.5, None))", "float('nan')", "torch.device('cpu')",
-                 "frozenset({'a', 2})", "torch.Size([3, 4])", "b'12' + b'3'", "slice(1, 10, 3)"):
+    for text in (
+        "'ab' * 50",
+        "10**30",
+        "1.5 + 1",
+        "(1, 'x', (2.5, None))",
+        "float('nan')",
+        "torch.device('cpu')",
+        "frozenset({'a', 2})",
+        "torch.Size([3, 4])",
+        "b'12' + b'3'",
+        "slice(1, 10, 3)",
+    ):
         assert holds(ConstIs(X, again(text)), x=again(text)), text
 
 
@@ -124,8 +191,15 @@ def test_keys_and_their_order() -> None:
     assert holds(guard, x={"a": 0, 1: 0, None: 0})
     assert holds(guard, x=["a", 1, None])
     assert holds(guard, x=collections.OrderedDict.fromkeys(("a", 1, None)))
-    for other in ({"a": 0, None: 0, 1: 0}, {"a": 0, 1: 0}, {"a": 0, 1: 0, None: 0, 2: 0}, {"a": 0, True: 0, None: 0},
-                  {"a": 0, 1.0: 0, None: 0}, {}, 5):
+    for other in (
+        {"a": 0, None: 0, 1: 0},
+        {"a": 0, 1: 0},
+        {"a": 0, 1: 0, None: 0, 2: 0},
+        {"a": 0, True: 0, None: 0},
+        {"a": 0, 1.0: 0, None: 0},
+        {},
+        5,
+    ):
         assert not holds(guard, x=other)
 
 
@@ -150,8 +224,15 @@ def test_set_elements_in_any_order() -> None:
     guard = SetIs(X, elements)
     assert holds(guard, x=set(elements)) and holds(guard, x=elements)
     assert holds(guard, x={*reversed(list(elements))})
-    for other in (elements - {1} | {True}, elements - {"a"}, elements | {"b"}, elements - {things[0]} | {Plain()}, 3,
-                  list(elements), {}):
+    for other in (
+        elements - {1} | {True},
+        elements - {"a"},
+        elements | {"b"},
+        elements - {things[0]} | {Plain()},
+        3,
+        list(elements),
+        {},
+    ):
         assert not holds(guard, x=other)
     assert holds(SetIs(X, frozenset()), x=set())
 
@@ -255,8 +336,14 @@ def weakly_held() -> list[tuple[str, Any]]:
     def function() -> None:
         pass
 
-    return [("object", Plain()), ("type", type("Made", (), {})), ("function", function),
-            ("module", types.ModuleType("m")), ("tensor", torch.ones(1)), ("nn.Module", torch.nn.Linear(1, 1))]
+    return [
+        ("object", Plain()),
+        ("type", type("Made", (), {})),
+        ("function", function),
+        ("module", types.ModuleType("m")),
+        ("tensor", torch.ones(1)),
+        ("nn.Module", torch.nn.Linear(1, 1)),
+    ]
 
 
 @pytest.mark.parametrize("kind", [name for name, _ in weakly_held()])

@@ -76,8 +76,8 @@ class RunningLoader:
         self.stack.append(fn)
 
     def call(self, nargs: int) -> None:
-        args = self.stack[len(self.stack) - nargs:]
-        del self.stack[len(self.stack) - nargs:]
+        args = self.stack[len(self.stack) - nargs :]
+        del self.stack[len(self.stack) - nargs :]
         self.stack.append(self.stack.pop()(*args))
 
 
@@ -236,10 +236,21 @@ def test_names_read_like_python() -> None:
 
 def test_equal_sources_hash_alike_and_others_differ() -> None:
     def make() -> list[Source]:
-        return [ItemSource(AttrSource(X, "a"), 1), ItemSource(AttrSource(X, "a"), True), ItemSource(X, 1.0),
-                ItemSource(X, 1), AttrSource(X, "b"), AttrSource(Y, "b"), TensorSizeSource(X, 0),
-                TensorStrideSource(X, 0), GlobalSource("x"), LocalSource("x"), BuiltinSource("x"),
-                ConstSource(helper, "h"), ConstSource(THING, "h")]
+        return [
+            ItemSource(AttrSource(X, "a"), 1),
+            ItemSource(AttrSource(X, "a"), True),
+            ItemSource(X, 1.0),
+            ItemSource(X, 1),
+            AttrSource(X, "b"),
+            AttrSource(Y, "b"),
+            TensorSizeSource(X, 0),
+            TensorStrideSource(X, 0),
+            GlobalSource("x"),
+            LocalSource("x"),
+            BuiltinSource("x"),
+            ConstSource(helper, "h"),
+            ConstSource(THING, "h"),
+        ]
 
     one, two = make(), make()
     assert one == two
@@ -253,22 +264,26 @@ def test_a_constant_source_is_about_one_object() -> None:
     assert ConstSource(shared, "a") == ConstSource(shared, "b")
 
 
-@pytest.mark.parametrize("source", [
-    LocalSource("gone"),
-    ItemSource(Y, 3),
-    ItemSource(Y, "no index"),
-    ItemSource(Y, 1.5),
-    AttrSource(X, "no_such_attribute"),
-    ItemSource(AttrSource(X, "table"), "missing"),
-    ItemSource(LocalSource("default"), "missing"),
-    GlobalSource("nowhere"),
-    DictKeySource(LocalSource("some"), 4),
-    CallSource(X),
-    InstanceDictSource(Y),
-    CellContentsSource(X),
-    TensorSizeSource(X, 0),
-    TensorSizeSource(T, 3),
-], ids=lambda source: source.name)
+@pytest.mark.parametrize(
+    "source",
+    [
+        LocalSource("gone"),
+        ItemSource(Y, 3),
+        ItemSource(Y, "no index"),
+        ItemSource(Y, 1.5),
+        AttrSource(X, "no_such_attribute"),
+        ItemSource(AttrSource(X, "table"), "missing"),
+        ItemSource(LocalSource("default"), "missing"),
+        GlobalSource("nowhere"),
+        DictKeySource(LocalSource("some"), 4),
+        CallSource(X),
+        InstanceDictSource(Y),
+        CellContentsSource(X),
+        TensorSizeSource(X, 0),
+        TensorSizeSource(T, 3),
+    ],
+    ids=lambda source: source.name,
+)
 def test_what_is_not_there_is_found_missing_not_raised(source: Source) -> None:
     frame = sample_frame()
     with pytest.raises((LookupError, AttributeError, TypeError)):

@@ -384,7 +384,9 @@ class ShapeExpr(Guard):
         return (("python", self.holds) if self.program is None else ("shape", self.program),)
 
     def holds(self, *values: Any) -> bool:
-        return all(type(value) is int for value in values) and bool(self.evaluate(*values))
+        # Sizes are 64-bit numbers to torch, and to the stack machine.
+        exact = all(type(value) is int and -(2**63) <= value < 2**63 for value in values)
+        return exact and bool(self.evaluate(*values))
 
     def expected(self) -> str:
         return self.text
