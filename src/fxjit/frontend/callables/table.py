@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.functions import CALL_TABLE
+from fxjit.frontend.values.natives import CALL_TABLE
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])

@@ -15,13 +15,13 @@ from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
 
 if TYPE_CHECKING:
-    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.interp.machine import InterpTracer, Machine
 
 
 class GeneratorValue(Value):
     """A generator made while tracing."""
 
-    def __init__(self, t: Any, machine: Machine) -> None:
+    def __init__(self, t: InterpTracer, machine: Machine) -> None:
         super().__init__(None)
         self.machine = machine
         self.started = False
@@ -59,7 +59,7 @@ class GeneratorValue(Value):
 
     # -- running the body ----------------------------------------------------------------------------------------
 
-    def resume(self, t: Any, sent: Value | None = None, exc: Value | None = None) -> tuple[bool, Value]:
+    def resume(self, t: Tracer, sent: Value | None = None, exc: Value | None = None) -> tuple[bool, Value]:
         """Run to the next `yield` with `sent` as its value, or with `exc` raised at it: (False, item) or (True, return value)."""
         if self.running:
             t.raise_(ValueError, "generator already executing")
@@ -69,7 +69,7 @@ class GeneratorValue(Value):
                 raise Raised(exc)
             return True, t.make(None)
         machine = self.machine
-        machine.parent = t.frame
+        machine.parent = machine.t.frame
         self.running = True
         try:
             left = self._run(t, sent if sent is not None else t.make(None), exc)
@@ -87,7 +87,7 @@ class GeneratorValue(Value):
         self.returned = left
         return True, left
 
-    def _run(self, t: Any, sent: Value, exc: Value | None) -> Value:
+    def _run(self, t: Tracer, sent: Value, exc: Value | None) -> Value:
         machine = self.machine
         machine.suspended = False
         if exc is None:
@@ -111,7 +111,7 @@ class GeneratorValue(Value):
             return None
         return machine.stack[-1]
 
-    def _throw_into(self, t: Any, inner: Value, exc: Value) -> tuple[Value | None, Value | None]:
+    def _throw_into(self, t: Tracer, inner: Value, exc: Value) -> tuple[Value | None, Value | None]:
         """Throw into the generator that `yield from` waits for: (what it yields, None), or (None, what is raised here); neither
         when it finished, and the body goes on behind the `yield from`."""
         machine = self.machine
@@ -217,7 +217,7 @@ def _frames(machine: Machine | None) -> list[Machine]:
     return frames[::-1]
 
 
-def stop_error(t: Any, exc: Value) -> Value:
+def stop_error(t: Tracer, exc: Value) -> Value:
     """A StopIteration that leaves a generator's body becomes a RuntimeError (PEP 479)."""
     error = make_exception(t, RuntimeError, ["generator raised StopIteration"])
     assert isinstance(error, ExceptionValue)
@@ -228,7 +228,7 @@ def stop_error(t: Any, exc: Value) -> Value:
 
 def finished_generator() -> Any:
     """What new bytecode calls for a generator that has nothing more to give."""
-    made = (item for item in ())
+    made: Any = (item for item in [0][:0])
     next(made, None)
     return made
 

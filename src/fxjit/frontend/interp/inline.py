@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from types import CodeType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, plain
 from fxjit.frontend.interp.generators import GeneratorValue
-from fxjit.frontend.interp.machine import Machine, user_stack
+from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.functions import FunctionValue
@@ -30,7 +30,7 @@ MAX_DEPTH: Final = 200
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
-def inline(t: Any, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
     if fn.fn is not None and not _is_own(fn):
@@ -41,8 +41,7 @@ def inline(t: Any, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]
         if stand_in is None and marks.is_compiled(fn.fn):
             stand_in = marks.unwrapped(fn.fn)
         if stand_in is not None and stand_in is not fn.fn:
-            result: Value = t.call(t.make(stand_in), args, kwargs)
-            return result
+            return t.call(t.make(stand_in), args, kwargs)
     return run_function(t, fn, args, kwargs)
 
 
@@ -52,7 +51,7 @@ def _is_own(fn: FunctionValue) -> bool:
 
 
 def _not_traced(
-    t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value], verdict: Verdict, rule: str
+    t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value], verdict: Verdict, rule: str
 ) -> Value:
     name = fn.qualname
     if verdict is Verdict.GRAPH:
@@ -69,11 +68,10 @@ def _not_traced(
              message=said.reason if said is not None else None, why="is run as it stands")
 
 
-def _steer(t: Any, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
     if asked == "is-compiling":
-        answer: Value = t.make(True)
-        return answer
+        return t.make(True)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}
@@ -82,7 +80,7 @@ def _steer(t: Any, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value
     t.break_(asked, **context)
 
 
-def _constant_result(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     try:
         known = [plain(arg) for arg in args]
         named = {name: plain(arg) for name, arg in kwargs.items()}
@@ -91,7 +89,7 @@ def _constant_result(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: M
     return protocol.fold(t, lambda: fn.fn(*known, **named))
 
 
-def run_function(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """Run the function's bytecode in a frame of its own; a generator function gives its generator."""
     code = fn.code
     if code.co_flags & _ASYNC:
@@ -116,7 +114,7 @@ def run_function(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mappi
 # -- binding arguments ---------------------------------------------------------------------------------------------
 
 
-def bind(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
+def bind(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
     """The argument slots of a call, by name."""
     code = fn.code
     count, names = code.co_argcount, code.co_varnames
@@ -141,7 +139,7 @@ def bind(t: Any, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, 
 
 
 def _bind_keywords(
-    t: Any, fn: FunctionValue, kwargs: Mapping[str, Value], bound: dict[str, Value], extra: dict[str, Value] | None
+    t: InterpTracer, fn: FunctionValue, kwargs: Mapping[str, Value], bound: dict[str, Value], extra: dict[str, Value] | None
 ) -> None:
     code = fn.code
     positional_only = code.co_posonlyargcount
@@ -161,7 +159,7 @@ def _bind_keywords(
             t.raise_(TypeError, f"{fn.qualname}() got an unexpected keyword argument '{name}'")
 
 
-def _fill_defaults(t: Any, fn: FunctionValue, given: int, bound: dict[str, Value]) -> None:
+def _fill_defaults(t: InterpTracer, fn: FunctionValue, given: int, bound: dict[str, Value]) -> None:
     code = fn.code
     names = code.co_varnames[: code.co_argcount]
     missing = [index for index in range(given, len(names)) if names[index] not in bound]
@@ -176,7 +174,7 @@ def _fill_defaults(t: Any, fn: FunctionValue, given: int, bound: dict[str, Value
         bound[names[index]] = defaults[index - first]
 
 
-def _fill_keyword_defaults(t: Any, fn: FunctionValue, names: Sequence[str], bound: dict[str, Value]) -> None:
+def _fill_keyword_defaults(t: InterpTracer, fn: FunctionValue, names: Sequence[str], bound: dict[str, Value]) -> None:
     missing = [name for name in names if name not in bound]
     if not missing:
         return
@@ -188,7 +186,7 @@ def _fill_keyword_defaults(t: Any, fn: FunctionValue, names: Sequence[str], boun
         bound[name] = defaults[name]
 
 
-def _missing(t: Any, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn:
+def _missing(t: InterpTracer, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn:
     quoted = [f"'{name}'" for name in names]
     if len(quoted) == 1:
         shown = quoted[0]
@@ -200,7 +198,7 @@ def _missing(t: Any, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn
     t.raise_(TypeError, f"{fn.qualname}() missing {len(names)} required {kind} argument{plural}: {shown}")
 
 
-def _too_many(t: Any, fn: FunctionValue, given: int, bound: Mapping[str, Value]) -> NoReturn:
+def _too_many(t: InterpTracer, fn: FunctionValue, given: int, bound: Mapping[str, Value]) -> NoReturn:
     code: CodeType = fn.code
     count, defaults = code.co_argcount, len(fn.defaults(t))
     takes = f"from {count - defaults} to {count}" if defaults else str(count)

@@ -37,7 +37,8 @@ class InterpTracer(Tracer, Protocol):
     """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
 
     frame: Machine | None
-    root: Machine | None
+    root: Machine
+    stops: StopList
 
 
 class Machine:
@@ -50,7 +51,7 @@ class Machine:
 
     def __init__(
         self,
-        t: Any,
+        t: InterpTracer,
         code: Code,
         globals_: NamespaceValue,
         locals_: dict[str, Value],
@@ -223,7 +224,7 @@ class Machine:
 
 
 def root_machine(
-    t: Any,
+    t: InterpTracer,
     code: Code,
     args: Mapping[str, Value],
     closure: tuple[CellType, ...] | None,

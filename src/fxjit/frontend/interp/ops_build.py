@@ -63,9 +63,8 @@ def build_string(m: Machine, i: Instruction) -> None:
 @op("BUILD_SLICE")
 def build_slice(m: Machine, i: Instruction) -> None:
     parts = _pop_n(m, i.arg)
-    if len(parts) == 2:
-        parts.append(m.t.make(None))
-    m.stack.append(SliceValue(*parts))
+    step = parts[2] if len(parts) == 3 else m.t.make(None)
+    m.stack.append(SliceValue(parts[0], parts[1], step))
 
 
 # -- growing what a display or comprehension builds ----------------------------------------------------------------

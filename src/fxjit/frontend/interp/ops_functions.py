@@ -9,7 +9,7 @@ from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import MadeFunctionValue
 
 _PARTS: Final = ("closure", "annotations", "kwdefaults", "defaults")  # in the order they lie from the top
@@ -53,7 +53,7 @@ def load_build_class(m: Machine, i: Instruction) -> None:
 
 
 @handles(builtins.__build_class__)
-def _build_class(t: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _build_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     t.break_("opcode-class-body")
 
 

@@ -11,14 +11,13 @@ from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Tracer, Value
 from fxjit.guards.source import ConstSource
 
 
-def module_value(t: Any, module: object, name: str) -> Value:
+def module_value(t: Tracer, module: object, name: str) -> Value:
     """The value of a module found by import: its identity is taken as given."""
-    found: Value = t.wrap(module, ConstSource(module, f"sys.modules[{name!r}]"))
-    return found.realize()
+    return t.wrap(module, ConstSource(module, f"sys.modules[{name!r}]")).realize()
 
 
 @op("IMPORT_NAME")
@@ -30,7 +29,7 @@ def import_name(m: Machine, i: Instruction) -> None:
         item.as_constant() for item in protocol.unpack(t, fromlist))
     try:
         module = __import__(name, m.globals.namespace, None, names or (), level.as_constant())
-    except Exception as error:  # noqa: BLE001 - whatever the module's body raises is the user's exception
+    except Exception as error:
         t.raise_(type(error), *error.args)
     m.stack.append(module_value(t, module, getattr(module, "__name__", name)))
 

@@ -82,7 +82,6 @@ def return_value(m: Machine, i: Instruction) -> Value:
 
 @op("RETURN_CONST")
 def return_const(m: Machine, i: Instruction) -> Value:
-    made: Value = m.t.make(i.argval)
-    return made
+    return m.t.make(i.argval)
 
 

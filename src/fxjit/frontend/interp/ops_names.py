@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
@@ -26,7 +26,7 @@ def load_fast(m: Machine, i: Instruction) -> None:
     m.stack.append(value)
 
 
-def _unbound(m: Machine, name: str) -> Any:
+def _unbound(m: Machine, name: str) -> NoReturn:
     m.t.raise_(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
 
 
@@ -81,7 +81,7 @@ def cell_of(m: Machine, name: str) -> CellValue:
     return cell
 
 
-def _unbound_cell(m: Machine, name: str) -> Any:
+def _unbound_cell(m: Machine, name: str) -> NoReturn:
     if name in m.code.freevars:
         m.t.raise_(NameError, f"cannot access free variable '{name}' where it is not associated with a value in "
                               "enclosing scope")
@@ -103,7 +103,7 @@ def load_deref(m: Machine, i: Instruction) -> None:
     value = cell_of(m, name).get(m.t)
     if value is None:
         _unbound_cell(m, name)
-    m.stack.append(value)  # type: ignore[arg-type]  # _unbound_cell raises
+    m.stack.append(value)
 
 
 @op("STORE_DEREF")

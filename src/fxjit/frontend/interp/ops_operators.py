@@ -8,6 +8,7 @@ from fxjit.frontend.interp.dispatch import Handler, op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.ranges import SliceValue
 
 _JUMPS = JUMPS_IF | JUMPS_OR_POP
 
@@ -110,4 +111,4 @@ def store_slice(m: Machine, i: Instruction) -> None:
 
 def make_slice(m: Machine, parts: list[Value]) -> Value:
     """A slice object of two or three parts."""
-    return m.t.call(m.t.make(slice), parts, None)  # type: ignore[no-any-return]
+    return SliceValue(parts[0], parts[1], parts[2] if len(parts) == 3 else m.t.make(None))

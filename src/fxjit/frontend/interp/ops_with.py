@@ -4,13 +4,16 @@ can leave and enter it again."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
 
 
 class WithExitValue(Value):
@@ -43,7 +46,7 @@ class WithExitValue(Value):
 
 
 @op("BEFORE_WITH")
-def before_with(m: Any, i: Instruction) -> None:
+def before_with(m: Machine, i: Instruction) -> None:
     t = m.t
     manager = m.stack.pop()
     enter = protocol.lookup_special(t, manager, "__enter__")
@@ -57,7 +60,7 @@ def before_with(m: Any, i: Instruction) -> None:
 
 
 @op("WITH_EXCEPT_START")
-def with_except_start(m: Any, i: Instruction) -> None:
+def with_except_start(m: Machine, i: Instruction) -> None:
     """Call the exit with the exception on top of the stack. It has no traceback while tracing."""
     exc = m.stack[-1]
     exit_ = m.stack[-1 - VERSION.with_exit_below]

@@ -18,6 +18,8 @@ class CellValue(Value):
     """A cell. `contents` is None while it is empty; a Lazy until somebody looks."""
 
     shell = True
+    #: Filled only when what is being rebuilt is complete: a function's closure may hold the function itself.
+    fills_late = True
 
     def __init__(self, contents: Value | None = None, source: Source | None = None) -> None:
         super().__init__(source)

@@ -22,7 +22,7 @@ from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import default_device
-from fxjit.frontend.values.functions import CALL_TABLE, Handler
+from fxjit.frontend.values.natives import CALL_TABLE, Handler
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.wrap import wraps

@@ -1,0 +1,350 @@
+"""Callables that C implements: builtin functions, methods of builtin types, special methods by name.
+
+Calling one asks the table of callables: callables/table.py puts its lookup into `CALL_TABLE`, because values may not
+import what stands above them. Methods are `meth_<name>` of the value they are called on; special methods its slots.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.guards.kinds import IdIs, TypeIs
+from fxjit.guards.source import AttrSource, Source
+
+Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
+#: Lookups of handlers by the callable itself; the first answer counts.
+CALL_TABLE: Final[list[Callable[[object], Handler | None]]] = []
+
+
+def find_handler(fn: object) -> Handler | None:
+    """The handler that callables/ or polyfills/ has for this very callable."""
+    for lookup in CALL_TABLE:
+        handler = lookup(fn)
+        if handler is not None:
+            return handler
+    return None
+
+
+class BuiltinValue(Value):
+    """A callable implemented in C: a builtin function, a slot wrapper, a method descriptor of a builtin type."""
+
+    def __init__(self, fn: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def pytype(self) -> type:
+        return type(self.fn)
+
+    def describe(self) -> str:
+        return f"builtin `{builtin_name(self.fn)}`"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = find_handler(self.fn)
+        if handler is not None:
+            return handler(t, list(args), dict(kwargs))
+        if isinstance(self.fn, _METHOD_DESCRIPTORS):
+            return self._call_descriptor(t, args, kwargs)
+        if is_pure(self.fn) and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            return protocol.fold(t, lambda: self.fn(
+                *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+        name, module = builtin_name(self.fn), getattr(self.fn, "__module__", None)
+        if module in (None, "builtins"):
+            t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
+        t.break_("call-c-extension", function=name, module=module)
+
+    def _call_descriptor(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`list.append(x, 1)`: the method of the builtin type, whatever the first argument's own class overrides."""
+        name, owner = self.fn.__name__, self.fn.__objclass__
+        if not args:
+            t.raise_(TypeError, f"unbound method {owner.__name__}.{name}() needs an argument")
+        receiver = args[0].realize()
+        if not issubclass(receiver.pytype(), owner):
+            t.raise_(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a "
+                                f"'{receiver.pytype().__name__}' object")
+        return call_builtin_method(t, receiver, name, args[1:], kwargs, owner)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(type(self.fn))
+        if name == "__self__":
+            owner = getattr(self.fn, "__self__", NOT_IMPLEMENTED)
+            if owner is not NOT_IMPLEMENTED:
+                return t.make(owner)
+        try:
+            found = getattr(self.fn, name)
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+        if name in ("__call__", "__get__"):
+            return protocol.make_builtin_method(t, self, name)
+        return t.make(found)
+
+    def meth___call__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return t.call(self, args, kwargs)
+
+    def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        unbound = instance.is_constant() and instance.as_constant() is None
+        if unbound or not isinstance(self.fn, _METHOD_DESCRIPTORS):
+            return self
+        return BuiltinMethodValue(instance, self.fn.__name__)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return t.make(hash(self.fn))
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return t.make(repr(self.fn))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+_METHOD_DESCRIPTORS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_PURE_MODULES: Final = frozenset({"math", "cmath", "_operator", "unicodedata", "binascii", "zlib", "_struct"})
+_PURE_BUILTINS: Final = frozenset({
+    abs, all, any, ascii, bin, callable, chr, divmod, format, hash, hex, isinstance, issubclass, len, max, min, oct,
+    ord, pow, repr, round, sum,
+})
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether a C function gives the same for the same constants, and does nothing else."""
+    try:
+        return fn in _PURE_BUILTINS or getattr(fn, "__module__", None) in _PURE_MODULES
+    except TypeError:
+        return False
+
+
+def builtin_name(fn: Any) -> str:
+    """How messages call a C function."""
+    owner = getattr(fn, "__objclass__", None)
+    if owner is not None:
+        return f"{owner.__name__}.{fn.__name__}"
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
+    module = getattr(fn, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+class BuiltinMethodValue(Value):
+    """A method of a builtin type bound to a value: `items.append`."""
+
+    def __init__(self, self_value: Value, name: str, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.self_value = self_value
+        self.name = name
+
+    def pytype(self) -> type:
+        found = protocol.type_lookup(self.self_value.pytype(), self.name)
+        if isinstance(found, types.WrapperDescriptorType):
+            return types.MethodWrapperType
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"`{self.self_value.pytype().__name__}.{self.name}`"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return call_builtin_method(t, self.self_value, self.name, args, kwargs, None)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.self_value
+        if name == "__name__":
+            return t.make(self.name)
+        if name == "__qualname__":
+            return t.make(f"{self.self_value.pytype().__qualname__}.{self.name}")
+        if name == "__class__":
+            return t.make(self.pytype())
+        if name == "__call__":
+            return self
+        if name == "__doc__":
+            return t.make(getattr(self.self_value.pytype(), self.name).__doc__)
+        return protocol.generic_getattr(t, self, name)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op not in ("==", "!=") or not isinstance(other, BuiltinMethodValue):
+            return NOT_IMPLEMENTED
+        same = self.self_value is other.self_value and self.name == other.name
+        return t.make(same if op == "==" else not same)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="hash", type="builtin_function_or_method")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.self_value)
+        cg.asm.load_attr(self.name)
+
+
+protocol.register_method_factory(BuiltinMethodValue)
+
+
+def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value],
+                        owner: type | None) -> Value:
+    """`receiver.name(*args)` for a method that a builtin type has: the value's own `meth_<name>`, or the table's handler for
+    the type's descriptor, or, on constants, the method itself."""
+    method = getattr(receiver, "meth_" + name, None)
+    if method is None:
+        descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
+        handler = find_handler(descriptor) if descriptor is not NOT_IMPLEMENTED else None
+        if handler is not None:
+            return handler(t, [receiver, *args], dict(kwargs))
+        slot = _SLOT_METHODS.get(name)
+        if slot is not None and not kwargs and len(args) == slot[0]:
+            return slot[1](t, receiver, *args)
+        return _call_on_constants(t, receiver, name, args, kwargs)
+    problem = _misfit(method, args, kwargs)
+    if problem is not None:
+        t.raise_(TypeError, f"{receiver.pytype().__name__}.{name}() {problem}")
+    result = method(t, *args, **kwargs)
+    assert isinstance(result, Value), f"meth_{name} of {type(receiver).__name__} gave {result!r}"
+    return result
+
+
+def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
+                       kwargs: Mapping[str, Value]) -> Value:
+    if receiver.is_constant() and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+        method = getattr(receiver.as_constant(), name)
+        return protocol.fold(t, lambda: method(
+            *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+    t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
+             args=", ".join(arg.describe() for arg in args))
+
+
+_signatures: dict[Any, inspect.Signature | None] = {}
+
+
+def _misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:
+    """What is wrong with these arguments for `meth_...(tracer, *args, **kwargs)`; None when they fit."""
+    fn = method.__func__ if isinstance(method, types.MethodType) else method
+    if fn not in _signatures:
+        try:
+            _signatures[fn] = inspect.signature(method)
+        except (TypeError, ValueError):
+            _signatures[fn] = None
+    signature = _signatures[fn]
+    if signature is None:
+        return None
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError:
+        positional = [parameter for parameter in list(signature.parameters.values())[1:]
+                      if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        if kwargs:
+            return "got unexpected arguments"
+        if not positional:
+            return f"takes no arguments ({len(args)} given)"
+        required = sum(parameter.default is inspect.Parameter.empty for parameter in positional)
+        if required == len(positional):
+            return f"takes exactly {_number(required)} ({len(args)} given)"
+        if len(args) < required:
+            return f"expected at least {required} argument{'s' * (required != 1)}, got {len(args)}"
+        return f"expected at most {len(positional)} arguments, got {len(args)}"
+    return None
+
+
+def _number(count: int) -> str:
+    return "one argument" if count == 1 else f"{count} arguments"
+
+
+def _slot_binary(op: str, reflected: bool = False) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.nb_binary(t, op, b, reflected)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_inplace(op: str) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.nb_inplace(t, op, b)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_compare(op: str) -> Callable[[Tracer, Value, Value], Value]:
+    def call(t: Tracer, a: Value, b: Value) -> Value:
+        result = a.tp_richcompare(t, op, b)
+        return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
+    return call
+
+
+def _slot_next(t: Tracer, it: Value) -> Value:
+    item = it.tp_iternext(t)
+    if item is None:
+        t.raise_(StopIteration)
+    return item
+
+
+def _slot_setitem(t: Tracer, a: Value, key: Value, value: Value) -> Value:
+    a.mp_ass_subscript(t, key, value)
+    return t.make(None)
+
+
+def _slot_delitem(t: Tracer, a: Value, key: Value) -> Value:
+    a.mp_ass_subscript(t, key, None)
+    return t.make(None)
+
+
+def _slot_setattr(t: Tracer, a: Value, name: Value, value: Value) -> Value:
+    a.tp_setattro(t, name.as_constant(), value)
+    return t.make(None)
+
+
+#: Special methods called by name on values of builtin types: (arguments, what the slot does).
+_SLOT_METHODS: Final[dict[str, tuple[int, Callable[..., Value]]]] = {
+    **{f"__{name}__": (1, _slot_binary(op)) for op, name in protocol.BINARY_METHODS.items()},
+    **{f"__r{name}__": (1, _slot_binary(op, True)) for op, name in protocol.BINARY_METHODS.items()},
+    **{f"__i{name}__": (1, _slot_inplace(op)) for op, name in protocol.BINARY_METHODS.items()},
+    **{name: (1, _slot_compare(op)) for op, name in protocol.COMPARE_METHODS.items()},
+    **{f"__{name}__": (0, functools.partial(lambda t, a, op: protocol.unary(t, op, a), op=name))
+       for name in ("neg", "pos", "invert", "abs", "int", "float", "index", "complex")},
+    "__len__": (0, protocol.length),
+    "__bool__": (0, lambda t, a: a.nb_bool(t)),
+    "__iter__": (0, protocol.iter_),
+    "__next__": (0, _slot_next),
+    "__getitem__": (1, lambda t, a, key: a.mp_subscript(t, key)),
+    "__setitem__": (2, _slot_setitem),
+    "__delitem__": (1, _slot_delitem),
+    "__contains__": (1, lambda t, a, item: t.make(protocol.contains(t, a, item))),
+    "__hash__": (0, protocol.hash_),
+    "__repr__": (0, protocol.repr_),
+    "__str__": (0, protocol.str_),
+    "__format__": (1, lambda t, a, spec: protocol.format_(t, a, spec.as_constant())),
+    "__getattribute__": (1, lambda t, a, name: protocol.getattr_(t, a, name.as_constant())),
+    "__setattr__": (2, _slot_setattr),
+}
+
+
+# -- wrapping ------------------------------------------------------------------------------------------------------
+
+_BUILTIN_TYPES: Final = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType, type(operator.itemgetter(0)), type(operator.attrgetter("a")),
+    type(operator.methodcaller("a")),
+)
+
+
+def _bound_method(fn: Any) -> bool:
+    """Whether a builtin is bound to an object of the program (`items.append`), not to its module or class."""
+    owner = getattr(fn, "__self__", None)
+    return owner is not None and not isinstance(owner, (types.ModuleType, type))
+
+
+@wraps(*_BUILTIN_TYPES)
+def wrap_builtin(t: Tracer, fn: Any, source: Source) -> Value:
+    if _bound_method(fn) and find_handler(fn) is None:
+        t.guard(TypeIs(source, type(fn)))
+        name_source = AttrSource(source, "__name__")
+        t.wrap(fn.__name__, name_source)
+        return BuiltinMethodValue(t.wrap(fn.__self__, AttrSource(source, "__self__")), fn.__name__, source)
+    t.guard(IdIs(source, fn))
+    return BuiltinValue(fn, source)
+
+
+@makes(*_BUILTIN_TYPES)
+def make_builtin(t: Tracer, fn: Any) -> Value:
+    return BuiltinValue(fn)
