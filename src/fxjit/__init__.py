@@ -24,8 +24,7 @@ from .api import (
     wrap_numpy,
 )
 from .backends.registry import list_backends, lookup_backend, register_backend
-from .counters import compile_times
-from .counters import counters
+from .counters import compile_times, counters
 from .explain import explain
 from .install import install, installed, uninstall
 from .logs import set_logs

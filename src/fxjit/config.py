@@ -16,6 +16,7 @@ import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from .errors import ConfigError, UnknownSetting, near
@@ -195,6 +196,15 @@ def on_change(listener: Callable[[str, Any], None]) -> None:
 def environment(name: str, default: str = "") -> str:
     """An environment variable that is not a setting of ours (CXX, XDG_CACHE_HOME, ...)."""
     return os.environ.get(name, default)
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `cache_dir`, or `fxjit` in the user's cache folder. It may not exist yet."""
+    chosen: str = globals()["cache_dir"]
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fxjit"
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ class Explanation:
         return "\n".join(lines)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a page that shows the source, each line in the colour of its graph, with breaks and skips beside it."""
+        """Writes a page that shows the source: each line in the colour of its graph, breaks and skips beside it."""
         return _write_html(self, Path(path))
 
 

@@ -1,0 +1,38 @@
+# Two commands: `make demo` installs into .venv and runs the main job, `make test` installs and passes the tests.
+# PYTHON=python3.12 chooses another Python; ARGS go to the demo (ARGS="--steps 50") or to pytest (ARGS="-k guards").
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+# Two threads a test process: the machines this runs on are small, and timings then mean something.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test lint build clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,3p' Makefile; echo "Targets: demo test lint build clean"
+
+demo: build
+	$(BIN)/python -m fxjit demo --plot demo.png $(ARGS)
+
+test: build lint
+	$(BIN)/python -m pytest -q $(ARGS)
+
+lint: build
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+build: $(VENV)/installed
+
+# Installed again when what is built changes; Python files are used in place.
+$(VENV)/installed: pyproject.toml setup.py $(shell find src/fxjit -name '*.c' -o -name '*.h')
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[test,demo,bench]'
+	touch $@
+
+clean:
+	rm -rf build dist src/fxjit.egg-info .pytest_cache .mypy_cache .ruff_cache $(VENV)/installed
+	find src -name '*.so' -delete

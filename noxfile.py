@@ -1,0 +1,31 @@
+"""The tests on each supported Python and torch: `nox`, or `nox -s tests-3.12`.
+
+nox makes the environments; a Python that is not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.options.sessions = ["tests"]
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_existing_virtualenvs = True
+
+PYTHONS = ("3.11", "3.12", "3.13")
+TORCHES = ("2.11", "2.13")
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("torch", TORCHES)
+def tests(session: nox.Session, torch: str) -> None:
+    """Installs one torch, builds the extension, runs the suite (arguments after `--` go to pytest)."""
+    session.install(f"torch=={torch}.*")
+    session.install("-e", ".[test,demo]")
+    session.run("python", "-m", "pytest", "-q", *session.posargs)
+
+
+@nox.session(python="3.11")
+def lint(session: nox.Session) -> None:
+    session.install("ruff", "mypy", "numpy", "torch>=2.11,<2.14")
+    session.run("ruff", "check", "src", "tests", "benchmarks")
+    session.run("mypy")

@@ -1,0 +1,236 @@
+"""`python -m fxjit doctor` and `cache`: what was found on this machine, and what to do where something is missing.
+
+Each check is a function that gives a `Finding`; none of them raises.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from . import __version__, config
+
+COMPILERS = ("g++", "c++", "clang++")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+_TRY = "#include <cmath>\n#include <omp.h>\nextern \"C\" float f(float x) { return std::exp(x) + omp_get_max_threads(); }\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the report: `state` is ok, warn or bad; `advice` says what to do when it is not ok."""
+
+    what: str
+    state: str
+    text: str
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    checks: tuple[Callable[[], Finding], ...] = (
+        _python,
+        _torch,
+        _extension,
+        _tensors,
+        _compiler,
+        _simd,
+        _gpu,
+        _triton,
+        _cache,
+        _settings,
+    )
+    return [check() for check in checks]
+
+
+def doctor_main() -> int:
+    """Prints the report; 1 when something that fxjit needs is missing."""
+    findings = examine()
+    width = max(len(each.what) for each in findings)
+    marks = {"ok": "ok  ", "warn": "note", "bad": "BAD "}
+    for each in findings:
+        print(f"{marks[each.state]} {each.what:<{width}}  {each.text}")
+        for line in each.advice.splitlines():
+            print(f"     {'':<{width}}  -> {line}")
+    bad = sum(each.state == "bad" for each in findings)
+    print("\nEverything that fxjit needs is here." if not bad else f"\n{bad} of these need something done.")
+    return 1 if bad else 0
+
+
+def cache_main(action: str) -> int:
+    """Shows the folder of compiled kernels, or clears it."""
+    folder = config.cache_folder()
+    files, size = folder_size(folder)
+    if action == "clear":
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            print(f"{folder} could not be removed", file=sys.stderr)
+            return 1
+        print(f"removed {files} files, {_megabytes(size)}, of {folder}")
+        return 0
+    print(f"{folder}: {files} files, {_megabytes(size)} (at most {config.cache_size_mb} MB)")
+    return 0
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """How many files are under the folder, and their bytes."""
+    files = size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(parent, name)).st_size
+                files += 1
+            except OSError:
+                continue  # removed meanwhile
+    return files, size
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that kernels would be compiled with: the setting, $CXX, or the first one there is."""
+    for name in (config.cpp.compiler, config.environment("CXX"), *COMPILERS):
+        words = shlex.split(name)
+        if words and shutil.which(words[0]):
+            return name
+    return None
+
+
+def _python() -> Finding:
+    text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
+    if platform.python_implementation() != "CPython" or not (3, 11) <= _numbers(platform.python_version()) < (3, 14):
+        return Finding("Python", "bad", text, "fxjit needs CPython 3.11, 3.12 or 3.13.")
+    return Finding("Python", "ok", text)
+
+
+def _torch() -> Finding:
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return Finding("torch", "bad", "not installed", "pip install 'torch>=2.11,<2.14'")
+    if not (2, 11) <= _numbers(found) < (2, 14):
+        return Finding("torch", "warn", found, "fxjit is tested with torch 2.11 to 2.13.")
+    return Finding("torch", "ok", f"{found}, {os.cpu_count()} processors")
+
+
+def _extension() -> Finding:
+    try:
+        from . import _C
+    except ImportError as error:
+        advice = "Build it with `pip install .`; it needs a C compiler and CPython's headers (python3-dev)."
+        return Finding("extension", "bad", f"fxjit._C cannot be imported: {error}", advice)
+    return Finding("extension", "ok", f"fxjit {__version__}, {Path(_C.__file__).name}")
+
+
+def _tensors() -> Finding:
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            from .tensor_shim import ensure
+
+            in_c = ensure()
+        except Exception as error:  # a report must not fail for what it reports
+            return Finding("tensors", "warn", f"cannot be read in C: {error}")
+    if in_c:
+        return Finding("tensors", "ok", "are read in C, through torch's stable shim")
+    why = str(caught[0].message) if caught else "unknown"
+    return Finding("tensors", "warn", "are read through Python, which makes calls slower", why)
+
+
+def _compiler() -> Finding:
+    name = find_compiler()
+    advice = "apt install g++ (Debian, Ubuntu), or name yours in CXX or FXJIT_CPP_COMPILER.\n"
+    advice += "Until then backend 'native' calls ATen for every operator."
+    if name is None:
+        return Finding("C++ compiler", "bad", "none of " + ", ".join(COMPILERS) + " was found", advice)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "try.cpp")
+        source.write_text(_TRY)
+        command = [*shlex.split(name), *FLAGS, str(source), "-o", str(Path(folder, "try.so"))]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Finding("C++ compiler", "bad", f"{name} does not run: {error}", advice)
+    if done.returncode != 0:
+        first = (done.stderr.strip().splitlines() or ["no message"])[0]
+        return Finding("C++ compiler", "bad", f"{name} cannot compile a kernel: {first}", advice)
+    return Finding("C++ compiler", "ok", f"{_first_line([*shlex.split(name), '--version'])}; {' '.join(FLAGS[:-2])}")
+
+
+def _simd() -> Finding:
+    flags: set[str] = set()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                flags = set(line.partition(":")[2].split())
+                break
+    except OSError:
+        return Finding("SIMD", "warn", f"unknown on {platform.machine()}")
+    for flag, width in (("avx512f", 512), ("avx2", 256), ("asimd", 128), ("sse4_2", 128)):
+        if flag in flags:
+            return Finding("SIMD", "ok", f"{flag}, {width} bits: {width // 32} floats at once")
+    return Finding("SIMD", "warn", f"no vector instructions known for {platform.machine()}")
+
+
+def _gpu() -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding("GPU", "warn", "unknown without torch")
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPU", "ok", "none; kernels run on the CPU")
+    major, minor = torch.cuda.get_device_capability()
+    names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+    return Finding("GPU", "ok", f"{torch.cuda.device_count()} x {', '.join(sorted(names))} (sm_{major}{minor})")
+
+
+def _triton() -> Finding:
+    try:
+        return Finding("Triton", "ok", version("triton"))
+    except PackageNotFoundError:
+        return Finding("Triton", "warn", "not installed", "pip install triton, to compile kernels for a GPU.")
+
+
+def _cache() -> Finding:
+    folder = config.cache_folder()
+    files, size = folder_size(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "Set FXJIT_CACHE_DIR to a folder that can be written; until then kernels are compiled anew each time."
+        return Finding("cache", "warn", f"{folder} cannot be written: {error.strerror}", advice)
+    return Finding("cache", "ok", f"{folder}: {files} files, {_megabytes(size)} (at most {config.cache_size_mb} MB)")
+
+
+def _settings() -> Finding:
+    changed = [f"{row.name}={config.to_dict()[row.name]!r}" for row in config.describe() if config.to_dict()[row.name] != row.default]
+    return Finding("settings", "ok", ", ".join(changed) if changed else "all as they come")
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return command[0]
+    return out.partition("\n")[0] or command[0]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    major, minor = text.split(".")[:2]
+    return int(major), int("".join(filter(str.isdigit, minor)))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
