@@ -336,11 +336,11 @@ class OpaqueIteratorValue(IteratorValue):
 
 
 _OPAQUE: Final = (
-    zip, map, enumerate, filter, itertools.chain, itertools.cycle, itertools.islice, itertools.product, itertools.permutations,
-    itertools.combinations, itertools.accumulate, itertools.zip_longest, itertools.takewhile, itertools.dropwhile,
-    itertools.starmap, itertools.groupby, itertools.compress, itertools.pairwise, itertools.filterfalse, reversed,
-    type(reversed([])), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
-    type(iter(int, 1)), type(itertools.tee([])[0]),
+    zip, map, enumerate, filter, reversed, itertools.chain, itertools.cycle, itertools.islice, itertools.product,
+    itertools.permutations, itertools.combinations, itertools.accumulate, itertools.zip_longest, itertools.takewhile,
+    itertools.dropwhile, itertools.starmap, itertools.groupby, itertools.compress, itertools.pairwise,
+    itertools.filterfalse, type(reversed([])), type(iter({})), type(iter({}.values())), type(iter({}.items())),
+    type(iter(set())), type(iter(int, 1)), type(itertools.tee([])[0]),
 )
 
 

@@ -21,7 +21,7 @@ from fxjit.frontend.values.sequence import TupleValue, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, ConstSource, DictKeySource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source
 
 Entry = tuple[Value, Value]
 
@@ -625,13 +625,7 @@ def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: 
     return MappingProxyValue(DictValue.around(t, dict(obj), ApplySource(source, dict)), source)
 
 
-@makes(types.MappingProxyType)
-def make_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any]) -> Value:
-    source = ApplySource(ConstSource(obj, "mappingproxy"), dict)
-    return MappingProxyValue(DictValue.around(t, dict(obj), source))
-
-
 @makes(dict, collections.OrderedDict)
 def make_dict(t: Tracer, obj: dict[Any, Any]) -> Value:
-    """A dict of the program that something known while tracing holds: `cls.__dataclass_fields__`, say."""
-    return DictValue.around(t, obj, ConstSource(obj, type(obj).__name__))
+    """A new dict of things known while tracing: what a folded call gave."""
+    return DictValue(t, [(t.make(key), t.make(value)) for key, value in obj.items()], type(obj))

@@ -11,7 +11,7 @@ from typing import Any
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import RangeIteratorValue
-from fxjit.frontend.values.wrap import wraps
+from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
@@ -162,3 +162,13 @@ def wrap_slice(t: Tracer, obj: slice, source: Source) -> Value:
     t.guard(TypeIs(source, slice))
     parts = (t.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step"))
     return SliceValue(*parts, source=source)
+
+
+@makes(range)
+def make_range(t: Tracer, obj: range) -> Value:
+    return RangeValue(obj)
+
+
+@makes(slice)
+def make_slice(t: Tracer, obj: slice) -> Value:
+    return SliceValue(t.make(obj.start), t.make(obj.stop), t.make(obj.step))

@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
-from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.frontend.values.wrap import makes, wraps, wraps_if
 from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import ItemSource, Source
 
@@ -406,8 +406,8 @@ def field_names(cls: type) -> dict[str, int]:
 
 
 _SEQUENCE_SLOTS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__hash__", "__lt__", "__gt__",
-                   "__le__", "__ge__", "__ne__", "__add__", "__mul__", "__rmul__", "__getattribute__", "__getattr__", "__bool__",
-                   "__radd__")
+                   "__le__", "__ge__", "__ne__", "__add__", "__mul__", "__rmul__", "__getattribute__", "__getattr__",
+                   "__bool__", "__radd__")
 
 
 def plain_tuple_class(cls: type) -> bool:
@@ -423,7 +423,7 @@ def plain_tuple_class(cls: type) -> bool:
 
 @wraps(list)
 def wrap_list(t: Tracer, obj: list[Any], source: Source) -> Value:
-    t.guard(TypeIs(source, list))
+    t.guard(TypeIs(source, type(obj)))
     t.guard(LengthIs(source, len(obj)))
     return ListValue(lazy_items(t, obj, source), source)
 
@@ -432,10 +432,22 @@ def wrap_list(t: Tracer, obj: list[Any], source: Source) -> Value:
 def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     t.guard(LengthIs(source, len(obj)))
-    return TupleValue(lazy_items(t, obj, source), source, type(obj))
+    plain = plain_tuple_class(type(obj))  # or the tuple part of an instance of a subclass
+    return TupleValue(lazy_items(t, obj, source), source, type(obj) if plain else tuple)
 
 
 wraps_if(lambda obj: isinstance(obj, tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
+
+
+@makes(list)
+def make_list(t: Tracer, obj: list[Any]) -> Value:
+    """A new list of things known while tracing: what a folded call gave."""
+    return ListValue([t.make(item) for item in obj])
+
+
+@makes(tuple, torch.Size)
+def make_tuple_value(t: Tracer, obj: tuple[Any, ...]) -> Value:
+    return TupleValue([t.make(item) for item in obj], cls=type(obj))
 
 
 def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
@@ -452,7 +464,8 @@ def same_or_equal(t: Tracer, a: Value, b: Value) -> bool:
 
 def sequence_part(value: Value, base: type) -> SequenceValue | None:
     """`value` as a list (tuple), if it is one or an instance of a subclass."""
-    part = getattr(value, "storage", None) or value
+    inner = getattr(value, "base", None)
+    part = inner if isinstance(inner, Value) else value
     return part if isinstance(part, SequenceValue) and part.base_type is base else None
 
 

@@ -1,0 +1,474 @@
+"""The builtin functions: len, isinstance, getattr, sorted, print... (types are in typecalls.py).
+
+Each is its CPython definition (Python/bltinmodule.c) over values/protocol.py.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import types
+import typing
+from typing import Any
+
+import torch
+
+from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, function, handles, plain
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Raised, Tracer, Value, callable_type
+from fxjit.frontend.values.iterators import CallIteratorValue
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
+from fxjit.guards.source import ConstSource, GlobalsSource
+
+# -- about one object -------------------------------------------------------------------------------------------
+
+
+@function(len)
+def len_(t: Tracer, obj: Value) -> Value:
+    result = protocol.length(t, obj)
+    if result.is_constant():
+        known = result.as_constant()
+        if not hasattr(type(known), "__index__"):
+            t.raise_(TypeError, f"'{type(known).__name__}' object cannot be interpreted as an integer")
+        if known < 0:
+            t.raise_(ValueError, "__len__() should return >= 0")
+        return t.make(int(known))
+    return result
+
+
+@function(callable)
+def callable_(t: Tracer, obj: Value) -> Value:
+    return t.make(callable_type(obj.pytype()))
+
+
+@function(id)
+def id_(t: Tracer, obj: Value) -> Value:
+    if obj.is_constant() and obj.source is None:
+        return t.make(id(obj.as_constant()))
+    t.break_("call-builtin", function="id", args=obj.describe())
+
+
+@function(hash)
+def hash_(t: Tracer, obj: Value) -> Value:
+    if obj.pytype().__hash__ is None:
+        t.raise_(TypeError, f"unhashable type: '{obj.pytype().__name__}'")
+    return protocol.hash_(t, obj)
+
+
+@function(repr)
+def repr_(t: Tracer, obj: Value) -> Value:
+    return protocol.repr_(t, obj)
+
+
+@function(ascii)
+def ascii_(t: Tracer, obj: Value) -> Value:
+    return protocol.fold(t, lambda text: text.encode("ascii", "backslashreplace").decode(),
+                         protocol.repr_(t, obj).as_constant())
+
+
+@function(format)
+def format_(t: Tracer, obj: Value, spec: Value | None = None) -> Value:
+    return protocol.format_(t, obj, "" if spec is None else spec.as_constant())
+
+
+@function(abs)
+def abs_(t: Tracer, obj: Value) -> Value:
+    return protocol.unary(t, "abs", obj)
+
+
+@function(divmod)
+def divmod_(t: Tracer, a: Value, b: Value) -> Value:
+    if a.is_constant() and b.is_constant():
+        return protocol.fold(t, divmod, a.as_constant(), b.as_constant())
+    for value, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
+        method = protocol.lookup_special(t, value, name) if hasattr(value, "bind_special") else None
+        if method is not None:
+            result = t.call(method, [other])
+            if not (result.is_constant() and result.as_constant() is NotImplemented):
+                return result
+    return t.call(t.make(tuple), [ListValue([protocol.binary(t, "//", a, b), protocol.binary(t, "%", a, b)])])
+
+
+@function(pow)
+def pow_(t: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value:
+    if mod is None or (mod.is_constant() and mod.as_constant() is None):
+        return protocol.binary(t, "**", base, exp)
+    return fold_call(t, pow, [base, exp, mod])
+
+
+@function(round)
+def round_(t: Tracer, number: Value, ndigits: Value | None = None) -> Value:
+    digits = [] if ndigits is None or (ndigits.is_constant() and ndigits.as_constant() is None) else [ndigits]
+    if number.is_constant():
+        return fold_call(t, round, [number, *digits])
+    if not hasattr(number.pytype(), "__round__"):
+        t.raise_(TypeError, f"type {number.pytype().__name__} doesn't define __round__ method")
+    if not digits and issubclass(number.pytype(), (int, float)):
+        return protocol.unary(t, "round", number)
+    specialize = getattr(number, "specialize", None)
+    if specialize is not None:
+        return fold_call(t, round, [specialize(t), *digits])
+    return t.call(protocol.getattr_(t, number, "__round__"), digits)
+
+
+def _folded(fn: Any) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 1 and not args[0].is_constant() and hasattr(args[0].pytype(), "__index__"):
+            return fold_call(t, fn, [protocol.unary(t, "index", args[0])], kwargs)
+        return fold_call(t, fn, args, kwargs)
+
+
+for _fn in (chr, ord, hex, oct, bin):
+    _folded(_fn)
+
+
+# -- attributes -------------------------------------------------------------------------------------------------
+
+
+def name_of(t: Tracer, name: Value) -> str:
+    if not name.is_constant() or not isinstance(name.as_constant(), str):
+        t.raise_(TypeError, f"attribute name must be string, not '{name.pytype().__name__}'")
+    return str(name.as_constant())
+
+
+@function(getattr)
+def getattr_(t: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
+    if default is None:
+        return protocol.getattr_(t, obj, name_of(t, name))
+    return protocol.getattr_or_none(t, obj, name_of(t, name)) or default
+
+
+@function(hasattr)
+def hasattr_(t: Tracer, obj: Value, name: Value) -> Value:
+    return t.make(protocol.hasattr_(t, obj, name_of(t, name)))
+
+
+@function(setattr)
+def setattr_(t: Tracer, obj: Value, name: Value, value: Value) -> Value:
+    protocol.setattr_(t, obj, name_of(t, name), value)
+    return t.make(None)
+
+
+@function(delattr)
+def delattr_(t: Tracer, obj: Value, name: Value) -> Value:
+    protocol.delattr_(t, obj, name_of(t, name))
+    return t.make(None)
+
+
+@function(vars)
+def vars_(t: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        return locals_(t)
+    found = protocol.getattr_or_none(t, obj, "__dict__")
+    if found is None:
+        t.raise_(TypeError, "vars() argument must have __dict__ attribute")
+    return found
+
+
+@function(dir)
+def dir_(t: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        names = [key for key, _ in locals_(t).items.values()]
+        return ListValue(sort_values(t, names, None, False))
+    if obj.is_constant() and not isinstance(obj.as_constant(), types.ModuleType):
+        return fold_call(t, dir, [obj])
+    if protocol.type_lookup(obj.pytype(), "__dir__") is not object.__dict__["__dir__"] or not hasattr(obj, "obj"):
+        t.break_("call-builtin", function="dir", args=obj.describe())
+    names_of_class = set(dir(obj.pytype()))
+    namespace = protocol.getattr_or_none(t, obj, "__dict__")
+    if isinstance(namespace, DictValue):
+        names_of_class.update(str(key) for key in namespace.items)
+    return t.make(sorted(names_of_class))
+
+
+@function(globals)
+def globals_(t: Tracer) -> Value:
+    frame = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    real = frame.globals.real
+    return t.wrap(real, GlobalsSource() if frame is t.root else ConstSource(real, "globals()"))  # type: ignore[attr-defined]
+
+
+@function(locals)
+def locals_(t: Tracer) -> DictValue:
+    frame = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    pairs = [(t.make(name), value) for name, value in frame.locals.items()]
+    for name, cell in {**frame.closure, **frame.cells}.items():
+        contents = cell.realize().get(t)
+        if contents is not None:
+            pairs.append((t.make(name), contents))
+    return DictValue(t, pairs)
+
+
+# -- classes ----------------------------------------------------------------------------------------------------
+
+
+@function(isinstance)
+def isinstance_(t: Tracer, obj: Value, cls: Value) -> Value:
+    return t.make(is_instance(t, obj, cls))
+
+
+@function(issubclass)
+def issubclass_(t: Tracer, sub: Value, cls: Value) -> Value:
+    return t.make(_any_class(t, cls, lambda one: _is_subclass(t, sub, one)))
+
+
+def is_instance(t: Tracer, obj: Value, cls: Value) -> bool:
+    """`isinstance(obj, cls)`; `cls` may be a class, a union, or a tuple of these."""
+    return _any_class(t, cls, lambda one: _is_instance_of(t, obj, one))
+
+
+def _any_class(t: Tracer, cls: Value, test: Any) -> bool:
+    part = sequence_part(cls, tuple)
+    if part is not None:
+        return any(_any_class(t, item, test) for item in part.realized())
+    if cls.is_constant():
+        known = cls.as_constant()
+        if isinstance(known, types.UnionType) or typing.get_origin(known) is typing.Union:
+            members = [type(None) if arg is None else arg for arg in typing.get_args(known)]
+            return any(_any_class(t, t.make(member), test) for member in members)
+        if isinstance(known, tuple):
+            return any(_any_class(t, t.make(member), test) for member in known)
+    return bool(test(cls))
+
+
+def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
+    pytype = obj.pytype()
+    known = _known_class(cls)
+    if known is pytype:
+        return True
+    if known is None:
+        method = protocol.lookup_special(t, cls, "__instancecheck__")
+        if method is None or cls.is_constant():
+            t.raise_(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
+        return protocol.truth(t, t.call(method, [obj]))
+    hook = protocol.type_lookup(type(known), "__instancecheck__")
+    if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):
+        return issubclass(pytype, known)
+    if known in _PARAMETERS:
+        return issubclass(pytype, known) or (
+            issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, _PARAMETERS[known]))
+    if getattr(known, "_is_protocol", False):
+        return _is_protocol_instance(t, obj, known)
+    if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
+        return _subclass_of_constant(t, pytype, known)
+    if type(known).__module__.startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
+        return _subclass_of_constant(t, pytype, known)
+    return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
+
+
+_C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+#: Classes that tensors belong to by a mark on the instance.
+_PARAMETERS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+
+
+def _known_class(cls: Value) -> type | None:
+    """The class that a value is; None for what is no class (or one that Python only knows while running)."""
+    if cls.is_constant():
+        known = cls.as_constant()
+        return known if isinstance(known, type) and not isinstance(known, types.GenericAlias) else None
+    return None
+
+
+def _is_protocol_instance(t: Tracer, obj: Value, cls: type) -> bool:
+    """A class made with typing.Protocol: an instance has the attributes that it names."""
+    if not getattr(cls, "_is_runtime_protocol", False):
+        t.raise_(TypeError, "Instance and class checks can only be used with @runtime_checkable protocols")
+    if cls in obj.pytype().__mro__:
+        return True
+    names = getattr(cls, "__protocol_attrs__", None)
+    if names is None:
+        names = typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]  # 3.11 has no attribute for it
+    return all(protocol.hasattr_(t, obj, name) for name in sorted(names))
+
+
+def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
+    return bool(protocol.fold(t, issubclass, sub, cls).as_constant())
+
+
+def _is_subclass(t: Tracer, sub: Value, cls: Value) -> bool:
+    known, wanted = _known_class(sub), _known_class(cls)
+    if known is None:
+        if sub.is_constant():
+            t.raise_(TypeError, "issubclass() arg 1 must be a class")
+        t.break_("call-builtin", function="issubclass", args=sub.describe())
+    if wanted is None:
+        t.raise_(TypeError, "issubclass() arg 2 must be a class, a tuple of classes, or a union")
+    hook = protocol.type_lookup(type(wanted), "__subclasscheck__")
+    if isinstance(hook, types.FunctionType) and hook.__module__ not in ("abc", "typing") and (
+            not hook.__module__.startswith("torch")):
+        return protocol.truth(t, t.call(t.make(hook), [cls, sub]))
+    return _subclass_of_constant(t, known, wanted)
+
+
+# -- iteration --------------------------------------------------------------------------------------------------
+
+
+@function(iter)
+def iter_(t: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
+    return protocol.iter_(t, obj) if sentinel is None else CallIteratorValue(obj, sentinel)
+
+
+@function(next)
+def next_(t: Tracer, it: Value, default: Value | None = None) -> Value:
+    if default is not None:
+        return protocol.next_(t, it) or default
+    item = it.realize().tp_iternext(t)
+    if item is None:
+        t.raise_(StopIteration, *_stop_values(it))
+    return item.realize()
+
+
+def _stop_values(it: Value) -> list[Value]:
+    """What a generator returned, for the StopIteration that ends it."""
+    returned = getattr(it, "returned", None)
+    if not isinstance(returned, Value) or (returned.is_constant() and returned.as_constant() is None):
+        return []
+    return [returned]
+
+
+@function(any)
+def any_(t: Tracer, values: Value) -> Value:
+    it = protocol.iter_(t, values)
+    while (item := protocol.next_(t, it)) is not None:
+        if protocol.truth(t, item):
+            return t.make(True)
+    return t.make(False)
+
+
+@function(all)
+def all_(t: Tracer, values: Value) -> Value:
+    it = protocol.iter_(t, values)
+    while (item := protocol.next_(t, it)) is not None:
+        if not protocol.truth(t, item):
+            return t.make(False)
+    return t.make(True)
+
+
+@function(sum)
+def sum_(t: Tracer, values: Value, /, start: Value | None = None) -> Value:
+    total = t.make(0) if start is None else start
+    if issubclass(total.pytype(), (str, bytes)):
+        kind = "strings" if issubclass(total.pytype(), str) else "bytes"
+        joiner = "''" if kind == "strings" else "b''"
+        t.raise_(TypeError, f"sum() can't sum {kind} [use {joiner}.join(seq) instead]")
+    items = protocol.unpack(t, values)
+    known = [item.as_constant() for item in items if item.is_constant()]
+    if len(known) == len(items) and total.is_constant() and all(isinstance(item, (int, float)) for item in known):
+        return protocol.fold(t, sum, known, total.as_constant())
+    for item in items:
+        total = protocol.binary(t, "+", total, item)
+    return total
+
+
+def _extreme(fn: Any, op: str) -> None:
+    name = fn.__name__
+
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        key, default = kwargs.pop("key", None), kwargs.pop("default", None)
+        if kwargs:
+            t.raise_(TypeError, f"'{next(iter(kwargs))}' is an invalid keyword argument for {name}()")
+        if not args:
+            t.raise_(TypeError, f"{name} expected at least 1 argument, got 0")
+        if len(args) > 1 and default is not None:
+            t.raise_(TypeError, f"Cannot specify a default for {name}() with multiple positional arguments")
+        items = args if len(args) > 1 else protocol.unpack(t, args[0])
+        if not items:
+            if default is None:
+                t.raise_(ValueError, _EMPTY.format(name))
+            return default
+        if key is not None and key.is_constant() and key.as_constant() is None:
+            key = None
+        return _pick(t, items, key, op, fn)
+
+
+def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) -> Value:
+    keys = items if key is None else [t.call(key, [item]) for item in items]
+    if key is None and any(item.node is not None and item.pytype() in (int, float) for item in items):
+        symbolic = _symbolic_extreme(t, items, fn)
+        if symbolic is not None:
+            return symbolic
+    best = 0
+    for index in range(1, len(items)):
+        if protocol.truth(t, protocol.compare(t, op, keys[index], keys[best])):
+            best = index
+    return items[best]
+
+
+def _symbolic_extreme(t: Tracer, items: list[Value], fn: Any) -> Value | None:
+    """min and max of numbers of the graph stay numbers of the graph."""
+    if not all(item.pytype() in (int, float, bool) for item in items):
+        return None
+    operation = torch.sym_max if fn is max else torch.sym_min
+    result = items[0]
+    for item in items[1:]:
+        result = t.emit(operation, [result, item])
+    return result
+
+
+try:
+    max(())
+except ValueError as _error:  # worded differently by each Python
+    _EMPTY = str(_error).replace("max", "{}")
+_extreme(max, ">")
+_extreme(min, "<")
+
+
+@function(sorted)
+def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
+    descending = reverse is not None and protocol.truth(t, reverse)
+    return ListValue(sort_values(t, protocol.unpack(t, values), key, descending))
+
+
+# -- the outside world ------------------------------------------------------------------------------------------
+
+
+def _writes_outside(fn: Any) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        t.break_("call-print", function=callable_name(fn))
+
+
+for _fn in (print, input, open, breakpoint):
+    _writes_outside(_fn)
+
+
+def _runs_code(fn: Any) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        t.break_("call-builtin", function=fn.__name__, args=", ".join(arg.describe() for arg in args))
+
+
+for _fn in (eval, exec, compile):
+    _runs_code(_fn)
+
+
+@handles(builtins.__import__)
+def import_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = plain_or_break(t, args[0], "__import__")
+    import sys
+
+    if name not in sys.modules:
+        t.break_("opcode-import", name=name)
+    return t.make(sys.modules[name.partition(".")[0] if len(args) < 4 else name])
+
+
+def plain_or_break(t: Tracer, value: Value, what: str) -> Any:
+    """A known argument, or the end of the graph."""
+    try:
+        return plain(value)
+    except NotPlain:
+        t.break_("call-builtin", function=what, args=value.describe())
+
+
+def caught(t: Tracer, attempt: Any, *classes: type[BaseException]) -> Value | None:
+    """What `attempt()` gives; None where it raises one of these in the user's program."""
+    try:
+        result: Value = attempt()
+    except Raised as raised:
+        if issubclass(raised.value.pytype(), classes):
+            return None
+        raise
+    return result

@@ -1,0 +1,504 @@
+"""Functions of the standard library that are C, or that are not worth tracing: operator, math, functools, itertools,
+collections, dataclasses, inspect, typing, re, os, time, warnings, logging, weakref.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import enum
+import functools
+import inspect
+import itertools
+import logging
+import math
+import operator
+import os
+import re
+import sys
+import threading
+import time
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.callables.table import callable_name, fold_call, function, handles, pure
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.functions import PartialValue
+from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.ranges import as_index
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+
+# -- operator ---------------------------------------------------------------------------------------------------
+
+
+def _operator_binary(op: str, *fns: Callable[..., Any]) -> None:
+    @function(*fns)
+    def call(t: Tracer, a: Value, b: Value, /) -> Value:
+        return protocol.binary(t, op, a, b)
+
+
+def _operator_inplace(op: str, *fns: Callable[..., Any]) -> None:
+    @function(*fns)
+    def call(t: Tracer, a: Value, b: Value, /) -> Value:
+        return protocol.inplace(t, op, a, b)
+
+
+def _operator_compare(op: str, fn: Callable[..., Any]) -> None:
+    @function(fn)
+    def call(t: Tracer, a: Value, b: Value, /) -> Value:
+        return protocol.compare(t, op, a, b)
+
+
+def _operator_unary(op: str, *fns: Callable[..., Any]) -> None:
+    @function(*fns)
+    def call(t: Tracer, a: Value, /) -> Value:
+        return protocol.unary(t, op, a)
+
+
+for _op, _fn in protocol.BINARY.items():
+    _operator_binary(_op, _fn)
+for _op, _fn in protocol.INPLACE.items():
+    _operator_inplace(_op, _fn)
+for _op, _fn in protocol.COMPARE.items():
+    _operator_compare(_op, _fn)
+for _op, _fn in (("neg", operator.neg), ("pos", operator.pos), ("invert", operator.invert), ("index", operator.index)):
+    _operator_unary(_op, _fn)
+
+
+@function(operator.abs)
+def operator_abs(t: Tracer, a: Value, /) -> Value:
+    return protocol.unary(t, "abs", a)
+
+
+@function(operator.not_)
+def operator_not(t: Tracer, a: Value, /) -> Value:
+    return protocol.not_(t, a)
+
+
+@function(operator.truth)
+def operator_truth(t: Tracer, a: Value, /) -> Value:
+    return t.make(protocol.truth(t, a))
+
+
+@function(operator.is_)
+def operator_is(t: Tracer, a: Value, b: Value, /) -> Value:
+    return t.make(protocol.is_(t, a, b))
+
+
+@function(operator.is_not)
+def operator_is_not(t: Tracer, a: Value, b: Value, /) -> Value:
+    return t.make(not protocol.is_(t, a, b))
+
+
+@function(operator.getitem)
+def operator_getitem(t: Tracer, a: Value, key: Value, /) -> Value:
+    return protocol.getitem(t, a, key)
+
+
+@function(operator.setitem)
+def operator_setitem(t: Tracer, a: Value, key: Value, value: Value, /) -> Value:
+    protocol.setitem(t, a, key, value)
+    return t.make(None)
+
+
+@function(operator.delitem)
+def operator_delitem(t: Tracer, a: Value, key: Value, /) -> Value:
+    protocol.delitem(t, a, key)
+    return t.make(None)
+
+
+@function(operator.contains)
+def operator_contains(t: Tracer, a: Value, item: Value, /) -> Value:
+    return t.make(protocol.contains(t, a, item))
+
+
+@function(operator.concat)
+def operator_concat(t: Tracer, a: Value, b: Value, /) -> Value:
+    return protocol.binary(t, "+", a, b)
+
+
+@function(operator.iconcat)
+def operator_iconcat(t: Tracer, a: Value, b: Value, /) -> Value:
+    return protocol.inplace(t, "+", a, b)
+
+
+@function(operator.length_hint)
+def operator_length_hint(t: Tracer, obj: Value, default: Value | None = None, /) -> Value:
+    if hasattr(obj.pytype(), "__len__"):
+        return protocol.length(t, obj)
+    if hasattr(obj.pytype(), "__length_hint__"):
+        return protocol.call_method(t, obj, "__length_hint__")
+    return t.make(0) if default is None else default
+
+
+@function(operator.countOf)
+def operator_count(t: Tracer, values: Value, wanted: Value, /) -> Value:
+    return t.make(sum(protocol.equal(t, item, wanted) for item in protocol.unpack(t, values)))
+
+
+@function(operator.indexOf)
+def operator_index_of(t: Tracer, values: Value, wanted: Value, /) -> Value:
+    for index, item in enumerate(protocol.unpack(t, values)):
+        if protocol.equal(t, item, wanted):
+            return t.make(index)
+    t.raise_(ValueError, "sequence.index(x): x not in sequence")
+
+
+@handles(operator.call)
+def operator_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.call(args[0], args[1:], kwargs)
+
+
+class GetterValue(Value):
+    """operator.itemgetter, attrgetter and methodcaller. `parts` are the keys, names, or name and arguments."""
+
+    def __init__(self, cls: type, parts: list[Value], kwargs: dict[str, Value] | None = None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.parts = parts
+        self.kwargs = kwargs or {}
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def rebuild(self, cg: Any) -> None:
+        cg.call(make_getter, self.cls, tuple(self.kwargs), *self.parts, *self.kwargs.values())
+
+    def tp_call(self, t: Tracer, args: Any, kwargs: Any) -> Value:
+        if len(args) != 1 or kwargs:
+            t.raise_(TypeError, f"{self.cls.__name__} expected 1 argument, got {len(args)}")
+        obj = args[0]
+        if self.cls is operator.methodcaller:
+            method = protocol.getattr_(t, obj, self.parts[0].as_constant())
+            return t.call(method, self.parts[1:], self.kwargs)
+        found = [self._get(t, obj, part) for part in self.parts]
+        return found[0] if len(found) == 1 else TupleValue(found)
+
+    def _get(self, t: Tracer, obj: Value, part: Value) -> Value:
+        if self.cls is operator.itemgetter:
+            return protocol.getitem(t, obj, part)
+        for name in part.as_constant().split("."):
+            obj = protocol.getattr_(t, obj, name)
+        return obj
+
+
+def make_getter(cls: Any, names: tuple[str, ...], *args: Any) -> Any:
+    """What the new bytecode calls to make a getter."""
+    split = len(args) - len(names)
+    return cls(*args[:split], **dict(zip(names, args[split:], strict=True)))
+
+
+def _getter(cls: type) -> None:
+    @handles(cls)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args or (kwargs and cls is not operator.methodcaller):
+            t.raise_(TypeError, f"{cls.__name__} expected at least 1 argument, got 0")
+        if cls is not operator.itemgetter:
+            for name in args if cls is operator.attrgetter else args[:1]:
+                if not name.is_constant() or not isinstance(name.as_constant(), str):
+                    t.raise_(TypeError, "attribute name must be a string" if cls is operator.attrgetter
+                             else "method name must be a string")
+        return GetterValue(cls, args, kwargs)
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_cls)
+
+
+# -- math -------------------------------------------------------------------------------------------------------
+
+_MATH_SLOTS = {math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
+_SYMBOLIC = {"sqrt": "_sym_sqrt", "cos": "_sym_cos", "sin": "_sym_sin", "tan": "_sym_tan", "tanh": "_sym_tanh",
+             "cosh": "_sym_cosh", "sinh": "_sym_sinh", "exp": "_sym_exp", "log2": "_sym_log2", "acos": "_sym_acos",
+             "asin": "_sym_asin", "atan": "_sym_atan"}
+
+
+def _math(fn: Callable[..., Any]) -> None:
+    import torch
+
+    symbolic = getattr(torch, _SYMBOLIC.get(fn.__name__, ""), None)
+    slot = _MATH_SLOTS.get(fn)
+
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 1 and not args[0].is_constant():
+            value = args[0]
+            if slot is not None:
+                return protocol.unary(t, slot, value)
+            if symbolic is not None and value.node is not None and value.pytype() in (int, float):
+                return t.emit(symbolic, args)
+            if hasattr(value, "bind_special") and fn.__name__ in _TAKES_FLOAT:
+                return fold_call(t, fn, [protocol.unary(t, "float", value)])
+        fixed = [_specialized(t, arg) for arg in args]
+        return fold_call(t, fn, [_iterable(t, arg) for arg in fixed], kwargs)
+
+
+_TAKES_FLOAT = frozenset({"sqrt", "exp", "log", "sin", "cos", "tan", "floor", "isnan", "isinf", "isfinite", "log2"})
+
+
+def _specialized(t: Tracer, value: Value) -> Value:
+    specialize: Callable[[Tracer], Value] | None = getattr(value, "specialize", None)
+    return value if specialize is None else specialize(t)
+
+
+def _iterable(t: Tracer, value: Value) -> Value:
+    """What the function would iterate over, as a list; with numbers of the graph fixed to what they are now."""
+    if value.is_constant() or not hasattr(value.pytype(), "__iter__"):
+        return value
+    return ListValue([_specialized(t, item) for item in protocol.unpack(t, value)])
+
+
+for _fn in vars(math).values():
+    if isinstance(_fn, types.BuiltinFunctionType):
+        _math(_fn)
+
+
+# -- functools --------------------------------------------------------------------------------------------------
+
+
+@handles(functools.partial)
+def partial(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        t.raise_(TypeError, "type 'partial' takes at least one argument")
+    fn, *given = args
+    if isinstance(fn, PartialValue):
+        return PartialValue(fn.func.realize(), [*fn.args, *given], {**fn.kwargs, **kwargs})
+    return PartialValue(fn, given, kwargs)
+
+
+# -- itertools --------------------------------------------------------------------------------------------------
+
+
+@handles(itertools.chain)
+def chain(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainValue(protocol.iter_(t, TupleValue(args)))
+
+
+@function(itertools.chain.from_iterable)
+def chain_from_iterable(t: Tracer, parts: Value, /) -> Value:
+    return ChainValue(protocol.iter_(t, parts))
+
+
+@function(itertools.count)
+def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
+    return CountValue(t.make(0) if start is None else start, t.make(1) if step is None else step)
+
+
+@function(itertools.repeat)
+def repeat(t: Tracer, object: Value, times: Value | None = None) -> Value:
+    return RepeatValue(object, None if times is None else max(as_index(t, times), 0))
+
+
+@function(itertools.cycle)
+def cycle(t: Tracer, values: Value, /) -> Value:
+    return CycleValue(protocol.iter_(t, values))
+
+
+@handles(itertools.product)
+def product(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    times = kwargs.pop("repeat", None)
+    pools = [protocol.unpack(t, arg) for arg in args] * (1 if times is None else as_index(t, times))
+    return FixedIteratorValue(itertools.product, [TupleValue(row) for row in itertools.product(*pools)])
+
+
+def _arrangement(fn: Any) -> None:
+    @function(fn)
+    def call(t: Tracer, iterable: Value, r: Value | None = None) -> Value:
+        pool = protocol.unpack(t, iterable)
+        size = len(pool) if r is None or (r.is_constant() and r.as_constant() is None) else as_index(t, r)
+        if size < 0:
+            t.raise_(ValueError, "r must be non-negative")
+        return FixedIteratorValue(fn, [TupleValue(row) for row in fn(pool, size)])
+
+
+for _cls in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+    _arrangement(_cls)
+
+
+# -- collections, copy, dataclasses, enum, typing, inspect, re ---------------------------------------------------
+
+
+@handles(collections.namedtuple)
+def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    known = [plain_or_break(t, arg, "namedtuple") for arg in args]
+    named = {name: plain_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
+    return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
+
+
+@function(dataclasses.is_dataclass)
+def is_dataclass(t: Tracer, obj: Value, /) -> Value:
+    known = obj.as_constant() if obj.is_constant() and isinstance(obj.as_constant(), type) else obj.pytype()
+    return t.make(hasattr(known, "__dataclass_fields__"))
+
+
+@function(dataclasses.fields)
+def fields(t: Tracer, class_or_instance: Value) -> Value:
+    known = class_or_instance.as_constant() if class_or_instance.is_constant() and isinstance(
+        class_or_instance.as_constant(), type) else class_or_instance.pytype()
+    if not hasattr(known, "__dataclass_fields__"):
+        t.raise_(TypeError, "must be called with a dataclass type or instance")
+    return TupleValue([t.make(field) for field in dataclasses.fields(known)])
+
+
+@function(inspect.signature)
+def signature(t: Tracer, obj: Value, **options: Value) -> Value:
+    known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
+    method = getattr(obj, "func", None)
+    if known is None and method is not None and isinstance(obj.pytype(), type) and obj.pytype() is types.MethodType:
+        inner = getattr(method.realize(), "fn", None)
+        if inner is not None:
+            return protocol.fold(t, lambda: _without_first(inspect.signature(inner)))
+    if known is None:
+        t.break_("call-builtin", function="inspect.signature", args=obj.describe())
+    named = {name: plain_or_break(t, value, "inspect.signature") for name, value in options.items()}
+    return protocol.fold(t, lambda: inspect.signature(known, **named))
+
+
+def _without_first(whole: inspect.Signature) -> inspect.Signature:
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+@function(typing.cast)
+def cast(t: Tracer, typ: Value, val: Value) -> Value:
+    return val
+
+
+pure([typing.get_origin, typing.get_args, typing.get_type_hints, typing.NewType, re.compile, re.match, re.fullmatch,
+      re.search, re.sub, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
+      os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isclass, inspect.isabstract,
+      inspect.cleandoc, math.__class__])
+
+
+def _inspects(fn: Any, cls: Any) -> None:
+    @function(fn)
+    def call(t: Tracer, object: Value) -> Value:
+        return t.make(issubclass(object.pytype(), cls))
+
+
+for _fn, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
+                   (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
+                   (inspect.isgenerator, types.GeneratorType)):
+    _inspects(_fn, _kind)
+
+
+@function(copy.copy)
+def copy_(t: Tracer, obj: Value, /) -> Value:
+    if obj.is_constant() and not isinstance(obj, TupleValue):
+        return obj
+    pytype = obj.pytype()
+    if pytype in (tuple, frozenset, range) or isinstance(obj, TupleValue):
+        return obj
+    if pytype in (list, set, collections.deque) or isinstance(obj, DictValue):
+        return protocol.call_method(t, obj, "copy")
+    own = protocol.lookup_special(t, obj, "__copy__") if hasattr(obj, "bind_special") else None
+    if own is not None:
+        return t.call(own, [])
+    return t.call(t.make(_COPY[0]), [obj])
+
+
+#: The Python that copies other objects: polyfills/copy_.py puts it here.
+_COPY: list[Callable[..., Any]] = []
+
+
+def register_copy(fn: Callable[..., Any]) -> None:
+    _COPY.append(fn)
+
+
+@function(sys.exc_info)
+def exc_info(t: Tracer) -> Value:
+    handled = None
+    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    while frame is not None and handled is None:
+        handled, frame = frame.handled, frame.parent
+    if handled is None:
+        return t.make((None, None, None))
+    return TupleValue([t.make(handled.pytype()), handled, t.make(None)])
+
+
+# -- the process ------------------------------------------------------------------------------------------------
+
+
+@function(os.getenv)
+def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
+    return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
+
+
+def _depends_on_process(fns: list[Any]) -> None:
+    for fn in fns:
+        _breaks(fn, "call-subprocess")
+
+
+def _breaks(fn: Any, reason: str) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        t.break_(reason, function=callable_name(fn))
+
+
+_depends_on_process([
+    time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
+    time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe,
+])
+
+
+@function(threading.get_ident)
+def get_ident(t: Tracer) -> Value:
+    t.break_("call-subprocess", function="threading.get_ident")
+
+
+@handles(warnings.warn)
+def warn(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A warning that no filter lets through does nothing; others belong to the run."""
+    category = args[1] if len(args) > 1 else kwargs.get("category")
+    cls = category.as_constant() if category is not None and category.is_constant() else UserWarning
+    if args and issubclass(args[0].pytype(), Warning):
+        cls = args[0].pytype()
+    if isinstance(cls, type) and _is_ignored(cls):
+        return t.make(None)
+    t.break_("call-print", function="warnings.warn")
+
+
+def _is_ignored(category: type) -> bool:
+    """Whether the first filter that concerns the whole category (no message, module or line) ignores it."""
+    for action, message, cls, module, lineno in warnings.filters:
+        if issubclass(category, cls):
+            return action == "ignore" and message is None and module is None and lineno == 0
+    return False
+
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
+           "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL}
+
+
+def _logs(name: str, level: int) -> None:
+    @handles(getattr(logging.Logger, name))
+    def method(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        logger = getattr(args[0], "obj", None)
+        if isinstance(logger, logging.Logger) and not logger.isEnabledFor(level):
+            return t.make(None)
+        t.break_("call-print", function=f"logging.Logger.{name}")
+
+    @handles(getattr(logging, name))
+    def on_root(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not logging.getLogger().isEnabledFor(level):
+            return t.make(None)
+        t.break_("call-print", function=f"logging.{name}")
+
+
+for _name, _level in _LEVELS.items():
+    if getattr(logging.Logger, _name, None) is not None:
+        _logs(_name, _level)
+
+
+@handles(logging.Logger.isEnabledFor)
+def is_enabled_for(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    logger = getattr(args[0], "obj", None)
+    if not isinstance(logger, logging.Logger):
+        t.break_("call-builtin", function="logging.Logger.isEnabledFor", args=args[0].describe())
+    return fold_call(t, logger.isEnabledFor, args[1:], kwargs)

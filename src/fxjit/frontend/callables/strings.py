@@ -1,0 +1,87 @@
+"""Methods of str that take containers, and `str.format`; every other method of a text that is known folds by itself."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from fxjit.frontend.callables.table import fold_call, function, handles
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.sequence import TupleValue
+
+
+@function(str.join)
+def join(t: Tracer, separator: Value, parts: Value, /) -> Value:
+    items = protocol.unpack(t, parts)
+    for index, item in enumerate(items):
+        if not issubclass(item.pytype(), str):
+            t.raise_(TypeError, f"sequence item {index}: expected str instance, {item.pytype().__name__} found")
+    return fold_call(t, str.join, [separator, TupleValue(items)])
+
+
+@function(bytes.join)
+def join_bytes(t: Tracer, separator: Value, parts: Value, /) -> Value:
+    return fold_call(t, bytes.join, [separator, TupleValue(protocol.unpack(t, parts))])
+
+
+@handles(str.format)
+def format_text(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`template.format(...)`: constants at once, other arguments by their traced `__format__` and `__str__`."""
+    template, *values = args
+    if all(value.is_constant() for value in (*args, *kwargs.values())):
+        return fold_call(t, str.format, args, kwargs)
+    return t.make(_Formatter(t).vformat(template.as_constant(), values, kwargs))
+
+
+@function(str.format_map)
+def format_map(t: Tracer, template: Value, mapping: Value, /) -> Value:
+    return t.make(_Formatter(t).vformat(template.as_constant(), (), _Names(t, mapping)))  # type: ignore[arg-type]
+
+
+class _Names:
+    """A traced mapping, as the formatter reads names."""
+
+    def __init__(self, t: Tracer, mapping: Value) -> None:
+        self.t = t
+        self.mapping = mapping
+
+    def __getitem__(self, name: str) -> Value:
+        return protocol.getitem(self.t, self.mapping, self.t.make(name))
+
+
+class _Formatter(string.Formatter):
+    """string.Formatter whose fields are values."""
+
+    def __init__(self, t: Tracer) -> None:
+        self.t = t
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        if isinstance(key, int):
+            if key >= len(args):
+                self.t.raise_(IndexError, f"Replacement index {key} out of range for positional args tuple")
+            return args[key]
+        if not isinstance(kwargs, _Names) and key not in kwargs:
+            self.t.raise_(KeyError, key)
+        return kwargs[key]
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        first, rest = string._string.formatter_field_name_split(field_name)  # type: ignore[attr-defined]
+        value = self.get_value(first, args, kwargs)
+        for is_attr, name in rest:
+            value = protocol.getattr_(self.t, value, name) if is_attr else (
+                protocol.getitem(self.t, value, self.t.make(name)))
+        return value, first
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion == "r":
+            return protocol.repr_(self.t, value)
+        return protocol.str_(self.t, value) if conversion == "s" else value
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, str):
+            return format(value, format_spec)
+        return str(protocol.format_(self.t, value, format_spec).as_constant())
+
+    def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
+        pass

@@ -1,0 +1,336 @@
+"""Calls of the builtin types: int(), str(), list(), dict(), zip(), type(), super()..."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.callables.table import NotPlain, fold_call, function, handles, plain
+from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.classes import ClassValue, SuperValue
+from fxjit.frontend.values.deques import DequeValue
+from fxjit.frontend.values.functions import StaticMethodValue
+from fxjit.frontend.values.iteration import SequenceIteratorValue
+from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
+from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.sets import SetValue
+
+# -- numbers and text -------------------------------------------------------------------------------------------
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.as_constant() is None
+
+
+@function(bool)
+def bool_(t: Tracer, value: Value | None = None) -> Value:
+    if value is None:
+        return t.make(False)
+    answer = value.nb_bool(t)
+    return answer if answer.is_constant() or answer.node is not None else t.make(protocol.truth(t, answer))
+
+
+def _number(cls: type, slot: str) -> None:
+    @handles(cls)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 1 and not kwargs and not args[0].is_constant():
+            value = args[0]
+            if value.pytype() is cls and value.node is not None:
+                return value
+            if slot != "complex" or hasattr(value.pytype(), "__complex__"):
+                for name in (slot, "index"):
+                    result = value.nb_unary(t, name)
+                    if isinstance(result, Value):
+                        return result if result.node is not None else fold_call(t, cls, [result])
+            method = protocol.lookup_special(t, value, f"__{slot}__") if isinstance(value, UserObjectValue) else None
+            if method is not None:
+                return fold_call(t, cls, [t.call(method, [])])
+            base = getattr(value, "base", None)
+            if isinstance(base, Value):
+                return fold_call(t, cls, [base])
+            if not hasattr(value.pytype(), f"__{slot}__") and not hasattr(value.pytype(), "__index__"):
+                what = "a string or a real number" if slot == "float" else (
+                    "a string, a bytes-like object or a real number")
+                t.raise_(TypeError, f"{slot}() argument must be {what}, not '{value.pytype().__name__}'")
+        return fold_call(t, cls, [_fixed(t, arg) for arg in args], {key: _fixed(t, arg) for key, arg in kwargs.items()})
+
+
+def _fixed(t: Tracer, value: Value) -> Value:
+    specialize: Callable[[Tracer], Value] | None = getattr(value, "specialize", None)
+    return value if specialize is None else specialize(t)
+
+
+_number(int, "int")
+_number(float, "float")
+_number(complex, "complex")
+
+
+@handles(str)
+def str_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 1 and not kwargs:
+        return protocol.str_(t, args[0])
+    return fold_call(t, str, args, kwargs)
+
+
+@handles(bytes)
+def bytes_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = args
+    if len(args) == 1 and not args[0].is_constant() and hasattr(args[0].pytype(), "__iter__"):
+        items = [ListValue(protocol.unpack(t, args[0]))]
+    return fold_call(t, bytes, items, kwargs)
+
+
+# -- containers -------------------------------------------------------------------------------------------------
+
+
+@function(list)
+def list_(t: Tracer, values: Value | None = None, /) -> Value:
+    return ListValue([] if values is None else protocol.unpack(t, values))
+
+
+@function(tuple)
+def tuple_(t: Tracer, values: Value | None = None, /) -> Value:
+    if isinstance(values, TupleValue) and values.cls is tuple:
+        return values
+    return TupleValue([] if values is None else protocol.unpack(t, values))
+
+
+@function(set)
+def set_(t: Tracer, values: Value | None = None, /) -> Value:
+    return SetValue(t, _elements(t, values))
+
+
+@function(frozenset)
+def frozenset_(t: Tracer, values: Value | None = None, /) -> Value:
+    if isinstance(values, SetValue) and values.cls is frozenset:
+        return values
+    return SetValue(t, _elements(t, values), frozenset)
+
+
+def _elements(t: Tracer, values: Value | None) -> list[Value]:
+    return [] if values is None else protocol.unpack(t, values)
+
+
+def _dict_like(cls: type) -> None:
+    @handles(cls)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) > 1:
+            t.raise_(TypeError, f"{cls.__name__} expected at most 1 argument, got {len(args)}")
+        pairs = pairs_of(t, args[0]) if args else []
+        return DictValue(t, [*pairs, *keyword_pairs(t, kwargs)], cls)
+
+
+_dict_like(dict)
+_dict_like(collections.OrderedDict)
+
+
+@handles(collections.defaultdict)
+def defaultdict_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    factory, *rest = args or [t.make(None)]
+    if not _is_none(factory) and not hasattr(factory.pytype(), "__call__"):  # noqa: B004 - of the type, not the value
+        t.raise_(TypeError, "first argument must be callable or None")
+    pairs = pairs_of(t, rest[0]) if rest else []
+    return DictValue(t, [*pairs, *keyword_pairs(t, kwargs)], collections.defaultdict, factory=factory)
+
+
+def _fromkeys(cls: type) -> None:
+    @function(cls.fromkeys)  # type: ignore[attr-defined]  # both dict types have it
+    def fromkeys(t: Tracer, keys: Value, value: Value | None = None, /) -> Value:
+        return DictValue(t, [(key, value or t.make(None)) for key in protocol.unpack(t, keys)], cls)
+
+
+_fromkeys(dict)
+_fromkeys(collections.OrderedDict)
+
+
+@function(collections.deque)
+def deque_(t: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
+    bound = None if maxlen is None or _is_none(maxlen) else as_index(t, maxlen)
+    if bound is not None and bound < 0:
+        t.raise_(ValueError, "maxlen must be non-negative")
+    return DequeValue(_elements(t, iterable), maxlen=bound)
+
+
+@function(types.MappingProxyType)
+def mappingproxy_(t: Tracer, mapping: Value, /) -> Value:
+    return MappingProxyValue(mapping)
+
+
+@handles(range)
+def range_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs:
+        t.raise_(TypeError, "range() takes no keyword arguments")
+    if not 1 <= len(args) <= 3:
+        few = not args
+        t.raise_(TypeError, f"range expected at {'least 1 argument' if few else 'most 3 arguments'}, got {len(args)}")
+    numbers = [as_index(t, arg) for arg in args]
+    if len(numbers) == 3 and numbers[2] == 0:
+        t.raise_(ValueError, "range() arg 3 must not be zero")
+    return RangeValue(range(*numbers))
+
+
+@handles(slice)
+def slice_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs or not 1 <= len(args) <= 3:
+        t.raise_(TypeError, f"slice expected at least 1 argument, got {len(args)}")
+    none = t.make(None)
+    if len(args) == 1:
+        return SliceValue(none, args[0], none)
+    return SliceValue(args[0], args[1], args[2] if len(args) == 3 else none)
+
+
+# -- iterators --------------------------------------------------------------------------------------------------
+
+
+@handles(zip)
+def zip_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    strict = kwargs.pop("strict", None)
+    if kwargs:
+        t.raise_(TypeError, f"zip() got an unexpected keyword argument '{next(iter(kwargs))}'")
+    return ZipValue([_iterator(t, arg, f"zip argument #{i + 1} must support iteration") for i, arg in enumerate(args)],
+                    strict is not None and protocol.truth(t, strict))
+
+
+def _iterator(t: Tracer, value: Value, message: str) -> Value:
+    if not hasattr(value.pytype(), "__iter__") and not hasattr(value.pytype(), "__getitem__"):
+        t.raise_(TypeError, f"'{value.pytype().__name__}' object is not iterable")
+    return protocol.iter_(t, value)
+
+
+@handles(map)
+def map_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) < 2:
+        t.raise_(TypeError, "map() must have at least two arguments.")
+    return MapValue(args[0], [protocol.iter_(t, arg) for arg in args[1:]])
+
+
+@function(filter)
+def filter_(t: Tracer, fn: Value, values: Value, /) -> Value:
+    return FilterValue(fn, protocol.iter_(t, values))
+
+
+@function(itertools.filterfalse)
+def filterfalse_(t: Tracer, fn: Value, values: Value, /) -> Value:
+    return FilterValue(fn, protocol.iter_(t, values), wanted=False)
+
+
+@function(enumerate)
+def enumerate_(t: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    return EnumerateValue(protocol.iter_(t, iterable), t.make(0) if start is None else start)
+
+
+@function(reversed)
+def reversed_(t: Tracer, values: Value, /) -> Value:
+    from_values = values
+    own = protocol.type_lookup(values.pytype(), "__reversed__")
+    if own is None:
+        t.raise_(TypeError, f"'{values.pytype().__name__}' object is not reversible")
+    if own is not NOT_IMPLEMENTED:
+        return t.call(protocol.getattr_(t, from_values, "__reversed__"), [])
+    if isinstance(values, TupleValue):
+        from_values = values
+    elif values.is_constant() and hasattr(values.as_constant(), "__getitem__"):
+        from_values = t.make(tuple(values.as_constant()))
+    elif not hasattr(values.pytype(), "__getitem__") or not hasattr(values.pytype(), "__len__"):
+        t.raise_(TypeError, f"'{values.pytype().__name__}' object is not reversible")
+    else:
+        items = [protocol.getitem(t, values, t.make(i)) for i in range(as_index(t, protocol.length(t, values)))]
+        from_values = TupleValue(items)
+    assert isinstance(from_values, TupleValue)
+    return SequenceIteratorValue(from_values, len(from_values.items) - 1, -1)
+
+
+# -- type, super, object and the decorators ---------------------------------------------------------------------
+
+
+@handles(type)
+def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 1 and not kwargs:
+        made = getattr(args[0], "class_value", None)
+        return made(t) if made is not None else t.make(args[0].pytype())
+    if len(args) != 3:
+        t.raise_(TypeError, "type() takes 1 or 3 arguments")
+    name = plain_or_break(t, args[0], "type")
+    bases = plain_or_break(t, args[1], "type")
+    try:
+        body = {key: plain(value) for key, value in _namespace(args[2]).items()}
+    except NotPlain:
+        t.break_("opcode-class-body")
+    return protocol.fold(t, lambda: type(name, bases, body))
+
+
+def _namespace(value: Value) -> Mapping[str, Value]:
+    assert isinstance(value, DictValue), "type() was given something else than a dict as the class's namespace"
+    return {str(key): item.realize() for key, (_, item) in value.items.items()}
+
+
+@handles(super)
+def super_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        args = _own_frame(t)
+    cls = args[0]
+    start = cls.as_constant() if cls.is_constant() else None
+    if not isinstance(start, type):
+        t.raise_(TypeError, f"super() argument 1 must be a type, not {cls.pytype().__name__}")
+    if len(args) == 1:
+        t.break_("call-builtin", function="super", args=cls.describe())
+    obj = args[1]
+    fits = issubclass(obj.pytype(), start) or (
+        isinstance(obj, ClassValue) and issubclass(obj.cls, start))
+    if not fits:
+        t.raise_(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return SuperValue(start, obj)
+
+
+def _own_frame(t: Tracer) -> list[Value]:
+    """The arguments of a bare `super()`: the class that the running method was defined in, and its first argument."""
+    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    code = frame.code.code
+    if not code.co_argcount:
+        t.raise_(RuntimeError, "super(): no arguments")
+    cell = frame.closure.get("__class__")
+    contents = None if cell is None else cell.realize().get(t)
+    if contents is None:
+        t.raise_(RuntimeError, "super(): __class__ cell not found")
+    first = code.co_varnames[0]
+    if first in frame.locals:
+        obj = frame.locals[first].realize()
+    else:
+        obj = frame.cells[first].realize().get(t)
+    return [contents, obj]
+
+
+def _method_wrapper(cls: type) -> None:
+    @function(cls)
+    def call(t: Tracer, fn: Value, /) -> Value:
+        return StaticMethodValue(fn, cls)
+
+
+_method_wrapper(staticmethod)
+_method_wrapper(classmethod)
+
+
+@handles(property)
+def property_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    t.break_("call-builtin", function="property", args=", ".join(arg.describe() for arg in args))
+
+
+@handles(types.MethodType)
+def method_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return descriptors.MethodValue(args[0], args[1])
+
+
+@handles(types.SimpleNamespace)
+def simple_namespace(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = UserObjectValue(types.SimpleNamespace)
+    for name, value in kwargs.items():
+        t.effects.store_attr(made, name, value)
+    return made

@@ -1,0 +1,60 @@
+"""functools in plain Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fxjit.frontend.callables.table import polyfill
+
+_missing: Any = functools.singledispatch  # an object that nobody passes as an initial value
+
+
+@polyfill(functools.reduce)
+def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial: Any = _missing, /) -> Any:
+    items = iter(iterable)
+    if initial is _missing:
+        for value in items:
+            break
+        else:
+            raise TypeError("reduce() of empty iterable with no initial value")
+    else:
+        value = initial
+    for item in items:
+        value = function(value, item)
+    return value
+
+
+class Compared:
+    """What functools.cmp_to_key's key objects are."""
+
+    __slots__ = ("mycmp", "obj")
+    __hash__ = None  # type: ignore[assignment]  # as the original
+
+    def __init__(self, mycmp: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.mycmp = mycmp
+        self.obj = obj
+
+    def __lt__(self, other: Compared) -> bool:
+        return self.mycmp(self.obj, other.obj) < 0  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Compared) -> bool:
+        return self.mycmp(self.obj, other.obj) > 0  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        return self.mycmp(self.obj, other.obj) == 0  # type: ignore[attr-defined, no-any-return]
+
+    def __le__(self, other: Compared) -> bool:
+        return self.mycmp(self.obj, other.obj) <= 0  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Compared) -> bool:
+        return self.mycmp(self.obj, other.obj) >= 0  # type: ignore[no-any-return]
+
+
+@polyfill(functools.cmp_to_key)
+def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], Compared]:
+    def key(obj: Any) -> Compared:
+        return Compared(mycmp, obj)
+
+    return key

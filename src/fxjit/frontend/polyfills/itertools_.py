@@ -1,0 +1,176 @@
+"""itertools in plain Python: what values/iterators.py has no value for. Each gives a generator."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fxjit.frontend.callables.table import polyfill
+
+
+@polyfill(itertools.islice)
+def islice(iterable: Iterable[Any], *args: Any) -> Iterator[Any]:
+    if not 1 <= len(args) <= 3:
+        raise TypeError(f"islice expected at {'least 2' if not args else 'most 4'} arguments, got {len(args) + 1}")
+    start, stop, step = (0, args[0], 1) if len(args) == 1 else (args[0], args[1], args[2] if len(args) == 3 else 1)
+    start = 0 if start is None else operator.index(start)
+    step = 1 if step is None else operator.index(step)
+    if start < 0 or step < 1 or (stop is not None and operator.index(stop) < 0):
+        raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    return _islice(iter(iterable), start, stop, step)
+
+
+def _islice(items: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
+    wanted = start
+    index = 0
+    while stop is None or index < stop:
+        if wanted >= index and stop is not None and wanted >= stop:
+            for _ in range(stop - index):  # what is skipped at the end is consumed as well
+                for _item in items:
+                    break
+            return
+        for item in items:
+            break
+        else:
+            return
+        if index == wanted:
+            wanted += step
+            yield item
+        index += 1
+
+
+@polyfill(itertools.accumulate)
+def accumulate(iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *,
+               initial: Any = None) -> Iterator[Any]:
+    return _accumulate(iter(iterable), operator.add if func is None else func, initial)
+
+
+def _accumulate(items: Iterator[Any], func: Callable[[Any, Any], Any], total: Any) -> Iterator[Any]:
+    if total is None:
+        for total in items:
+            break
+        else:
+            return
+    yield total
+    for item in items:
+        total = func(total, item)
+        yield total
+
+
+@polyfill(itertools.takewhile)
+def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    for item in iterable:
+        if not predicate(item):
+            break
+        yield item
+
+
+@polyfill(itertools.dropwhile)
+def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    items = iter(iterable)
+    for item in items:
+        if not predicate(item):
+            yield item
+            break
+    for item in items:
+        yield item
+
+
+@polyfill(itertools.starmap)
+def starmap(function: Callable[..., Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    for args in iterable:
+        yield function(*args)
+
+
+@polyfill(itertools.compress)
+def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    for item, selected in zip(data, selectors):  # noqa: B905 - the shorter one ends it
+        if selected:
+            yield item
+
+
+@polyfill(itertools.pairwise)
+def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
+    items = iter(iterable)
+    for before in items:
+        break
+    else:
+        return
+    for item in items:
+        yield before, item
+        before = item
+
+
+@polyfill(itertools.zip_longest)
+def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
+    return _zip_longest([iter(part) for part in iterables], fillvalue)
+
+
+def _zip_longest(parts: list[Iterator[Any]], fillvalue: Any) -> Iterator[Any]:
+    running = [True] * len(parts)
+    while any(running):
+        row = []
+        for index, part in enumerate(parts):
+            value = fillvalue
+            if running[index]:
+                for value in part:
+                    break
+                else:
+                    running[index] = False
+                    if not any(running):
+                        return
+            row.append(value)
+        yield tuple(row)
+
+
+@polyfill(itertools.tee)
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    items = iter(iterable)
+    queues: list[list[Any]] = [[] for _ in range(n)]
+    return tuple([_tee(items, queues, queue) for queue in queues])
+
+
+def _tee(items: Iterator[Any], queues: list[list[Any]], queue: list[Any]) -> Iterator[Any]:
+    while True:
+        if not queue:
+            for item in items:
+                break
+            else:
+                return
+            for other in queues:
+                other.append(item)
+        yield queue.pop(0)
+
+
+@polyfill(itertools.groupby)
+def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[Any]:
+    state: list[Any] = [True, None, None]  # more to come, the next item, its key
+    items = iter(iterable)
+    _step(items, key, state)
+    return _groups(items, key, state)
+
+
+def _step(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> None:
+    for item in items:
+        state[1], state[2] = item, item if key is None else key(item)
+        return
+    state[0] = False
+
+
+def _groups(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> Iterator[Any]:
+    while state[0]:
+        current = state[2]
+        yield current, _group(items, key, state, current)
+        while state[0] and state[2] == current:
+            _step(items, key, state)
+
+
+def _group(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any], current: Any) -> Iterator[Any]:
+    while state[0] and state[2] == current:
+        item = state[1]
+        yield item
+        _step(items, key, state)
