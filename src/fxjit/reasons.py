@@ -180,6 +180,24 @@ CALLS = (
 
 DATA_DEPENDENT = (
     Reason(
+        "data-dependent-branch",
+        "Data-dependent branching",
+        "The branch depends on `{value}`, which is known only when the graph runs.",
+        (
+            "Use `torch.cond` to express it in the graph, or `torch.where` if both sides are cheap.",
+            "Move the branch out of the compiled function.",
+        ),
+    ),
+    Reason(
+        "data-dependent-operator",
+        "Operator whose output depends on data",
+        "What `{operator}` gives is known only when the graph runs: {error}",
+        (
+            "Set `fxjit.config.capture_dynamic_output_shape_ops = True` (or `capture_scalar_outputs`).",
+            "Use a form with a fixed shape (a mask and `torch.where`).",
+        ),
+    ),
+    Reason(
         "data-branch",
         "Data-dependent branching",
         "The branch depends on `{value}`, which is known only when the graph runs.",
@@ -224,6 +242,78 @@ DATA_DEPENDENT = (
 )
 
 VALUES = (
+    Reason(
+        "attribute-unsupported",
+        "Attribute that cannot be read while tracing",
+        "`{name}` of `{value}` is not something fxjit can look up while tracing.",
+        (_REPORT,),
+    ),
+    Reason(
+        "call-unsupported",
+        "Call of a value that cannot be called while tracing",
+        "`{callable}` was called, and fxjit has no rule for calling it.",
+        (_MOVE_OUT, _REPORT),
+    ),
+    Reason(
+        "class-instantiation-unsupported",
+        "Object of a class that cannot be made while tracing",
+        "`{cls}` was called to make an instance, and how it does that cannot be traced.",
+        ("Make the object before the compiled function.", _REPORT),
+    ),
+    Reason(
+        "constant-too-large",
+        "Constant that is too large to work out while tracing",
+        "`{operation}` would give a very large object.",
+        (_MOVE_OUT,),
+    ),
+    Reason(
+        "format-symbolic",
+        "Text made from a value that is not known while tracing",
+        "`{value}` is put into a string, and its value is known only when the graph runs.",
+        (_MOVE_OUT,),
+    ),
+    Reason(
+        "bool-unsupported",
+        "Truth of a value that is not known while tracing",
+        "Whether `{value}` is true cannot be decided while tracing.",
+        (_REPORT,),
+    ),
+    Reason(
+        "hash-unsupported",
+        "Hash of a value that is not known while tracing",
+        "`{value}` is used as a key or in a set, and its hash is not known while tracing.",
+        ("Use a key that is a plain constant.",),
+    ),
+    Reason(
+        "iter-unsupported",
+        "Iteration that cannot be traced",
+        "`{value}` is iterated over, and fxjit cannot know what it gives.",
+        ("Turn it into a list or tuple before the compiled function.",),
+    ),
+    Reason(
+        "next-unsupported",
+        "Iterator that cannot be followed",
+        "`{value}` is advanced, and fxjit cannot know what it gives.",
+        ("Turn it into a list or tuple before the compiled function.",),
+    ),
+    Reason(
+        "len-unsupported",
+        "Length that is not known while tracing",
+        "`len` of `{value}` cannot be worked out while tracing.",
+        (_REPORT,),
+    ),
+    Reason(
+        "repr-unsupported",
+        "Text of a value that is not known while tracing",
+        "`repr` or `str` of `{value}` is known only when the program runs.",
+        (_MOVE_OUT,),
+    ),
+    Reason(
+        "subscript-unsupported",
+        "Subscript that cannot be traced",
+        "`{value}` is indexed in a way that fxjit cannot follow while tracing.",
+        (_REPORT,),
+    ),
     Reason(
         "value-attribute",
         "Attribute that cannot be read while tracing",
@@ -275,6 +365,30 @@ VALUES = (
 )
 
 TENSORS = (
+    Reason(
+        "operator-raised",
+        "Operator that raises",
+        "`{operator}` raised {error} on fake tensors of these shapes and dtypes.",
+        ("If it raises without fxjit as well, the program is at fault.", _REPORT),
+    ),
+    Reason(
+        "operator-result-unsupported",
+        "Operator whose result is no value of a graph",
+        "`{operator}` returned a value of type `{type}`, which fxjit does not model.",
+        (_MOVE_OUT,),
+    ),
+    Reason(
+        "operator-without-fake-kernel",
+        "Operator without a fake implementation",
+        "`{operator}` has no rule for the shape and dtype of its output: {error}",
+        ("Register one with `torch.library.register_fake`.",),
+    ),
+    Reason(
+        "not-a-graph-argument",
+        "Argument that cannot stand in a graph",
+        "`{value}` was passed to an operator, and an FX graph cannot hold it.",
+        ("Pass tensors, numbers, strings, dtypes, devices, and lists, tuples and dicts of these.",),
+    ),
     Reason(
         "tensor-operator",
         "Operator failed on fake tensors",
@@ -455,11 +569,23 @@ SKIPS = (
     Reason(
         "skip-recompile-limit",
         "Recompile limit reached",
-        "`{function}` has been compiled {count} times, which is `config.{setting}`; the last guard to fail: {why}",
+        "`{function}` has {limit} entries, which is `config.recompile_limit`, and none holds: {why}",
         (
             "Mark what changes as dynamic (`fxjit.mark_dynamic`), or keep it the same from call to call.",
-            "Raise `fxjit.config.{setting}`.",
+            "Raise `fxjit.config.recompile_limit`.",
         ),
+    ),
+    Reason(
+        "skip-compiler-error",
+        "The compiler failed",
+        "`{function}` could not be compiled, and `config.suppress_errors` is on: {error}",
+        (_REPORT, "Try backend='eager' to see whether the captured graph itself is right."),
+    ),
+    Reason(
+        "skip-nothing-captured",
+        "Frame without a tensor operation",
+        "`{function}` did nothing that goes in a graph, so there is nothing to compile.",
+        ("Nothing to do: what it calls is still compiled.",),
     ),
     Reason(
         "skip-internal-error",
