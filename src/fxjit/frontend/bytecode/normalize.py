@@ -136,6 +136,7 @@ _ARGVALS: dict[str, Callable[[CodeType, int], object]] = {
     ),
     "LOAD_CONST": _constant,
     "RETURN_CONST": _constant,
+    "KW_NAMES": _constant,
     "BINARY_OP": lambda code, arg: BINARY_OPERATORS[arg],
     "UNPACK_EX": lambda code, arg: (arg & 0xFF, arg >> 8),
     "FORMAT_VALUE": lambda code, arg: (_CONVERSIONS[arg & 3], bool(arg & 4)),
@@ -172,7 +173,7 @@ def _plain(code: CodeType, native: str, arg: int) -> Canonical:
         return Canonical(opname, COMPARISONS[arg >> VERSION.compare_shift], to_bool)
     if opname in ("IS_OP", "CONTAINS_OP", "CALL_FUNCTION_EX"):
         return Canonical(opname, arg, bool(arg & 1))
-    argval = _ARGVALS.get(opname, _number)(code, arg)
+    argval = _ARGVALS.get(native if opname == "NOP" else opname, _number)(code, arg)
     if opname in ("CALL_INTRINSIC_1", "CALL_INTRINSIC_2") and argval in _OWN_OPCODE:
         return Canonical(str(argval), argval)
     if opname == "LOAD_FAST" and VERSION.function_attributes and _is_cell(code, arg):

@@ -129,3 +129,12 @@ BINARY_OPERATORS: tuple[str, ...] = tuple(
     symbol for _, symbol in opcode._nb_ops  # type: ignore[attr-defined]  # no public name before 3.14
 )
 COMPARISONS: tuple[str, ...] = tuple(dis.cmp_op)
+CONSTANT_OPS: frozenset[int] = frozenset(dis.hasconst)
+NAME_OPS: frozenset[int] = frozenset(dis.hasname)
+SLOT_OPS: frozenset[int] = frozenset(dis.haslocal) | frozenset(dis.hasfree)
+NAME_SHIFT: dict[str, int] = {
+    "LOAD_GLOBAL": 1,
+    "LOAD_ATTR": 1 if VERSION.attr_has_method_bit else 0,
+    "LOAD_SUPER_ATTR": 2,
+}
+"""Opcodes whose argument holds the index of a name above some flag bits."""

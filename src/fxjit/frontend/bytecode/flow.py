@@ -1,0 +1,194 @@
+"""Questions about the control flow of a decoded code object: what can be reached, which locals are still read, what
+runs more than once. `interp` asks where a frame may stop, `resume` what a continuation keeps.
+
+Answers are remembered with the decoded instructions they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .instruction import Code, Instruction
+from .normalize import LEAVES
+
+_READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+_ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+_SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+
+
+class Loop(NamedTuple):
+    """Instructions head..last, where `last` jumps back to `head`."""
+
+    head: int
+    last: int
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What is known of one list of instructions."""
+
+    instructions: list[Instruction]
+    live: list[int] | None = None
+    names: tuple[str, ...] = ()
+    cyclic: frozenset[int] | None = None
+
+
+_flows: dict[int, _Flow] = {}
+_FLOWS_KEPT = 256
+
+
+def _flow_of(code: Code) -> _Flow:
+    """Keyed by the list that `decode` shares between callers; the list is held, so that its id stays its own."""
+    flow = _flows.get(id(code.instructions))
+    if flow is None:
+        while len(_flows) >= _FLOWS_KEPT:
+            _flows.pop(next(iter(_flows)), None)
+        flow = _flows[id(code.instructions)] = _Flow(code.instructions)
+    return flow
+
+
+def successors(code: Code, index: int) -> Iterator[int]:
+    """Where control goes after the instruction at `index`, exceptions left aside."""
+    instruction = code.instructions[index]
+    if instruction.target is not None:
+        yield instruction.target
+    if instruction.opname != "JUMP" and instruction.opname not in LEAVES:
+        yield index + 1
+
+
+def reachable(code: Code, starts: Iterable[int]) -> set[int]:
+    """The instructions that can run once control is at one of `starts`, handlers of exceptions included; and those
+    that CPython wants at a loop's end though an exhausted FOR_ITER jumps over them."""
+    found: set[int] = set()
+    pending = list(starts)
+    while pending:
+        index = pending.pop()
+        if index in found:
+            continue
+        found.add(index)
+        pending.extend(successors(code, index))
+        handler = code.handler_at(index)
+        if handler is not None:
+            pending.append(handler.target)
+    for index in list(found):
+        instruction = code.instructions[index]
+        if instruction.landing is not None and instruction.target is not None:
+            found.update(range(instruction.landing, instruction.target))
+    return found
+
+
+def live_before(code: Code, index: int) -> frozenset[str]:
+    """The plain locals that the frame may still read, test or delete from the instruction at `index` on. All of them where
+    the code may look at its locals by name."""
+    if not _SEES_ALL_LOCALS.isdisjoint(code.code.co_names):
+        return frozenset(code.varnames)
+    flow = _flow_of(code)
+    if flow.live is None:
+        flow.names, flow.live = _liveness(code)
+    bits = flow.live[index]
+    return frozenset(name for nth, name in enumerate(flow.names) if bits >> nth & 1)
+
+
+def _liveness(code: Code) -> tuple[tuple[str, ...], list[int]]:
+    """Bit sets of live locals before each instruction, by iteration from the end to a fixed point."""
+    names = code.varnames
+    bit = {name: 1 << nth for nth, name in enumerate(names)}
+    count = len(code.instructions)
+    gen, keep, after = [0] * count, [-1] * count, []
+    for instruction in code.instructions:
+        at = instruction.index
+        mask = bit.get(str(instruction.argval), 0)
+        if instruction.opname in _READS:
+            gen[at] = mask
+        if instruction.opname in _ENDS:
+            keep[at] = ~mask
+        after.append([target for target in successors(code, at) if target < count])
+    handlers = [code.handler_at(at) for at in range(count)]
+    live = [0] * count
+    changed = True
+    while changed:
+        changed = False
+        for at in range(count - 1, -1, -1):
+            out = 0
+            for target in after[at]:
+                out |= live[target]
+            here = out & keep[at] | gen[at]
+            handler = handlers[at]
+            if handler is not None:
+                here |= live[handler.target]
+            if here != live[at]:
+                live[at] = here
+                changed = True
+    return names, live
+
+
+def loops(code: Code) -> list[Loop]:
+    """One a back edge, in the order of their ends."""
+    return [
+        Loop(instruction.target, instruction.index)
+        for instruction in code.instructions
+        if instruction.target is not None and instruction.target <= instruction.index
+    ]
+
+
+def in_loop(code: Code, index: int) -> bool:
+    """Whether the instruction at `index` can run more than once in one call, by jumps or by handlers."""
+    flow = _flow_of(code)
+    if flow.cyclic is None:
+        flow.cyclic = _cyclic(code)
+    return index in flow.cyclic
+
+
+def _cyclic(code: Code) -> frozenset[int]:
+    """The instructions on a cycle: Tarjan's components of more than one member, and self-loops."""
+    if not loops(code):
+        return frozenset()
+    count = len(code.instructions)
+    edges = []
+    for at in range(count):
+        targets = [target for target in successors(code, at) if target < count]
+        handler = code.handler_at(at)
+        edges.append(targets if handler is None else [*targets, handler.target])
+    order: dict[int, int] = {}
+    low = [0] * count
+    on_path: set[int] = set()
+    path: list[int] = []
+    cyclic: set[int] = set()
+    for root in range(count):
+        if root in order:
+            continue
+        work = [(root, iter(edges[root]))]
+        order[root] = low[root] = len(order)
+        path.append(root)
+        on_path.add(root)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    path.append(target)
+                    on_path.add(target)
+                    work.append((target, iter(edges[target])))
+                    break
+                if target in on_path:
+                    low[node] = min(low[node], order[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component = _pop_component(path, on_path, node)
+                    if len(component) > 1 or node in edges[node]:
+                        cyclic.update(component)
+    return frozenset(cyclic)
+
+
+def _pop_component(path: list[int], on_path: set[int], root: int) -> list[int]:
+    component = []
+    while True:
+        node = path.pop()
+        on_path.discard(node)
+        component.append(node)
+        if node == root:
+            return component
