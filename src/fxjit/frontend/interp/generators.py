@@ -49,7 +49,29 @@ class GeneratorValue(Value):
         if handler is None:
             return False
         target = code.instructions[handler.target]
-        return target.opname not in ("CALL_INTRINSIC_1", "CLEANUP_THROW")
+        if target.opname in ("CALL_INTRINSIC_1", "CLEANUP_THROW"):
+            return False
+        return not self._passes_by(handler.target)
+
+    def _passes_by(self, index: int) -> bool:
+        """Whether GeneratorExit runs through the handler at `index` as through `except IndexError:`, which it is not."""
+        instructions, namespace = self.machine.code.instructions, self.machine.globals
+        if instructions[index].opname != "PUSH_EXC_INFO":
+            return False
+        index += 1
+        while instructions[index].opname == "LOAD_GLOBAL" and instructions[index + 1].opname == "CHECK_EXC_MATCH":
+            name, jump = instructions[index].argval, instructions[index + 2]
+            cls = namespace.namespace.get(name, namespace.builtins.get(name))
+            if jump.opname != "POP_JUMP_IF_FALSE" or jump.target is None or name in namespace.written:
+                return False
+            if not isinstance(cls, type) or issubclass(GeneratorExit, cls):
+                return False
+            index = jump.target
+        if instructions[index].opname != "RERAISE":
+            return False
+        outer = self.machine.code.handler_at(index)
+        opnames = [instruction.opname for instruction in instructions[outer.target : outer.target + 3]] if outer else []
+        return opnames == ["COPY", "POP_EXCEPT", "RERAISE"]
 
     def pytype(self) -> type:
         return types.GeneratorType
