@@ -25,8 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxjit.errors import BreakGraph, InternalError, RestartTrace
-from fxjit.frontend import callables as _callables  # noqa: F401 - builtins sign up at import
-from fxjit.frontend import polyfills as _polyfills  # noqa: F401 - as above
+from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
