@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
 
 from fxjit.guards.kinds import Guard, PythonCheck, ShapeExpr, TensorIs, TensorSpec, TypeIs
-from fxjit.guards.shapes import compile_program, our_source, shape_guard, shape_guards, torch_source
+from fxjit.guards.shapes import Numbers, compile_program, our_source, shape_guard, shape_guards, torch_source
 from fxjit.guards.source import LocalSource, TensorSizeSource
 from fxjit.guards.tree import build_tree
 
@@ -117,6 +117,17 @@ def test_duck_sizes_are_one_symbol() -> None:
     guards = trace.finish()
     assert admits(guards, x=torch.ones(7), y=torch.ones(7))
     assert not admits(guards, x=torch.ones(7), y=torch.ones(8))
+
+
+def test_an_input_changed_in_place_is_guarded_as_it_came() -> None:
+    trace = Trace()
+    fake = trace.tensor(X, torch.ones(4, 6), [DYNAMIC, DYNAMIC])
+    trace.inputs = [(X, Numbers.of(fake))]
+    with trace.mode:
+        assert fake.shape[0] * 2 < 50
+        fake.t_()
+    guards = trace.finish()
+    assert admits(guards, x=torch.ones(24, 100)) and not admits(guards, x=torch.ones(100, 24))
 
 
 def test_a_size_that_was_specialised_after_all() -> None:

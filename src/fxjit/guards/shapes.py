@@ -9,6 +9,7 @@ machine of _tree.c. What these cannot say (true division, powers of variables, f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -82,7 +83,8 @@ def our_source(source: Any) -> Source | None:
 def shape_guards(shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> list[Guard]:
     """All that `shape_env` assumed, as guards.
 
-    `inputs` are the fake tensors and symbolic numbers that the trace made of objects from outside, with their sources.
+    `inputs` are the symbolic numbers and the fake tensors (better their `Numbers`, taken before the trace could change
+    them in place) that the trace made of objects from outside, with their sources.
     Sizes and strides that are plain ints in a fake tensor are left to its TensorIs (made with `fake=`), unless the
     tensor has a symbolic one beside them.
     """
@@ -155,26 +157,47 @@ class _Collector:
         return shape_guard(expr, symbols, self._places)
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of a fake tensor at one moment: a trace may change them in place (`x.t_()`) before it ends."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+    inner: tuple[tuple[str, Numbers], ...]
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Numbers:
+        """As `inputs` of shape_guards take it; to be asked as soon as the input is made."""
+        attrs: list[str] = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else []
+        inner = ((attr, getattr(tensor, attr)) for attr in attrs)
+        strided = tensor.layout is torch.strided
+        return Numbers(
+            tuple(tensor.size()),
+            tuple(tensor.stride()) if strided else (),
+            tensor.storage_offset() if strided else 0,
+            tuple((attr, Numbers.of(value)) for attr, value in inner if isinstance(value, torch.Tensor)),
+        )
+
+
 def _numbers_of(source: Source, value: Any) -> Iterator[tuple[Source, sympy.Expr]]:
     """The numbers of an input that are, or stand beside, symbolic ones."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         yield source, value.node.expr
         return
-    if not isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor):
+        value = Numbers.of(value)
+    if not isinstance(value, Numbers):
         return
-    if hasattr(value, "__tensor_flatten__"):
-        for attr in value.__tensor_flatten__()[0]:
-            yield from _numbers_of(AttrSource(source, attr), getattr(value, attr))
-    strided = value.layout is torch.strided
-    strides: Sequence[Any] = value.stride() if strided else ()
-    numbers = [*value.size(), *strides]
-    if any(not isinstance(number, int) for number in numbers):
-        for dim, size in enumerate(value.size()):
+    for attr, inner in value.inner:
+        yield from _numbers_of(AttrSource(source, attr), inner)
+    if any(not isinstance(number, int) for number in (*value.sizes, *value.strides)):
+        for dim, size in enumerate(value.sizes):
             yield TensorSizeSource(source, dim), _expr(size)
-        for dim, stride in enumerate(strides):
+        for dim, stride in enumerate(value.strides):
             yield TensorStrideSource(source, dim), _expr(stride)
-    if strided and not isinstance(value.storage_offset(), int):
-        yield TensorOffsetSource(source), _expr(value.storage_offset())
+    if not isinstance(value.offset, int):
+        yield TensorOffsetSource(source), _expr(value.offset)
 
 
 def _expr(number: Any) -> sympy.Expr:
