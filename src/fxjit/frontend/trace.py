@@ -45,7 +45,7 @@ from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, NotSameObject, SameObject, TensorIs
-from fxjit.guards.shapes import shape_guards
+from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
@@ -155,7 +155,7 @@ class Trace:
         self._has_symbols |= bool(symbolic)
         self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
         self._input_tensors.append(source)
-        self._inputs.append((source, fake))
+        self._inputs.append((source, Numbers.of(fake)))
         return self.builder.placeholder(source, tensor, fake), fake
 
     def register_tensor(self, value: TensorValue) -> None:

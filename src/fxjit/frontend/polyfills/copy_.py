@@ -49,7 +49,7 @@ def _deep(x: Any, memo: Any, alive: list[Any]) -> Any:
         return made
     if type(x) is tuple:
         items = [_deep(item, memo, alive) for item in x]
-        if all([new is old for new, old in zip(items, x)]):  # noqa: B905, C419 - one length; traced as it stands
+        if all([new is old for new, old in zip(items, x)]):
             return x
         return tuple(items)
     if type(x) is dict or type(x) is collections.OrderedDict:

@@ -86,7 +86,7 @@ def starmap(function: Callable[..., Any], iterable: Iterable[Any], /) -> Iterato
 
 @polyfill(itertools.compress)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    for item, selected in zip(data, selectors):  # noqa: B905 - the shorter one ends it
+    for item, selected in zip(data, selectors):
         if selected:
             yield item
 

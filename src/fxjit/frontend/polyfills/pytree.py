@@ -97,7 +97,7 @@ def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bo
 
 @polyfill(_pytree.tree_any)
 def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
-    for leaf in tree_leaves(tree, is_leaf):  # noqa: SIM110 - plain loops trace best
+    for leaf in tree_leaves(tree, is_leaf):
         if pred(leaf):
             return True
     return False
