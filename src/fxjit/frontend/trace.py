@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,10 +26,10 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxjit.errors import BreakGraph, InternalError, RestartTrace
-from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
+from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.graph import GraphBuilder
@@ -37,6 +38,7 @@ from fxjit.frontend.interp.machine import Machine, root_machine, stack_text, use
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
+from fxjit.frontend.values import contexts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -84,7 +86,7 @@ class Trace:
         self.stops = stops
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
-        self.root: Machine | None = None
+        self.root: Machine
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -96,6 +98,7 @@ class Trace:
         self._inputs: list[tuple[Source, Any]] = []
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
+        self._grad_mode_before = torch.is_grad_enabled()
 
     # -- values --------------------------------------------------------------------------------------------------
 
@@ -201,7 +204,7 @@ class Trace:
             self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
         except _UNSUPPORTED as error:
             self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
-        except Exception as error:  # noqa: BLE001 - an operator's complaint is the user's, and eager words it best
+        except Exception as error:
             self.break_("operator-raised", operator=_target_name(target),
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
@@ -211,8 +214,6 @@ class Trace:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.policy.fake_mode)
             if self._has_symbols:
-                from torch._dispatch.python import enable_python_dispatcher
-
                 stack.enter_context(enable_python_dispatcher())
             yield
 
@@ -292,6 +293,7 @@ class Trace:
         if isinstance(stop, Break):
             for block in reversed(stop.state.blocks):
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
+        contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))
         return TraceResult(
@@ -325,6 +327,8 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 return trace.run(code), trace
             except RestartTrace:
                 continue
+            finally:
+                contexts.abandon(trace)
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
 
 
