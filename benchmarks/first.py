@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -116,7 +115,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder, fxjit.config.patch(cache_dir=f"{folder}/fxjit"):
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
+        fxjit.config.set_environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor")
         rows = []
         for name, case in cases().items():
             if options.only and options.only not in name:

@@ -207,6 +207,11 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "fxjit"
 
 
+def set_environment(**changes: str) -> None:
+    """Variables for libraries that read the environment of this process (the demo gives torch.compile an empty cache)."""
+    os.environ.update(changes)
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment to start a compiler or another process with."""
     return {**os.environ, **changes}

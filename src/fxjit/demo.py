@@ -282,5 +282,5 @@ def _progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K" + text)
         sys.stderr.flush()
-    elif "first step" in text or "0/" in text and text.split("step ")[-1].split("/")[0].endswith("50"):
+    elif "first step" in text or ("0/" in text and text.split("step ")[-1].split("/")[0].endswith("50")):
         print(text, file=sys.stderr)

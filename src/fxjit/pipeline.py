@@ -7,12 +7,12 @@ and counted.
 
 from __future__ import annotations
 
+import dis
 import time
 import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import torch
 import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -26,7 +26,6 @@ from fxjit.errors import (
     InternalError,
     RecompileError,
     RecompileLimitExceeded,
-    SkipFrame,
     SkipFrameSignal,
 )
 from fxjit.frontend import entries
@@ -76,13 +75,15 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         if config.error_on_recompile:
             raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
         if len(known) >= config.recompile_limit:
-            return _limit_reached(options, frame, why)
+            _limit_reached(options, frame, why)
+            return None
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
         return _compile(options, frame)
     except SkipFrameSignal as signal:
-        return _skip(options, frame, signal)
+        _skip(options, frame, signal)
+        return None
     except FxjitError as error:
         if config.suppress_errors and isinstance(error, (BackendCompilerFailed, InternalError)):
             wait = entries.mark_failed(frame.code, options)
@@ -236,17 +237,14 @@ def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx
             new_code: types.CodeType, seconds: dict[str, float]) -> None:
     stop = result.stop
     if isinstance(stop, Break):
-        events.report_break(stop.reason.reason, stop.reason.context, stop.reason.user_stack, function=frame.code.co_qualname)
+        why = stop.reason
+        events.report_break(why.reason, why.context, why.user_stack, function=frame.code.co_qualname)
     if logs.enabled("guards"):
-        _guards_log.info("%s\n%s", frame.code.co_qualname, "\n".join(f"  {guard.describe()}" for guard in result.guards))
+        lines = "\n".join(f"  {guard.describe()}" for guard in result.guards)
+        _guards_log.info("%s\n%s", frame.code.co_qualname, lines)
     if logs.enabled("bytecode"):
-        import dis
-
         _bytecode_log.info("%s before\n%s\nafter\n%s", frame.code.co_qualname, dis.Bytecode(frame.code).dis(),
                            dis.Bytecode(new_code).dis())
-    calls = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method", "call_module")] if graph else []
+    calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call_")]
     events.report_frame_compiled(events.FrameCompiled(
         frame.code, graph, tuple(result.guards), len(calls), tuple(node.name for node in calls), seconds))
-
-
-__all__ = ["SkipFrame", "compile_frame"]

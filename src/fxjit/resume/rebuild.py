@@ -27,7 +27,7 @@ class Plan:
 
 
 class Rebuilder:
-    """Implements base.Rebuilder. `outputs` and `sources` map to the locals that hold them; without them the run is dry."""
+    """Implements base.Rebuilder. `outputs` and `sources` map to the locals that hold them; the dry run has neither."""
 
     def __init__(self, asm: Asm, effects: Effects, outputs: Mapping[Value, str] | None = None,
                  sources: Mapping[Source, str] | None = None) -> None:

@@ -307,7 +307,7 @@ class Lazy(Value):
     """An object not looked at yet: no guard, no wrapping until `realize`. Lives only inside storage (locals, cells,
     containers, attributes); whoever reads the storage calls `realize()`."""
 
-    __slots__ = ("_tracer", "_obj", "_value")
+    __slots__ = ("_obj", "_tracer", "_value")
 
     def __init__(self, tracer: Tracer, obj: object, source: Source) -> None:
         super().__init__(source)

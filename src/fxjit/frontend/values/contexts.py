@@ -133,6 +133,12 @@ def abandon(t: Tracer) -> None:
         held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
 
 
+def leave_state(t: Tracer, grad_mode_before: bool) -> None:
+    """The frame ends, or stops: a grad mode that it leaves behind is set after the graph, whatever a backend made of it."""
+    if torch.is_grad_enabled() != grad_mode_before:
+        t.effects.call_later(torch._C._set_grad_enabled, (torch.is_grad_enabled(),))
+
+
 # -- grad mode -----------------------------------------------------------------------------------------------------
 
 

@@ -125,6 +125,12 @@ class FunctionValue(Value):
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         _set_function_attr(t, self, name, value)
 
+    def meth___call__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return t.call(self, args, kwargs)
+
+    def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        return self if _is_none(instance) else MethodValue(self, instance)
+
     def tp_repr(self, t: Tracer) -> Value:
         t.break_("value-slot", slot="repr", type="function")
 

@@ -7,7 +7,6 @@ pass is traced from nn.Module's own Python code.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.modules.module as torch_module
 
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
 from fxjit.frontend.values.wrap import wraps
@@ -52,7 +51,9 @@ class ModuleValue(UserObjectValue):
 
     def _is_untouched(self, t: Tracer, store: str) -> bool:
         """Whether the store is as it was before the frame."""
-        return self.obj is not None and store not in t.effects.stored_attrs(self) and not _changed(t, self._namespace()[store])
+        if self.obj is None or store in t.effects.stored_attrs(self):
+            return False
+        return not _changed(t, self._namespace()[store])
 
     def _store_with(self, t: Tracer, name: str) -> str | None:
         """The store that holds `name`, if nn.Module's own lookup is in force and nothing stands before it."""
@@ -120,7 +121,7 @@ class ModuleValue(UserObjectValue):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        if descriptors.find(self.cls, "__call__")[0] is not Module.__dict__["__call__"] or not self._has_torchs("_call_impl"):
+        if not (self._has_torchs("__call__") and self._has_torchs("_call_impl")):
             return super().tp_call(t, args, kwargs)
         if self._no_hooks(t):
             return t.call(protocol.getattr_(t, self, "forward"), args, kwargs)

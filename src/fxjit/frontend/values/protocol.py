@@ -51,7 +51,7 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
     """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program."""
     try:
         result = fn(*constants)
-    except Exception as error:  # noqa: BLE001 - it is the user's exception, whatever it is
+    except Exception as error:
         t.raise_(type(error), *error.args)
     return t.make(result)
 
@@ -182,7 +182,7 @@ def is_(t: Tracer, a: Value, b: Value) -> bool:
 
 
 def _is_interned(obj: object) -> bool:
-    return isinstance(obj, int) and -5 <= obj <= 256 or isinstance(obj, (str, bytes)) and len(obj) <= 1
+    return (isinstance(obj, int) and -5 <= obj <= 256) or (isinstance(obj, (str, bytes)) and len(obj) <= 1)
 
 
 def equal(t: Tracer, a: Value, b: Value) -> bool:
