@@ -1,7 +1,7 @@
 """The public functions: each checks its arguments and makes one call inward.
 
-`compile` hands out a `_C.CompiledFunction`, which activates a region around each call; the region's callback,
-`on_miss` here, is where a frame without an entry goes to the pipeline (imported then, because it is heavy).
+`compile` hands out a `_C.CompiledFunction`, which activates a region around each call (`regions.py`); what
+a name means beyond that is kept in `skips/marks.py`, where the front end reads it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,21 @@ import functools
 import importlib
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import FunctionType
 from typing import Any, TypeVar, cast, overload
 
-from . import _C, events, stance
+from . import _C, events, regions, stance
 from .counters import reset as reset_counters
 from .errors import InvalidArgument
 from .options import RegionOptions, region_options
-from .skips import frame_verdict, marks
+from .regions import call_method, code_of, dress, is_tracing, note_options, on_miss, options_of, visible
+from .skips import marks
 from .skips.marks import Mark
 
 F = TypeVar("F", bound=Callable[..., Any])
 BackendLike = str | Callable[..., Any]
-
-_tracing = threading.local()
-# The options a function was last compiled with, for `run` of the plain function: by the code object's id.
-_last_options: dict[int, tuple[CodeType, RegionOptions]] = {}
 
 
 @overload
@@ -100,11 +96,9 @@ def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> An
 def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
     fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
     compiled = _C.CompiledFunction(visible(fn), _C.Region(chosen, on_miss))
-    _dress(compiled, fn)
+    dress(compiled, fn)
     marks.set_compiled(compiled, fn)
-    code = _code_of(fn)
-    if code is not None:
-        _last_options[id(code)] = (code, chosen)
+    note_options(fn, chosen)
     return compiled
 
 
@@ -113,69 +107,6 @@ def _compile_class(chosen: RegionOptions, cls: type) -> type:
     if "__call__" in dir(cls):
         cls.__call__ = _compile_function(chosen, cls.__call__)  # type: ignore[attr-defined,method-assign]
     return cls
-
-
-def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, or a Python function that calls it where the frame of `fn` itself is none that the hook would touch."""
-    if not _hidden(fn):
-        return fn
-    return inlining(fn)
-
-
-def inlining(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A Python function that only calls `fn`, whose frame counts as user code."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    # A code object of its own, since entries and their limits are counted by code object.
-    code = call.__code__.replace(co_name=str(getattr(fn, "__name__", type(fn).__name__)))
-    marks.set_code_traced(code)
-    return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
-
-
-def _hidden(fn: Any) -> bool:
-    inner = fn.__func__ if isinstance(fn, MethodType) else fn
-    if isinstance(inner, FunctionType):
-        if marks.disabled(inner) is not None:
-            return False
-        return frame_verdict(inner.__code__, inner.__globals__).reason == "skip-internal"
-    if isinstance(inner, functools.partial):
-        return _hidden(inner.func)
-    if isinstance(inner, BuiltinFunctionType):
-        return True
-    if isinstance(inner, (_C.CompiledFunction, _C.DisabledFunction)):
-        return False
-    return not isinstance(_call_method(inner), FunctionType)
-
-
-def on_miss(
-    region: _C.Region,
-    func: FunctionType,
-    code: CodeType,
-    args: tuple[object, ...],
-    closure: Any,
-    globals_: dict[str, Any],
-    builtins: dict[str, Any],
-) -> _C.Entry | None:
-    """The hook's callback: a frame that no entry fits is about to start."""
-    verdict = frame_verdict(code, globals_, func)
-    if verdict.skip:
-        _C.set_flags(code, _C.get_flags(code) | (_C.SKIP_RECURSIVE if verdict.recursive else _C.SKIP))
-        events.log_passed_by(code, verdict.rule)
-        return None
-    if not stance.on_miss(code, region.key):
-        return None
-    before, _tracing.on = getattr(_tracing, "on", False), True
-    try:
-        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
-    finally:
-        _tracing.on = before
-
-
-@functools.cache
-def _pipeline() -> Any:
-    return importlib.import_module("fxjit.pipeline")
 
 
 def run(fn: Any = None) -> Any:
@@ -187,29 +118,16 @@ def run(fn: Any = None) -> Any:
     if _is_nn_module(fn):
         from .module import OptimizedModule
 
-        chosen = fn.options if isinstance(fn, OptimizedModule) else _options_of(type(fn).forward)
+        chosen = fn.options if isinstance(fn, OptimizedModule) else options_of(type(fn).forward)
         return OptimizedModule(fn._orig_mod if isinstance(fn, OptimizedModule) else fn, chosen, frozen=True)
     if isinstance(fn, _C.CompiledFunction):
         chosen = fn.region.key if fn.region is not None else region_options()
         target = fn.fn
     else:
-        chosen, target = _options_of(fn), fn
+        chosen, target = options_of(fn), fn
     frozen = _C.CompiledFunction(target, _C.Region(chosen, None))
-    _dress(frozen, fn)
+    dress(frozen, fn)
     return frozen
-
-
-def _options_of(fn: Any) -> RegionOptions:
-    code = _code_of(fn)
-    found = _last_options.get(id(code)) if code is not None else None
-    return found[1] if found is not None else region_options()
-
-
-def note_options(fn: Any, chosen: RegionOptions) -> None:
-    """`fn` was compiled as part of a module: `run` of that module finds the entries."""
-    code = _code_of(fn)
-    if code is not None:
-        _last_options[id(code)] = (code, chosen)
 
 
 def reset() -> None:
@@ -221,13 +139,14 @@ def reset() -> None:
     if dynamic is not None and hasattr(dynamic, "reset"):
         dynamic.reset()
     reset_counters()
+    regions.reset()
     events.reset()
     stance.reset()
 
 
 def is_compiling() -> bool:
     """True in code that is being traced."""
-    return bool(getattr(_tracing, "on", False))
+    return is_tracing()
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -249,13 +168,13 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     if not recursive:
         return _disable_shallow(fn, reason)
     wrapper = _C.DisabledFunction(fn)
-    _dress(wrapper, fn)
+    dress(wrapper, fn)
     marks.set_disabled(wrapper, fn, True, reason)
     return wrapper
 
 
 def _disable_shallow(fn: Any, reason: str | None) -> Any:
-    code = _code_of(fn) or _code_of(_call_method(fn))
+    code = code_of(fn) or code_of(call_method(fn))
     if code is not None:
         marks.set_code_disabled(code, reason)
 
@@ -442,24 +361,6 @@ def _attribute_set(t: Any, name: str) -> set[Any]:
         setattr(t, name, set())
     found: set[Any] = getattr(t, name)
     return found
-
-
-def _dress(wrapper: Any, fn: Any) -> None:
-    """Name, documentation, signature and attributes of the user's function, on what stands for it."""
-    functools.update_wrapper(wrapper, fn)
-    for name, value in (("__name__", type(fn).__name__), ("__qualname__", type(fn).__qualname__)):
-        if name not in wrapper.__dict__:
-            setattr(wrapper, name, value)
-
-
-def _code_of(fn: Any) -> CodeType | None:
-    fn = marks.unwrapped(fn)
-    code = getattr(fn.__func__ if isinstance(fn, MethodType) else fn, "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
-def _call_method(fn: Any) -> Any:
-    return inspect.getattr_static(type(fn), "__call__", None)
 
 
 def _is_nn_module(model: Any) -> bool:

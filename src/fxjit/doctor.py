@@ -22,7 +22,12 @@ from . import __version__, config
 
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
-_TRY = "#include <cmath>\n#include <omp.h>\nextern \"C\" float f(float x) { return std::exp(x) + omp_get_max_threads(); }\n"
+_TRY = """#include <cmath>
+#include <omp.h>
+extern "C" float f(float x) { return std::exp(x) + omp_get_max_threads(); }
+"""
+    '#include <cmath>\n#include <omp.h>\nextern "C" float f(float x) { return std::exp(x) + omp_get_max_threads(); }\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,11 @@ def _cache() -> Finding:
 
 
 def _settings() -> Finding:
-    changed = [f"{row.name}={config.to_dict()[row.name]!r}" for row in config.describe() if config.to_dict()[row.name] != row.default]
+    changed = [
+        f"{row.name}={config.to_dict()[row.name]!r}"
+        for row in config.describe()
+        if config.to_dict()[row.name] != row.default
+    ]
     return Finding("settings", "ok", ", ".join(changed) if changed else "all as they come")
 
 
@@ -232,5 +241,3 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
-
-

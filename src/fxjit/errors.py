@@ -111,9 +111,7 @@ class InternalError(FxjitError):
 class BreakGraph(Exception):
     """Signal: the trace cannot go on past this instruction. `reason` is an id of `reasons.py`."""
 
-    def __init__(
-        self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None
-    ) -> None:
+    def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.context: dict[str, Any] = dict(context or {})
@@ -127,9 +125,7 @@ class BreakGraph(Exception):
 class SkipFrameSignal(Exception):
     """Signal: this frame runs as it stands; what it calls is still looked at."""
 
-    def __init__(
-        self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None
-    ) -> None:
+    def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.context: dict[str, Any] = dict(context or {})

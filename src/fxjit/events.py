@@ -161,9 +161,7 @@ def report_frame_compiled(event: FrameCompiled) -> None:
     record_event(event)
 
 
-def report_break(
-    reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = ""
-) -> GraphBreak:
+def report_break(reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = "") -> GraphBreak:
     """A graph break that will be resumed from (or that ends in a skip, which is reported as well)."""
     event = GraphBreak(explain_reason(reason, **context), tuple(user_stack or ()), function)
     counters["graph_break"][event.reason] += 1

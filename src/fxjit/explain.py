@@ -162,9 +162,7 @@ def _write_html(found: Explanation, path: Path) -> Path:
             notes[place].append(f"<span class=why>break: {html.escape(each.reason)}</span> {text}")
     for skip in found.skips:
         place = (skip.code.co_filename, skip.code.co_firstlineno)
-        notes[place].append(
-            f"<span class=skip>skipped: {html.escape(skip.reason)}</span> {html.escape(skip.explanation)}"
-        )
+        notes[place].append(f"<span class=skip>skipped: {html.escape(skip.reason)}</span> {html.escape(skip.explanation)}")
     sections = "".join(_section(file, first, last, lines, notes, breaks) for file, first, last in _ranges(lines, notes))
     key = "".join(
         f"<span class=key style='background:{_colour(number)}'>graph {number}: {_count(len(ops), 'op')}</span>"
@@ -231,8 +229,7 @@ def _section(
         mark = " class=break" if place in breaks else ""
         note = "<br>".join(notes.get(place, ()))
         rows.append(
-            f"<tr{mark}><td class=n>{number}</td><td{colour}>{html.escape(text.rstrip())}</td>"
-            f"<td class=note>{note}</td></tr>"
+            f"<tr{mark}><td class=n>{number}</td><td{colour}>{html.escape(text.rstrip())}</td><td class=note>{note}</td></tr>"
         )
     return f"<h2>{html.escape(file)}</h2><table>{''.join(rows)}</table>"
 

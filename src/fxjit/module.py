@@ -13,8 +13,9 @@ import torch
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
-from . import _C, api
+from . import _C
 from .options import RegionOptions
+from .regions import inlining, note_options, on_miss
 from .skips import frame_verdict, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -44,11 +45,11 @@ class OptimizedModule(nn.Module):
             disabled = _C.DisabledFunction(module.__call__)
             marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]
             return disabled
-        target = api.inlining(module) if _needs_own_frame(module) else module.__call__
-        region = _C.Region(options, None if self.frozen else api.on_miss)
+        target = inlining(module) if _needs_own_frame(module) else module.__call__
+        region = _C.Region(options, None if self.frozen else on_miss)
         compiled = _C.CompiledFunction(target, region)
         marks.set_compiled(compiled, module.__call__)
-        api.note_options(type(module).forward, options)
+        note_options(type(module).forward, options)
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,14 +101,28 @@ class OptimizedModule(nn.Module):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
+    # Containers: Python looks these up on the class, where `__getattr__` has no say.
+    def __len__(self) -> int:
+        return len(self._orig_mod)  # type: ignore[arg-type]  # a TypeError where the original has no length
+
+    def __bool__(self) -> bool:
+        return bool(self._orig_mod)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]  # type: ignore[index]
+
+    def __iter__(self) -> Any:
+        return iter(self._orig_mod)  # type: ignore[call-overload]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._orig_mod  # type: ignore[operator]
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         hooks = {name: dict(self.__dict__[name]) for name in _HOOKS if self.__dict__.get(name)}
         return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
 
 
-def _rebuild(
-    module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]
-) -> OptimizedModule:
+def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:
     made = OptimizedModule(module, options, frozen=frozen, reason=reason)
     for name, own in hooks.items():
         made.__dict__[name].update(own)
@@ -135,6 +150,6 @@ def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
 
 def _inner_call(module: nn.Module, compiled: OptimizedModule) -> Any:
     """`_compiled_call_impl` must not go through `module.__call__`, which would look for `_compiled_call_impl` again."""
-    target = api.inlining(module._call_impl) if _needs_own_frame(module) else module._call_impl
+    target = inlining(module._call_impl) if _needs_own_frame(module) else module._call_impl
     region: _C.Region = compiled.__dict__["forward"].region
     return _C.CompiledFunction(target, region)

@@ -102,7 +102,5 @@ def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]], other
     if not rows:
         return f"{title}\n{'-' * len(title)}\n{otherwise}\n"
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]]
     return f"{title}\n{'-' * len(title)}\n" + "\n".join(lines) + "\n"

@@ -88,9 +88,7 @@ def same(a: Any, b: Any, *, tol: float = 1e-4, equal_nan: bool = True, exact_dty
         return (
             isinstance(b, (list, tuple, torch.nn.ParameterList, torch.Size))
             and len(a) == len(b)
-            and all(
-                same(x, y, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype) for x, y in zip(a, b, strict=True)
-            )
+            and all(same(x, y, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype) for x, y in zip(a, b, strict=True))
         )
     if isinstance(a, Mapping):
         return (

@@ -20,9 +20,7 @@ from fxjit.counters import counters
 
 WARM_UP_RUNS = 2
 MAX_RECORDINGS = 16
-_IN_PLACE_OPERATORS = frozenset(
-    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
-)
+_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
 
 
 @dataclass(slots=True)

@@ -201,9 +201,7 @@ class Rows:
 
     def __init__(self, table: tuple[tuple[str, str, tuple[str, ...]], ...]) -> None:
         self._found: dict[int, tuple[Any, str, str]] = {}
-        self._missing = [
-            (verdict, reason, name) for verdict, reason, lines in table for name in " ".join(lines).split()
-        ]
+        self._missing = [(verdict, reason, name) for verdict, reason, lines in table for name in " ".join(lines).split()]
         self._modules = -1
 
     def get(self, fn: Any) -> tuple[str, str] | None:

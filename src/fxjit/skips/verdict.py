@@ -124,9 +124,7 @@ def _builtin(fn: Any) -> tuple[Verdict, str]:
     return Verdict.SKIP, "call-c-extension"
 
 
-_STDLIB_C = frozenset(
-    {"functools", "itertools", "collections", "abc", "weakref", "copy", "heapq", "random", "thread", "sre"}
-)
+_STDLIB_C = frozenset({"functools", "itertools", "collections", "abc", "weakref", "copy", "heapq", "random", "thread", "sre"})
 
 
 def _method_of_builtin_type(fn: Any) -> tuple[Verdict, str]:
@@ -156,10 +154,7 @@ def _callable_object(fn: Any) -> tuple[Verdict, str]:
         return Verdict.GRAPH, "a scripted function"
     if module.partition(".")[0] == "numpy":
         return Verdict.SKIP, "numpy-function"
-    if (
-        module.partition(".")[0] in ("numba", "cython_function_or_method")
-        or kind.__name__ == "cython_function_or_method"
-    ):
+    if module.partition(".")[0] in ("numba", "cython_function_or_method") or kind.__name__ == "cython_function_or_method":
         return Verdict.SKIP, "call-c-extension"
     return Verdict.CALL, "an object with __call__"
 

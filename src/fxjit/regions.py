@@ -1,0 +1,127 @@
+"""What stands between a callable of the user's and the hook: the region's callback, and frames to start in.
+
+`api.py` and `module.py` make regions whose callback is `on_miss`: a frame without an entry goes through the skip rules
+and the stance to the pipeline, which is imported then, because it is heavy.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import threading
+from collections.abc import Callable
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+from . import _C, events, stance
+from .options import RegionOptions, region_options
+from .skips import frame_verdict, marks
+
+_tracing = threading.local()
+# The options a function was last compiled with, for `run` of the plain function: by the code object's id.
+_last_options: dict[int, tuple[CodeType, RegionOptions]] = {}
+
+
+def is_tracing() -> bool:
+    """Whether this thread is compiling a frame."""
+    return bool(getattr(_tracing, "on", False))
+
+
+def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, or a Python function that calls it where the frame of `fn` itself is none that the hook would touch."""
+    if not _hidden(fn):
+        return fn
+    return inlining(fn)
+
+
+def inlining(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that only calls `fn`, whose frame counts as user code."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # A code object of its own, since entries and their limits are counted by code object.
+    code = call.__code__.replace(co_name=str(getattr(fn, "__name__", type(fn).__name__)))
+    marks.set_code_traced(code)
+    return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+
+
+def _hidden(fn: Any) -> bool:
+    inner = fn.__func__ if isinstance(fn, MethodType) else fn
+    if isinstance(inner, FunctionType):
+        if marks.disabled(inner) is not None:
+            return False
+        return frame_verdict(inner.__code__, inner.__globals__).reason == "skip-internal"
+    if isinstance(inner, functools.partial):
+        return _hidden(inner.func)
+    if isinstance(inner, BuiltinFunctionType):
+        return True
+    if isinstance(inner, (_C.CompiledFunction, _C.DisabledFunction)):
+        return False
+    return not isinstance(call_method(inner), FunctionType)
+
+
+def on_miss(
+    region: _C.Region,
+    func: FunctionType,
+    code: CodeType,
+    args: tuple[object, ...],
+    closure: Any,
+    globals_: dict[str, Any],
+    builtins: dict[str, Any],
+) -> _C.Entry | None:
+    """The hook's callback: a frame that no entry fits is about to start."""
+    verdict = frame_verdict(code, globals_, func)
+    if verdict.skip:
+        _C.set_flags(code, _C.get_flags(code) | (_C.SKIP_RECURSIVE if verdict.recursive else _C.SKIP))
+        events.log_passed_by(code, verdict.rule)
+        return None
+    if not stance.on_miss(code, region.key):
+        return None
+    before, _tracing.on = getattr(_tracing, "on", False), True
+    try:
+        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
+    finally:
+        _tracing.on = before
+
+
+@functools.cache
+def _pipeline() -> Any:
+    return importlib.import_module("fxjit.pipeline")
+
+
+def options_of(fn: Any) -> RegionOptions:
+    """What `fn` was last compiled with."""
+    code = code_of(fn)
+    found = _last_options.get(id(code)) if code is not None else None
+    return found[1] if found is not None else region_options()
+
+
+def note_options(fn: Any, chosen: RegionOptions) -> None:
+    """`fn` was compiled as part of a module: `run` of that module finds the entries."""
+    code = code_of(fn)
+    if code is not None:
+        _last_options[id(code)] = (code, chosen)
+
+
+def dress(wrapper: Any, fn: Any) -> None:
+    """Name, documentation, signature and attributes of the user's function, on what stands for it."""
+    functools.update_wrapper(wrapper, fn)
+    for name, value in (("__name__", type(fn).__name__), ("__qualname__", type(fn).__qualname__)):
+        if name not in wrapper.__dict__:
+            setattr(wrapper, name, value)
+
+
+def code_of(fn: Any) -> CodeType | None:
+    fn = marks.unwrapped(fn)
+    code = getattr(fn.__func__ if isinstance(fn, MethodType) else fn, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def call_method(fn: Any) -> Any:
+    return inspect.getattr_static(type(fn), "__call__", None)
+
+
+def reset() -> None:
+    _last_options.clear()
