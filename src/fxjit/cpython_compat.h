@@ -97,6 +97,25 @@ fx_frame_discard(PyThreadState *tstate, _PyInterpreterFrame *frame)
 /* Before 3.12 nothing counts the C stack that a nested evaluator takes, so a raised recursion limit can overrun it. */
 #define FX_MUST_WATCH_C_STACK (!FX_PY312)
 
+/* ---- tracers ---- */
+
+/* Whether somebody follows this code line by line: a trace function of the thread (sys.settrace: debuggers, coverage),
+ * or from 3.12 a tool of sys.monitoring that asked for the lines of this very code object (a breakpoint in it). */
+static inline int
+fx_lines_are_followed(PyThreadState *tstate, const PyCodeObject *code)
+{
+    if (tstate->c_tracefunc != NULL) {
+        return 1;
+    }
+#if FX_PY312
+    const int line_event = 5; /* PY_MONITORING_EVENT_LINE, which 3.12 has in an internal header only */
+    return code->_co_monitoring != NULL && code->_co_monitoring->local_monitors.tools[line_event] != 0;
+#else
+    (void)code;
+    return 0;
+#endif
+}
+
 /* ---- the slot of a code object that is ours ---- */
 
 static inline Py_ssize_t

@@ -59,7 +59,8 @@ EVENTS = [
 ]
 
 
-def test_settrace_sees_each_line_once(compiled):
+@pytest.mark.parametrize("under_tracers", [False, True])
+def test_settrace_sees_each_line_once(compiled, under_tracers):
     events = []
 
     def tracer(frame, event, arg):
@@ -69,12 +70,14 @@ def test_settrace_sees_each_line_once(compiled):
             return tracer
         return None
 
+    _C.compile_under_tracers(under_tracers)
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
         assert compiled(1) == 4
     finally:
         sys.settrace(before)
+        _C.compile_under_tracers(False)
     assert events == EVENTS
 
 
@@ -179,6 +182,71 @@ def test_monitoring_sees_starts_lines_and_returns_once(compiled):
         ("raise", "user", None),
         ("unwind", "user", None),
     ]
+
+
+def other_user(x):
+    return "compiled"
+
+
+def with_an_entry():
+    """`user`, with an entry of quite other code; and what its callback was asked."""
+    asked = []
+    region = _C.Region(Key(), lambda region, func, code, *rest: asked.append(code.co_name))
+    entries.add(user.__code__, region.key, _C.Entry(None, other_user.__code__))
+    return _C.CompiledFunction(user, region), asked
+
+
+def traced(fn, tracer):
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        return fn()
+    finally:
+        sys.settrace(before)
+
+
+def test_frames_whose_lines_are_followed_run_as_they_are():
+    """A line of the user's program that never runs could not be stopped at."""
+    compiled, asked = with_an_entry()
+    assert traced(lambda: (compiled(1), compiled(x=1)), lambda *args: None) == (4, 4)
+    assert asked == []
+    assert compiled(1) == "compiled"
+
+
+def test_compiling_under_tracers_can_be_asked_for():
+    compiled, asked = with_an_entry()
+    assert _C.compile_under_tracers(True) is False
+    try:
+        assert traced(lambda: compiled(1), lambda *args: None) == "compiled"
+        assert traced(lambda: compiled.fn(1), lambda *args: None) == 4
+    finally:
+        assert _C.compile_under_tracers(False) is True
+
+
+def test_profilers_change_nothing_and_are_not_seen_themselves():
+    compiled, asked = with_an_entry()
+    sys.setprofile(lambda *args: helper(1))
+    try:
+        assert compiled(1) == "compiled"
+    finally:
+        sys.setprofile(None)
+    assert asked == []
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring is new in 3.12")
+def test_a_breakpoint_of_a_monitoring_tool_in_one_function():
+    compiled, asked = with_an_entry()
+    monitoring, lines = sys.monitoring, []
+    monitoring.use_tool_id(4, "test")
+    try:
+        monitoring.register_callback(4, monitoring.events.LINE, lambda code, line: lines.append(line))
+        monitoring.set_local_events(4, user.__code__, monitoring.events.LINE)
+        assert compiled(1) == 4
+        assert lines == [FIRST + 1, FIRST + 2] and asked == ["helper"]
+    finally:
+        monitoring.set_local_events(4, user.__code__, 0)
+        monitoring.free_tool_id(4)
+    assert compiled(1) == "compiled"
 
 
 def test_frames_and_their_names_are_visible_from_inside():

@@ -47,7 +47,8 @@ static struct {
     _PyFrameEvalFunction previous; /* the evaluator we found when we installed ours */
     Py_ssize_t extra_index;        /* our slot on code objects */
     PyObject *module;              /* borrowed: the extension is never unloaded */
-} hook = {0, NULL, -1, NULL};
+    int under_tracers;             /* compiled code runs also where somebody follows the lines */
+} hook = {0, NULL, -1, NULL, 0};
 
 static PyObject *hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag);
 
@@ -689,6 +690,13 @@ entry_fits(FxEntry *entry, PyCodeObject *code)
     return 1;
 }
 
+/* A debugger or coverage sees the lines of the user's program only if these run. */
+static inline int
+must_run_by_line(PyThreadState *tstate, const PyCodeObject *code)
+{
+    return !hook.under_tracers && fx_lines_are_followed(tstate, code);
+}
+
 static PyObject *
 entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *slots, Py_ssize_t nslots)
 {
@@ -747,7 +755,7 @@ fx_hook_run_entry(FxRegion *region, PyFunctionObject *func, PyObject *const *slo
     PyCodeObject *code = (PyCodeObject *)func->func_code;
     CodeExtra *extra = find_extra(code);
     Group *group = extra == NULL || extra->flags != 0 ? NULL : find_group(extra, region->key);
-    if (group == NULL || (group->flags & (FX_SKIP | FX_SKIP_RECURSIVE))) {
+    if (group == NULL || must_run_by_line(PyThreadState_GET(), code) || (group->flags & (FX_SKIP | FX_SKIP_RECURSIVE))) {
         return 0;
     }
     FxEntry *entry;
@@ -880,7 +888,8 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     if (here.now.bypass || frame == here.delegated) {
         return run_by_cpython(tstate, frame, throwflag);
     }
-    if (here.now.region == NULL || throwflag || !fx_frame_is_fresh_call(frame)) {
+    /* tracing: the frame belongs to a trace or profile function, or to a callback of sys.monitoring */
+    if (here.now.region == NULL || throwflag || tstate->tracing || !fx_frame_is_fresh_call(frame)) {
         return pass_on(tstate, frame, throwflag);
     }
     if (stack_is_exhausted()) {
@@ -899,7 +908,8 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         return pass_on_without_region(tstate, frame);
     }
     PyObject *func = fx_frame_function(frame);
-    if ((flags & FX_SKIP) || !is_plain_function(code) || func == NULL || !PyFunction_Check(func)) {
+    if ((flags & FX_SKIP) || !is_plain_function(code) || func == NULL || !PyFunction_Check(func) ||
+        must_run_by_line(tstate, code)) {
         return pass_on(tstate, frame, throwflag);
     }
     return evaluate_in_region(tstate, frame, extra, group, flags);
@@ -1084,10 +1094,25 @@ get_state(PyObject *module, PyObject *code)
     return Py_NewRef(extra == NULL || extra->state == NULL ? Py_None : extra->state);
 }
 
+static PyObject *
+compile_under_tracers(PyObject *module, PyObject *value)
+{
+    int yes = PyObject_IsTrue(value);
+    if (yes < 0) {
+        return NULL;
+    }
+    PyObject *before = PyBool_FromLong(hook.under_tracers);
+    hook.under_tracers = yes;
+    return before;
+}
+
 static PyMethodDef functions[] = {
     {"set_region", set_region, METH_O, "set_region(region, /)\n--\n\nSet this thread's region; returns the previous."},
     {"current_region", current_region, METH_NOARGS, "current_region()\n--\n\nThis thread's region, or None."},
     {"hook_info", hook_info, METH_NOARGS, "hook_info()\n--\n\nWhether the evaluator is installed, and for how many."},
+    {"compile_under_tracers", compile_under_tracers, METH_O,
+     "compile_under_tracers(yes, /)\n--\n\nWhether frames whose lines a tracer follows are compiled and run compiled "
+     "(they are not, from the start); returns the previous."},
     {"add_entry", add_entry, METH_VARARGS, "add_entry(code, key, entry, /)\n--\n\nFile an entry behind the others."},
     {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, key, entry, /)\n--\n\nFalse if it was not there."},
     {"entries", list_entries, METH_VARARGS, "entries(code, key, /)\n--\n\nThe entries, in the order they are tried."},
