@@ -48,7 +48,7 @@ def agrees() -> Callable[..., Any]:
         compiled = fxjit.compile(program, backend="eager", fullgraph=fullgraph)
         result: Any = None
         for _ in range(2):
-            for_eager, for_compiled = copy.deepcopy((inputs, inputs))
+            for_eager, for_compiled = copy.deepcopy(inputs), copy.deepcopy(inputs)
             expected = outcome(program, for_eager)
             result = outcome(compiled, for_compiled)
             assert_same(expected, result)

@@ -9,6 +9,7 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
@@ -94,10 +95,15 @@ def map_add(m: Machine, i: Instruction) -> None:
 def list_extend(m: Machine, i: Instruction) -> None:
     t, items = m.t, m.stack.pop()
     target: Any = m.stack[-i.arg]  # type: ignore[operator]
-    if not items.is_constant() and protocol.type_lookup(items.pytype(), "__iter__") is NOT_IMPLEMENTED:
-        if protocol.type_lookup(items.pytype(), "__getitem__") is NOT_IMPLEMENTED:
-            t.raise_(TypeError, f"Value after * must be an iterable, not {items.pytype().__name__}")
+    if not is_iterable(items):
+        t.raise_(TypeError, f"Value after * must be an iterable, not {items.pytype().__name__}")
     target.meth_extend(t, items)
+
+
+def is_iterable(value: Value) -> bool:
+    """Whether the type of `value` says how to iterate over it."""
+    cls = value.pytype()
+    return any(protocol.type_lookup(cls, name) is not NOT_IMPLEMENTED for name in ("__iter__", "__getitem__"))
 
 
 @op("SET_UPDATE")
@@ -138,11 +144,17 @@ def dict_merge(m: Machine, i: Instruction) -> None:
 def _called(m: Machine, depth: int) -> str:
     """How CPython names the function that is about to be called, for messages."""
     for value in m.stack[-depth - 3 : -depth]:
-        name = getattr(value, "qualname", None)
-        if isinstance(name, str):
-            module = getattr(value, "globals", {}).get("__name__")
-            return f"{module}.{name}()" if module not in (None, "builtins") else f"{name}()"
+        if isinstance(value, FunctionValue):
+            return called_name(value)
     return "function"
+
+
+def called_name(fn: Value) -> str:
+    """How CPython names a callable in the messages about its arguments (`_PyObject_FunctionStr`)."""
+    if not isinstance(fn, FunctionValue):
+        return fn.describe()
+    module = fn.globals.get("__name__")
+    return f"{module}.{fn.qualname}()" if module not in (None, "builtins") else f"{fn.qualname}()"
 
 
 @op("LIST_TO_TUPLE")
@@ -156,9 +168,8 @@ def list_to_tuple(m: Machine, i: Instruction) -> None:
 
 
 def _iterate(m: Machine, value: Value) -> Value:
-    cls = value.pytype()
-    if all(protocol.type_lookup(cls, name) is NOT_IMPLEMENTED for name in ("__iter__", "__getitem__")):
-        m.t.raise_(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
+    if not is_iterable(value):
+        m.t.raise_(TypeError, f"cannot unpack non-iterable {value.pytype().__name__} object")
     return protocol.iter_(m.t, value)
 
 

@@ -8,6 +8,7 @@ from fxjit.frontend.bytecode.instruction import CallSpec, Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.interp.ops_build import called_name, is_iterable
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NULL, Value
 
@@ -55,8 +56,12 @@ def call_kw(m: Machine, i: Instruction) -> None:
 def call_function_ex(m: Machine, i: Instruction) -> None:
     kwargs: dict[str, Value] = {}
     mapping = m.stack.pop() if i.flag else None
-    args = protocol.unpack(m.t, m.stack.pop())
+    given = m.stack.pop()
+    args: list[Value] = []
     fn = _pop_callable(m, args)
+    if not is_iterable(given):
+        m.t.raise_(TypeError, f"{called_name(fn)} argument after * must be an iterable, not {given.pytype().__name__}")
+    args += protocol.unpack(m.t, given)
     if mapping is not None:
         kwargs = keyword_arguments(m, fn, mapping)
     m.stack.append(m.t.call(fn, args, kwargs))
