@@ -18,6 +18,7 @@ import torch.nn.attention
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -350,6 +351,12 @@ def set_attention_kernels(names: Sequence[str], priority: Sequence[int] | None) 
     torch.nn.attention._sdpa_kernel(kernels, False)
     if priority is not None:
         torch._C._set_sdp_priority_order(list(priority))
+
+
+@wraps(torch.nn.attention.SDPBackend)
+def _wrap_kernel(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(ConstIs(source, obj))
+    return ConstantValue(obj, source)
 
 
 class AttentionKernelsValue(ContextValue):
