@@ -26,8 +26,6 @@ _TRY = """#include <cmath>
 #include <omp.h>
 extern "C" float f(float x) { return std::exp(x) + omp_get_max_threads(); }
 """
-    '#include <cmath>\n#include <omp.h>\nextern "C" float f(float x) { return std::exp(x) + omp_get_max_threads(); }\n'
-)
 
 
 @dataclass(frozen=True, slots=True)
