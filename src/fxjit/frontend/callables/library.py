@@ -29,11 +29,11 @@ from fxjit.frontend.callables.core import plain_or_break
 from fxjit.frontend.callables.table import callable_name, fold_call, function, handles, pure
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.functions import PartialValue
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.wrapped import PartialValue
 
 # -- operator ---------------------------------------------------------------------------------------------------
 

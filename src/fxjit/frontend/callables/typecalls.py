@@ -14,7 +14,6 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
-from fxjit.frontend.values.functions import StaticMethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
@@ -22,6 +21,7 @@ from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.wrapped import StaticMethodValue
 
 # -- numbers and text -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.exceptions import ExceptionValue
+from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
@@ -59,8 +60,6 @@ class ClassValue(Value):
         if raw is not NOT_IMPLEMENTED and owner is not None and not isinstance(written, _NotImplemented):
             if isinstance(self.cls, enum.EnumMeta) and name in self.cls.__members__:
                 return t.make(self.cls.__members__[name])
-            if name == "__new__" and isinstance(raw, staticmethod):
-                raw = raw.__func__
             return descriptors.bind(t, raw, owner, name, None, self)
         if meta_raw is not NOT_IMPLEMENTED and meta_owner is not None:
             if isinstance(meta_raw, descriptors.BUILTIN_CALLABLES):
@@ -111,9 +110,8 @@ class ClassValue(Value):
         if issubclass(cls, BaseException):
             return exceptions.instantiate(t, cls, args, kwargs)
         new, new_owner = descriptors.find(cls, "__new__")
-        if isinstance(new, staticmethod):
-            new = new.__func__
-        if isinstance(new, types.FunctionType) and new_owner is not None:
+        python_new = new.__func__ if isinstance(new, staticmethod) else new
+        if isinstance(python_new, types.FunctionType) and new_owner is not None:
             fn = descriptors.bind(t, new, new_owner, "__new__", None, self)
             obj = t.call(fn, [self, *args], kwargs)
         else:
@@ -142,6 +140,8 @@ class ClassValue(Value):
             names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
             t.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
         base_type = objects.builtin_base(cls)
+        if base_type is tuple and plain_tuple_class(cls):
+            return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)
         if native is object:
             has_init = descriptors.find(cls, "__init__")[1] is not object
             has_new = isinstance(descriptors.find(cls, "__new__")[0], (staticmethod, types.FunctionType))

@@ -1,22 +1,19 @@
-"""Python functions, found or made while tracing, and what wraps them: bound methods, functools.partial, staticmethod,
-classmethod, lru_cache.
+"""Python functions, found or made while tracing, and their bound methods.
 
 Calling a function asks the table of callables first (natives.py) and inlines it otherwise, through `Tracer.inline`.
 """
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.natives import find_handler
 from fxjit.frontend.values.wrap import makes, wraps
-from fxjit.guards.kinds import CodeIs, HasAttr, IdIs, TypeIs
+from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
 #: Attributes that a function made while tracing has from its code and its creation.
@@ -66,7 +63,7 @@ class FunctionValue(Value):
             if self.fn.__defaults__ is None:
                 return ()
             changed = t.wrap(self.fn.__defaults__, AttrSource(self._root, "__defaults__"))
-        return _items(t, changed)
+        return items_of(t, changed)
 
     def kwdefaults(self, t: Tracer) -> Mapping[str, Value]:
         """The defaults of keyword-only parameters."""
@@ -75,7 +72,7 @@ class FunctionValue(Value):
             if self.fn.__kwdefaults__ is None:
                 return {}
             changed = t.wrap(self.fn.__kwdefaults__, AttrSource(self._root, "__kwdefaults__"))
-        return _string_items(t, changed)
+        return string_items(t, changed)
 
     def closure(self, t: Tracer) -> Sequence[Value]:
         """The cells of the free variables, Lazy or CellValue, in the order of `co_freevars`."""
@@ -169,13 +166,13 @@ class MadeFunctionValue(FunctionValue):
         return self._globals
 
     def defaults(self, t: Tracer) -> Sequence[Value]:
-        return _items(t, self.default_values) if self.default_values is not None else ()
+        return items_of(t, self.default_values) if self.default_values is not None else ()
 
     def kwdefaults(self, t: Tracer) -> Mapping[str, Value]:
-        return _string_items(t, self.kwdefault_values) if self.kwdefault_values is not None else {}
+        return string_items(t, self.kwdefault_values) if self.kwdefault_values is not None else {}
 
     def closure(self, t: Tracer) -> Sequence[Value]:
-        return _items(t, self.closure_values) if self.closure_values is not None else ()
+        return items_of(t, self.closure_values) if self.closure_values is not None else ()
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.inline(self, args, kwargs)
@@ -214,7 +211,7 @@ class MadeFunctionValue(FunctionValue):
             if self.annotations is None:
                 self.annotations = t.call(t.make(dict), [], None)
             elif issubclass(self.annotations.pytype(), tuple):
-                pairs = _items(t, self.annotations)
+                pairs = items_of(t, self.annotations)
                 made = t.call(t.make(dict), [], None)
                 for key, value in zip(pairs[::2], pairs[1::2], strict=True):
                     protocol.setitem(t, made, key, value)
@@ -296,7 +293,7 @@ def _is_none(value: Value) -> bool:
     return value.is_constant() and value.as_constant() is None
 
 
-def _items(t: Tracer, value: Value) -> list[Value]:
+def items_of(t: Tracer, value: Value) -> list[Value]:
     """The items of a tuple value, as they lie (Lazy ones unrealized)."""
     if _is_none(value):
         return []
@@ -304,7 +301,7 @@ def _items(t: Tracer, value: Value) -> list[Value]:
     return list(items) if isinstance(items, (list, tuple)) else protocol.unpack(t, value)
 
 
-def _string_items(t: Tracer, value: Value) -> dict[str, Value]:
+def string_items(t: Tracer, value: Value) -> dict[str, Value]:
     """The entries of a dict value whose keys are strings."""
     if _is_none(value):
         return {}
@@ -351,130 +348,7 @@ class MethodValue(Value):
         cg.call(types.MethodType, self.func, self.self_value)
 
 
-class PartialValue(Value):
-    """A functools.partial."""
-
-    def __init__(self, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value], source: Source | None = None) -> None:
-        super().__init__(source)
-        self.func = func
-        self.args = list(args)
-        self.kwargs = dict(kwargs)
-        self.keywords_value: Value | None = None
-
-    def pytype(self) -> type:
-        return functools.partial
-
-    def describe(self) -> str:
-        return f"partial of {self.func.describe()}"
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        given = [arg.realize() for arg in self.args]
-        named = {name: value.realize() for name, value in self.kwargs.items()}
-        return t.call(self.func.realize(), [*given, *args], {**named, **kwargs})
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name == "func":
-            return self.func.realize()
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "keywords":
-            if self.keywords_value is None:
-                known = {key: value.realize() for key, value in self.kwargs.items()}
-                self.keywords_value = t.call(t.make(dict), [], known)
-            return self.keywords_value
-        pending = t.effects.load_attr(self, name)
-        if isinstance(pending, Value):
-            return pending
-        return super().tp_getattro(t, name)
-
-    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        if name in ("func", "args", "keywords"):
-            t.raise_(AttributeError, "readonly attribute")
-        t.effects.store_attr(self, name, value)
-
-    def tp_hash(self, t: Tracer) -> Value:
-        t.break_("value-slot", slot="hash", type="functools.partial")
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        names = tuple(self.kwargs)
-        cg.call(make_partial, names, self.func, *self.args, *self.kwargs.values())
-        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]
-            if value is not None:
-                cg.asm.dup()
-                cg.push(value)
-                cg.asm.swap(2)
-                cg.asm.store_attr(name)
-
-
-def make_partial(names: tuple[str, ...], func: Callable[..., Any], *args: Any) -> Any:
-    """What new bytecode calls to make a partial that was made while tracing."""
-    split = len(args) - len(names)
-    return functools.partial(func, *args[:split], **dict(zip(names, args[split:], strict=True)))
-
-
-class StaticMethodValue(Value):
-    """A staticmethod or classmethod object, as a decorator leaves it."""
-
-    def __init__(self, func: Value, cls: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.func = func
-        self.cls = cls
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        if self.cls is classmethod:
-            t.raise_(TypeError, "'classmethod' object is not callable")
-        return t.call(self.func.realize(), args, kwargs)
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name in ("__func__", "__wrapped__"):
-            return self.func.realize()
-        return super().tp_getattro(t, name)
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(self.cls, self.func)
-
-
-class CachedFunctionValue(Value):
-    """A function under functools.lru_cache or functools.cache: its function is traced at each call, as if uncached."""
-
-    def __init__(self, fn: Any, source: Source) -> None:
-        super().__init__(source)
-        self.fn = fn
-
-    def pytype(self) -> type:
-        return type(self.fn)
-
-    def describe(self) -> str:
-        return f"cached function `{self.fn.__qualname__}`"
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(self.fn)
-        if handler is not None:
-            return handler(t, list(args), dict(kwargs))
-        return t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name in ("cache_info", "cache_clear", "cache_parameters"):
-            return BuiltinMethodValue(self, name)
-        if name == "__class__":
-            return t.make(type(self.fn))
-        try:
-            found = getattr(self.fn, name)
-        except AttributeError as error:
-            t.raise_(AttributeError, *error.args)
-        assert self.source is not None
-        return t.wrap(found, AttrSource(self.source, name))
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        cg.push_const(self.fn)
-
-
 # -- wrapping ------------------------------------------------------------------------------------------------------
-
-_LRU_TYPE: Final = type(functools.lru_cache(maxsize=None)(len))
 
 
 @wraps(types.FunctionType)
@@ -498,34 +372,3 @@ def wrap_method(t: Tracer, method: types.MethodType, source: Source) -> Value:
 @makes(types.MethodType)
 def make_method(t: Tracer, method: types.MethodType) -> Value:
     return wrap_method(t, method, ConstSource(method, method.__qualname__))
-
-
-@wraps(functools.partial)
-def wrap_partial(t: Tracer, partial: Any, source: Source) -> Value:
-    t.guard(TypeIs(source, functools.partial))
-    func = t.wrap(partial.func, AttrSource(source, "func"))
-    args = _items(t, t.wrap(partial.args, AttrSource(source, "args")))
-    kwargs = _string_items(t, t.wrap(partial.keywords, AttrSource(source, "keywords")))
-    return PartialValue(func, args, kwargs, source)
-
-
-@makes(functools.partial)
-def make_partial_value(t: Tracer, partial: Any) -> Value:
-    return wrap_partial(t, partial, ConstSource(partial, "partial"))
-
-
-@wraps(staticmethod, classmethod)
-def wrap_static(t: Tracer, method: Any, source: Source) -> Value:
-    t.guard(TypeIs(source, type(method)))
-    return StaticMethodValue(t.wrap(method.__func__, AttrSource(source, "__func__")), type(method), source)
-
-
-@wraps(_LRU_TYPE)
-def wrap_cached(t: Tracer, fn: Any, source: Source) -> Value:
-    t.guard(IdIs(source, fn))
-    return CachedFunctionValue(fn, source)
-
-
-@makes(_LRU_TYPE)
-def make_cached(t: Tracer, fn: Any) -> Value:
-    return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
@@ -320,6 +320,9 @@ class TupleValue(SequenceValue):
             index = field_names(self.cls).get(name)
             if index is not None:
                 return self.item(index)
+            raw, owner = descriptors.find(self.cls, name)
+            if owner not in (None, tuple, object, torch.Size) and not hasattr(self, "meth_" + name):
+                return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
         return super().tp_getattro(t, name)
 
     def meth__asdict(self, t: Tracer) -> Value:
