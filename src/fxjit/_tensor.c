@@ -68,10 +68,8 @@ resolve_functions(void)
         {"aoti_torch_get_device_type", (void **)&fxjit_shim.get_device_type, 1},
         {"aoti_torch_get_device_index", (void **)&fxjit_shim.get_device_index, 1},
         {"aoti_torch_get_layout", (void **)&fxjit_shim.get_layout, 1},
-        {"aoti_torch_grad_mode_is_enabled", (void **)&fxjit_shim.grad_mode, 1},
         /* Not of the stable shim, but exported by libc10 under these names for years: used where they are there. */
         {"_ZNK3c1010TensorImpl13requires_gradEv", (void **)&fxjit_shim.impl_requires_grad, 0},
-        {"_ZN3c1013InferenceMode10is_enabledEv", (void **)&fxjit_shim.inference_mode, 0},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         *symbols[i].target = fxjit_torch_symbol(symbols[i].name);
@@ -81,6 +79,106 @@ resolve_functions(void)
     }
     return NULL;
 }
+
+/* -- state of the process ------------------------------------------------------------------------------------------*/
+
+static const char *const state_names[FXJIT_NUM_STATES] = {
+    "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "torch_function",
+    "torch_function_modes", "dispatch_modes", "functorch_levels",
+};
+
+static const char *const state_symbols[FXJIT_NUM_STATES] = {
+    "aoti_torch_grad_mode_is_enabled",
+    "_ZN3c1013InferenceMode10is_enabledEv",
+    "_ZN3c104impl26raw_local_dispatch_key_setE", /* thread-local data: two key sets, included and excluded */
+    "_ZN3c1031get_default_dtype_as_scalartypeEv",
+    "_ZNK2at7Context23deterministicAlgorithmsEv",
+    "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv",
+    "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
+    "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
+    "_ZN2at9functorch20getDynamicLayerStackEv",
+};
+
+static void *state_functions[FXJIT_NUM_STATES];
+static void *(*global_context)(void);
+/* The dispatch keys of autocast on all devices: while autocast is off on a device, its key is excluded. torch keeps the
+ * difference from what is excluded by default, which autocast's keys are: a set bit means that it is on. */
+static uint64_t autocast_keys;
+
+static void
+resolve_states(void)
+{
+    for (int i = 0; i < FXJIT_NUM_STATES; i++) {
+        state_functions[i] = fxjit_torch_symbol(state_symbols[i]);
+    }
+    global_context = (void *(*)(void))fxjit_torch_symbol("_ZN2at13globalContextEv");
+    if (global_context == NULL) {
+        state_functions[FXJIT_DETERMINISTIC] = NULL;
+    }
+    if (autocast_keys == 0) {
+        state_functions[FXJIT_AUTOCAST] = NULL;
+    }
+}
+
+int
+fxjit_state_known(fxjit_state state)
+{
+    return state_functions[state] != NULL;
+}
+
+/* This thread's dispatch keys. dlsym gives a thread-local variable's address in the thread that asks. */
+static const uint64_t *
+local_keys(void)
+{
+    static _Thread_local const uint64_t *keys;
+    if (keys == NULL) {
+        keys = fxjit_torch_symbol(state_symbols[FXJIT_AUTOCAST]);
+    }
+    return keys;
+}
+
+int64_t
+fxjit_state_now(fxjit_state state)
+{
+    void *function = state_functions[state];
+    switch (state) {
+    case FXJIT_GRAD_MODE:
+    case FXJIT_INFERENCE_MODE:
+        return ((bool (*)(void))function)();
+    case FXJIT_AUTOCAST:
+        return (local_keys()[1] & autocast_keys) != 0;
+    case FXJIT_DEFAULT_DTYPE:
+    case FXJIT_TORCH_FUNCTION:
+        return ((int8_t(*)(void))function)();
+    case FXJIT_DETERMINISTIC:
+        return ((bool (*)(const void *))function)(global_context());
+    case FXJIT_TORCH_FUNCTION_MODES:
+    case FXJIT_DISPATCH_MODES:
+        return ((int64_t(*)(void))function)();
+    case FXJIT_FUNCTORCH_LEVELS: {
+        /* A std::vector's begin and end. */
+        void *const *layers = ((void *const *(*)(void))function)();
+        return layers[0] != layers[1];
+    }
+    case FXJIT_NUM_STATES:
+        break;
+    }
+    return -1;
+}
+
+int
+fxjit_state_index(PyObject *name)
+{
+    for (int i = 0; PyUnicode_Check(name) && i < FXJIT_NUM_STATES; i++) {
+        if (PyUnicode_CompareWithASCIIString(name, state_names[i]) == 0 && state_functions[i] != NULL) {
+            return i;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "torch exports no state %R", name);
+    return -1;
+}
+
+/* -- the layout of a tensor ----------------------------------------------------------------------------------------*/
 
 /* tensor.<name> as a number; (uint64_t)-1 with an exception on failure. */
 static uint64_t
@@ -228,7 +326,7 @@ verify(PyObject *examples, PyObject *expected)
 }
 
 PyDoc_STRVAR(tensor_init_doc,
-"tensor_init(tensor_class, libraries, examples, keysets, facts, python_keys) -> str | None\n\n"
+"tensor_init(tensor_class, libraries, examples, keysets, facts, python_keys, autocast_keys) -> str | None\n\n"
 "Find torch's C shim and the layout of tensors. `facts(codes)` gives, for each example, what `tensor_facts` must say of\n"
 "it; `codes` looks up a number of the shim by name. None: all is well; else what is wrong, and the shim is not used.");
 
@@ -238,9 +336,9 @@ static PyObject *
 tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *cls, *paths, *examples, *keysets, *facts;
-    unsigned long long python_keys;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!OK:tensor_init", &PyType_Type, &cls, &PyTuple_Type, &paths, &PyTuple_Type,
-                          &examples, &PyTuple_Type, &keysets, &facts, &python_keys)) {
+    unsigned long long python_keys, autocast;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!OKK:tensor_init", &PyType_Type, &cls, &PyTuple_Type, &paths, &PyTuple_Type,
+                          &examples, &PyTuple_Type, &keysets, &facts, &python_keys, &autocast)) {
         return NULL;
     }
     Py_ssize_t n = PyTuple_GET_SIZE(examples);
@@ -258,6 +356,8 @@ tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
     if (open_libraries(paths) < 0) {
         return NULL;
     }
+    autocast_keys = autocast;
+    resolve_states();
     const char *missing = resolve_functions();
     if (missing != NULL) {
         return PyUnicode_FromFormat("torch does not export %s", missing);
@@ -330,10 +430,10 @@ tensor_facts(PyObject *Py_UNUSED(module), PyObject *tensor)
 }
 
 static PyObject *
-torch_exports(PyObject *Py_UNUSED(module), PyObject *name)
+state_now(PyObject *Py_UNUSED(module), PyObject *name)
 {
-    const char *symbol = PyUnicode_AsUTF8(name);
-    return symbol == NULL ? NULL : PyBool_FromLong(fxjit_torch_symbol(symbol) != NULL);
+    int state = fxjit_state_index(name);
+    return state < 0 ? NULL : PyLong_FromLongLong(fxjit_state_now((fxjit_state)state));
 }
 
 static PyObject *
@@ -346,8 +446,8 @@ static PyMethodDef methods[] = {
     {"tensor_init", tensor_init, METH_VARARGS, tensor_init_doc},
     {"tensor_facts", tensor_facts, METH_O, tensor_facts_doc},
     {"tensor_ready", tensor_ready, METH_NOARGS, PyDoc_STR("tensor_ready() -> bool: whether tensor_init succeeded")},
-    {"torch_exports", torch_exports, METH_O,
-     PyDoc_STR("torch_exports(symbol) -> bool: whether one of torch's libraries exports it (after tensor_init)")},
+    {"state_now", state_now, METH_O,
+     PyDoc_STR("state_now(name) -> int: state of the process, as C reads it (after tensor_init); else ValueError")},
     {"shim_code", shim_code, METH_O, shim_code_doc},
     {NULL, NULL, 0, NULL},
 };

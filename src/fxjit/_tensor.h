@@ -16,8 +16,6 @@ typedef struct {
     Py_ssize_t keys_offset;         /* of the dispatch key set in the TensorImpl; -1 if it was not found */
     uint64_t python_keys;           /* key set bits of tensors whose methods are Python's (subclasses, fake tensors) */
     bool (*impl_requires_grad)(const void *impl); /* NULL where this torch does not export it */
-    bool (*grad_mode)(void);
-    bool (*inference_mode)(void);   /* NULL where this torch does not export it */
     int32_t (*get_dim)(void *, int64_t *);
     int32_t (*get_sizes)(void *, int64_t **);
     int32_t (*get_strides)(void *, int64_t **);
@@ -60,6 +58,28 @@ fxjit_tensor_is_plain(PyObject *obj)
 
 /* tensor.requires_grad: 1, 0, or -1 with an exception. */
 int fxjit_tensor_requires_grad(PyObject *tensor);
+
+/* State of the process and of this thread, as one number each. Apart from grad mode these are asked of functions that
+ * torch exports without promising to; tensor_shim.py compares each with what Python says before it is used. */
+typedef enum {
+    FXJIT_GRAD_MODE,
+    FXJIT_INFERENCE_MODE,
+    FXJIT_AUTOCAST,              /* 0: off for every device */
+    FXJIT_DEFAULT_DTYPE,         /* the shim's code */
+    FXJIT_DETERMINISTIC,
+    FXJIT_TORCH_FUNCTION,        /* 0: in force */
+    FXJIT_TORCH_FUNCTION_MODES,  /* how many */
+    FXJIT_DISPATCH_MODES,        /* how many */
+    FXJIT_FUNCTORCH_LEVELS,      /* 0: none */
+    FXJIT_NUM_STATES,
+} fxjit_state;
+
+/* Whether torch exports what it takes. */
+int fxjit_state_known(fxjit_state state);
+/* Only where fxjit_state_known. */
+int64_t fxjit_state_now(fxjit_state state);
+/* The state of this name; -1 with an exception if there is none, or it is not known. */
+int fxjit_state_index(PyObject *name);
 
 /* A symbol of torch's libraries, NULL when there is none of this name. */
 void *fxjit_torch_symbol(const char *name);

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from fxjit import _C
 
@@ -48,11 +51,12 @@ def _problem() -> str | None:
         examples = _examples()
         keysets = tuple(map(_keys, examples))
         python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
+        autocast = _autocast_keys()
 
         def facts(codes: Callable[[str], int | None]) -> tuple[Any, ...]:
             return tuple(_facts(tensor, codes) for tensor in examples)
 
-        problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python)
+        problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python, autocast)
     return problem
 
 
@@ -92,3 +96,73 @@ def _facts(tensor: torch.Tensor, codes: Callable[[str], int | None]) -> tuple[An
         tensor.stride(),
         tensor.storage_offset(),
     )
+
+
+# -- state of the process ------------------------------------------------------------------------------------------
+
+
+@cache
+def readable_states() -> frozenset[str]:
+    """The states (`_C.state_now`) that C reads as Python does, now and where they are changed for a moment."""
+    if not ensure():
+        return frozenset()
+    states = _states().items()
+    return frozenset(name for name, (asked, change) in states if _reads_right(name, asked, change))
+
+
+def _reads_right(name: str, asked: Callable[[], int], change: Callable[[], Any] | None) -> bool:
+    try:
+        before = _C.state_now(name)
+        if before != asked() or change is None:
+            return before == asked()
+        with change():
+            inside = _C.state_now(name)
+            # What was not 0 before may not change by being switched on once more.
+            return inside == asked() and (inside != before or before != 0)
+    except ValueError:  # torch does not export what it takes
+        return False
+
+
+def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
+    """For each state: its number asked of Python, and a way to change it for this thread alone."""
+    functorch = torch._C._functorch
+    return {
+        "grad_mode": (
+            lambda: int(torch.is_grad_enabled()), lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+        ),
+        "inference_mode": (
+            lambda: int(torch.is_inference_mode_enabled()),
+            lambda: torch.inference_mode(not torch.is_inference_mode_enabled()),
+        ),
+        "autocast": (lambda: int(torch._C._is_any_autocast_enabled()), lambda: torch.autocast("cpu")),
+        "default_dtype": (lambda: shim_code("dtype", torch.get_default_dtype()) or -1, None),
+        "deterministic": (lambda: int(torch._C._get_deterministic_algorithms()), None),
+        "torch_function": (
+            lambda: 0 if torch._C._is_torch_function_enabled() else 1, torch._C.DisableTorchFunctionSubclass,
+        ),
+        "torch_function_modes": (torch._C._len_torch_function_stack, BaseTorchFunctionMode),
+        "dispatch_modes": (torch._C._len_torch_dispatch_stack, BaseTorchDispatchMode),
+        "functorch_levels": (lambda: int(functorch.maybe_current_level() is not None), _functorch_level),
+    }
+
+
+@contextmanager
+def _functorch_level() -> Iterator[None]:
+    torch._C._functorch._grad_increment_nesting()
+    try:
+        yield
+    finally:
+        torch._C._functorch._grad_decrement_nesting()
+
+
+def _autocast_keys() -> int:
+    """The dispatch keys of autocast, one bit a device; not all of them have a name in Python."""
+    keys = 0
+    for bit in range(64):
+        try:
+            name = str(torch._C.DispatchKeySet.from_raw_repr(1 << bit))
+        except RuntimeError:  # past the last key
+            break
+        if name.startswith("DispatchKeySet(Autocast"):
+            keys |= 1 << bit
+    return keys

@@ -218,9 +218,9 @@ def test_a_layout_that_is_not_as_expected_is_refused_loudly(monkeypatch: pytest.
     keys = tuple(torch._C._dispatch_keys(t).raw_repr() for t in examples)
     libraries = tuple(f"{torch.__path__[0]}/lib/{name}" for name in tensor_shim._LIBRARIES)
     try:
-        assert "export" in _C.tensor_init(torch.Tensor, (), examples, keys, lambda codes: (), 0)
-        assert "dispatch key" in _C.tensor_init(torch.Tensor, libraries, examples, (12345, 6), lambda codes: (), 0)
-        problem = _C.tensor_init(torch.Tensor, libraries, examples, keys, lambda codes: ((1,), (2,)), 0)
+        assert "export" in _C.tensor_init(torch.Tensor, (), examples, keys, lambda codes: (), 0, 0)
+        assert "dispatch key" in _C.tensor_init(torch.Tensor, libraries, examples, (12345, 6), lambda codes: (), 0, 0)
+        problem = _C.tensor_init(torch.Tensor, libraries, examples, keys, lambda codes: ((1,), (2,)), 0, 0)
         assert problem == "the dispatch key set was not found in a tensor" or "what is not so" in problem
         assert not _C.tensor_ready()
         monkeypatch.setattr(tensor_shim, "_problem", lambda: "something is odd")

@@ -57,11 +57,10 @@ typedef struct {
     PyObject *arg;    /* constant object, attribute name, key, function */
 } node;
 
-typedef enum { COND_GRAD_MODE, COND_INFERENCE_MODE, COND_PROBE, COND_DICT_ITEM, COND_SAME, COND_DISTINCT, COND_SHAPE,
-               COND_PYTHON } condition_kind;
+typedef enum { COND_STATE, COND_PROBE, COND_DICT_ITEM, COND_SAME, COND_DISTINCT, COND_SHAPE, COND_PYTHON } condition_kind;
 
 static const char *const condition_names[] = {
-    "grad_mode", "inference_mode", "probe", "dict_item", "same", "distinct", "shape", "python",
+    "state", "probe", "dict_item", "same", "distinct", "shape", "python",
 };
 
 typedef struct {
@@ -69,7 +68,8 @@ typedef struct {
     int guard;
     int num_slots;
     int *slots;
-    bool wanted;
+    fxjit_state state;
+    int64_t wanted;     /* of the state */
     fxjit_held expected;
     PyObject *callable; /* or the dict of COND_DICT_ITEM */
     PyObject *key;
@@ -545,10 +545,8 @@ static int
 run_condition(const condition *c, PyObject *const *slots)
 {
     switch (c->kind) {
-    case COND_GRAD_MODE:
-        return fxjit_shim.grad_mode() == c->wanted;
-    case COND_INFERENCE_MODE:
-        return fxjit_shim.inference_mode() == c->wanted;
+    case COND_STATE:
+        return fxjit_state_now(c->state) == c->wanted;
     case COND_PROBE:
     case COND_DICT_ITEM:
         return probe_condition(c);
@@ -857,21 +855,19 @@ static int
 init_condition_payload(condition *c, PyObject *op)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(op);
-    const Py_ssize_t sizes[] = {2, 2, 3, 4, 1, 1, 2, 2};
+    const Py_ssize_t sizes[] = {3, 3, 4, 1, 1, 2, 2};
     if (n != sizes[c->kind]) {
         PyErr_Format(PyExc_ValueError, "%R is not a condition", op);
         return -1;
     }
     PyObject *first = n > 1 ? PyTuple_GET_ITEM(op, 1) : NULL;
     switch (c->kind) {
-    case COND_GRAD_MODE:
-    case COND_INFERENCE_MODE:
-        if (!fxjit_shim.ready || (c->kind == COND_INFERENCE_MODE && fxjit_shim.inference_mode == NULL)) {
-            PyErr_SetString(PyExc_ValueError, "this condition needs torch's C shim");
-            return -1;
-        }
-        c->wanted = first == Py_True;
-        return 0;
+    case COND_STATE: {
+        int state = fxjit_state_index(first);
+        c->state = (fxjit_state)state;
+        c->wanted = PyLong_AsLongLong(PyTuple_GET_ITEM(op, 2));
+        return state < 0 || (c->wanted == -1 && PyErr_Occurred()) ? -1 : 0;
+    }
     case COND_DICT_ITEM:
         if (!PyDict_Check(first)) {
             PyErr_SetString(PyExc_TypeError, "a dict_item condition needs a dict");

@@ -1,7 +1,7 @@
 """State of the process that decides what torch does with the same tensors: grad mode, autocast, default dtype...
 
 The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`); `read` gives the
-present value of one; `ops` says how _tree.c asks for it, straight from torch's C functions in the common case.
+present value of one; `ops` says how _tree.c asks for it, without Python in the common case.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 import torch.overrides
 import torch.utils._device
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fxjit import tensor_shim
 
 #: One check of _tree.c (kinds.Op).
 Op = tuple[Any, ...]
@@ -51,15 +53,18 @@ def read(name: str) -> Hashable:
 
 def ops(name: str, value: Hashable) -> tuple[Op, ...]:
     """The checks that `read(name)` is still `value`."""
-    if name in ("grad_mode", "inference_mode"):
-        return ((name, value),)
     if name == "default_device":
         return (("dict_item", torch.utils._device.__dict__, "CURRENT_DEVICE", value),)
+    if name in ("grad_mode", "inference_mode"):
+        return (("state", name, int(value is True), ("probe", _READERS[name], value)),)
     if name == "default_dtype":
-        return (("probe", torch.get_default_dtype, value),)
+        probe = ("probe", torch.get_default_dtype, value)
+        code = tensor_shim.shim_code("dtype", value) if tensor_shim.ensure() else None
+        return (probe if code is None else ("state", name, code, probe),)
     common = _COMMON.get(name)
     if common is not None and value == common[0]:
-        return tuple(("probe", function, result) for function, result in common[1])
+        _, state, function, result = common
+        return (("state", state, 0, ("probe", function, result)),)
     reader = _READERS[name]
     return (("python", lambda: reader() == value),)
 
@@ -124,12 +129,13 @@ _READERS: dict[str, Callable[[], Hashable]] = {
     "functorch_level": torch._C._functorch.maybe_current_level,
 }
 
-# The value each nearly always has, and the C functions of torch whose results are then as given.
-_COMMON: dict[str, tuple[Hashable, tuple[tuple[Callable[[], object], object], ...]]] = {
-    "autocast": (None, ((torch._C._is_any_autocast_enabled, False),)),
-    "deterministic": (False, ((torch._C._get_deterministic_algorithms, False),)),
-    "torch_function": ("on", ((torch._C._is_torch_function_enabled, True),)),
-    "torch_function_modes": ((), ((torch._C._len_torch_function_stack, 0),)),
-    "dispatch_modes": ((), ((torch._C._len_torch_dispatch_stack, 0),)),
-    "functorch_level": (None, ((torch._C._functorch.maybe_current_level, None),)),
+# The value each nearly always has, the state of _tensor.h that is then 0, and the function of torch whose result is then
+# as given.
+_COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
+    "autocast": (None, "autocast", torch._C._is_any_autocast_enabled, False),
+    "deterministic": (False, "deterministic", torch._C._get_deterministic_algorithms, False),
+    "torch_function": ("on", "torch_function", torch._C._is_torch_function_enabled, True),
+    "torch_function_modes": ((), "torch_function_modes", torch._C._len_torch_function_stack, 0),
+    "dispatch_modes": ((), "dispatch_modes", torch._C._len_torch_dispatch_stack, 0),
+    "functorch_level": (None, "functorch_levels", torch._C._functorch.maybe_current_level, None),
 }

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fxjit import tensor_shim
-from fxjit._C import GuardTree, set_value_types, torch_exports
+from fxjit._C import GuardTree, set_value_types
 from fxjit.guards.constants import VALUE_TYPES, is_plain
 from fxjit.guards.kinds import Guard, GuardSet, Op
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
@@ -32,8 +32,7 @@ _RANK = {
     ))
 }
 #: Conditions that cost a few nanoseconds: before the walk.
-_EARLY = frozenset({"grad_mode", "inference_mode"})
-_INFERENCE_MODE = "_ZN3c1013InferenceMode10is_enabledEv"
+_EARLY = frozenset({"state", "dict_item"})
 
 #: The order of the frame's own objects: what changes from call to call comes first.
 _ROOT_RANK = {"arg": 0, "deref": 1, "cell": 2, "const": 3, "globals": 4, "builtins": 5}
@@ -65,6 +64,7 @@ def build_tree(guards: GuardSet, arg_names: tuple[str, ...], freevars: tuple[str
 class _Builder:
     def __init__(self, arg_names: tuple[str, ...], freevars: tuple[str, ...]) -> None:
         self._in_c = tensor_shim.ensure()
+        self._states = tensor_shim.readable_states() if self._in_c else frozenset()
         self._args = {name: index for index, name in enumerate(arg_names)}
         self._freevars = {name: index for index, name in enumerate(freevars)}
         self._roots: list[_Node] = []
@@ -177,11 +177,9 @@ class _Builder:
             return (name, tuple((key, is_plain(key)) for key in op[1]))
         if name == "has_key":
             return (name, (op[1], is_plain(op[1])), op[2])
-        if name == "grad_mode" and not self._in_c:
-            return ("probe", torch.is_grad_enabled, op[1])
-        if name == "inference_mode" and not (self._in_c and torch_exports(_INFERENCE_MODE)):
-            return ("probe", torch.is_inference_mode_enabled, op[1])
-        return op
+        if name == "state" and op[1] not in self._states:
+            return op[3]  # type: ignore[no-any-return]  # an Op
+        return op[:3] if name == "state" else op
 
     def _lower_tensor(self, spec: TensorSpec) -> Op | None:
         """None where only Python can tell: no shim, a subclass whose sizes only Python knows, a dtype unknown to it."""
