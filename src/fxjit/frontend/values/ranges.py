@@ -110,10 +110,13 @@ class RangeValue(Value):
         return t.make((self.range == other.range) == (op == "=="))
 
     def meth_index(self, t: Tracer, value: Value) -> Value:
-        return protocol.fold(t, self.range.index, value)
+        for index, number in enumerate(self.range):
+            if protocol.equal(t, t.make(number), value):
+                return t.make(index)
+        t.raise_(ValueError, f"{protocol.repr_(t, value).as_constant()} is not in range")
 
     def meth_count(self, t: Tracer, value: Value) -> Value:
-        return protocol.fold(t, self.range.count, value)
+        return t.make(sum(protocol.equal(t, t.make(number), value) for number in self.range))
 
     def meth___reversed__(self, t: Tracer) -> Value:
         return RangeIteratorValue(self.range[::-1])
