@@ -173,7 +173,7 @@ def test_a_second_compile_waits_for_the_first_and_gives_up_after_a_while(monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_a_forked_child_can_compile():
+def test_a_forked_child_can_compile_and_has_no_evaluator_of_threads_it_lacks():
     def f():
         pass
 
@@ -183,13 +183,14 @@ def test_a_forked_child_can_compile():
             release.wait(30)
 
     key, held, release = Key(), threading.Event(), threading.Event()
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=_C.CompiledFunction(hold, _C.Region(key)))
     thread.start()
     assert held.wait(30)
+    assert _C.hook_info()["installed"]
     child = os.fork()
     if child == 0:
         with entries.compiling(f.__code__, key) as mine:
-            os._exit(0 if mine else 1)
+            os._exit(0 if mine and not _C.hook_info()["installed"] else 1)
     release.set()
     thread.join(30)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1094,6 +1094,17 @@ get_state(PyObject *module, PyObject *code)
     return Py_NewRef(extra == NULL || extra->state == NULL ? Py_None : extra->state);
 }
 
+/* In the child of a fork only this thread is left, whatever the others were doing. */
+static PyObject *
+forget_other_threads(PyObject *module, PyObject *ignored)
+{
+    hook.threads = here.active;
+    if (hook.threads == 0) {
+        uninstall();
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 compile_under_tracers(PyObject *module, PyObject *value)
 {
@@ -1110,6 +1121,8 @@ static PyMethodDef functions[] = {
     {"set_region", set_region, METH_O, "set_region(region, /)\n--\n\nSet this thread's region; returns the previous."},
     {"current_region", current_region, METH_NOARGS, "current_region()\n--\n\nThis thread's region, or None."},
     {"hook_info", hook_info, METH_NOARGS, "hook_info()\n--\n\nWhether the evaluator is installed, and for how many."},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS,
+     "forget_other_threads()\n--\n\nFor the child of a fork: no other thread is in a region."},
     {"compile_under_tracers", compile_under_tracers, METH_O,
      "compile_under_tracers(yes, /)\n--\n\nWhether frames whose lines a tracer follows are compiled and run compiled "
      "(they are not, from the start); returns the previous."},

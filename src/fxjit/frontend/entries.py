@@ -184,6 +184,7 @@ def _forget_other_threads() -> None:
     global _claims_lock, _compile_lock
     _claims_lock, _compile_lock = threading.Lock(), threading.RLock()
     _claims.clear()
+    _C.forget_other_threads()
 
 
 os.register_at_fork(after_in_child=_forget_other_threads)
