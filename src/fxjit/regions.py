@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import threading
+import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -20,7 +21,8 @@ from .skips import frame_verdict, marks
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
-_last_options: dict[int, tuple[CodeType, RegionOptions]] = {}
+# That goes with the code, and nothing here keeps code alive.
+_last_options: dict[int, tuple[weakref.ref[CodeType], RegionOptions]] = {}
 
 
 def is_tracing() -> bool:
@@ -102,7 +104,8 @@ def note_options(fn: Any, chosen: RegionOptions) -> None:
     """`fn` was compiled as part of a module: `run` of that module finds the entries."""
     code = code_of(fn)
     if code is not None:
-        _last_options[id(code)] = (code, chosen)
+        key = id(code)
+        _last_options[key] = (weakref.ref(code, lambda dead: _last_options.pop(key, None)), chosen)
 
 
 def dress(wrapper: Any, fn: Any) -> None:
