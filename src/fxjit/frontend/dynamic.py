@@ -75,7 +75,7 @@ class ShapePolicy:
     def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
         self.history = history
         self.dynamic = dynamic
-        self.shape_env = ShapeEnv()
+        self.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
 
@@ -124,7 +124,7 @@ class ShapePolicy:
         varied = self.history.varies(source.name, number)
         if number in (0, 1):
             return False
-        return bool(self.dynamic) or varied and config.automatic_dynamic_shapes
+        return bool(self.dynamic) or (varied and config.automatic_dynamic_shapes)
 
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""

@@ -6,15 +6,20 @@ wrap.py makes them. An array may be passed on, stored and returned without a bre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from fxjit.frontend.callables.table import NotPlain, handles, plain
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantValue
-from fxjit.frontend.values.wrap import wraps
+from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import Source
+
+
+#: Universal functions, and functions that arrays may override (numpy.prod and its like).
+_FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 
 
 class ArrayValue(Value):
@@ -78,9 +83,9 @@ class ArrayValue(Value):
 
 
 class ArrayFunctionValue(Value):
-    """A NumPy universal function or other callable object of NumPy: on constants it is run, on others it breaks."""
+    """A function of NumPy: run at once on plain Python values and NumPy scalars, a graph break on anything else."""
 
-    def __init__(self, fn: np.ufunc, source: Source | None) -> None:
+    def __init__(self, fn: Any, source: Source | None) -> None:
         super().__init__(source)
         self.fn = fn
 
@@ -94,19 +99,46 @@ class ArrayFunctionValue(Value):
         return self.fn
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        t.break_("numpy-function", function=f"numpy.{self.fn.__name__}")
+        return call_on_scalars(t, self.fn, args, kwargs)
+
+
+def call_on_scalars(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`fn(*args, **kwargs)` where no array comes in or out."""
+    name = f"numpy.{fn.__name__}"
+    try:
+        known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
+    except NotPlain:
+        t.break_("numpy-function", function=name)
+    try:
+        result = fn(*known, **named)
+    except Exception as error:  # noqa: BLE001 - it is the user's exception, whatever it is
+        t.raise_(type(error), *error.args)
+    if isinstance(result, np.ndarray):
+        t.break_("numpy-function", function=name)
+    return t.make(result)
+
+
+@wraps_if(lambda obj: isinstance(obj, _FUNCTION_TYPES), order=5)
+def _wrap_function(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ArrayFunctionValue(obj, source)
+
+
+def _scalar_type(cls: type) -> None:
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_on_scalars(t, cls, args, kwargs)
+
+
+for _cls in dict.fromkeys(np.sctypeDict.values()):
+    if issubclass(_cls, (np.number, np.bool_)):
+        _scalar_type(_cls)
 
 
 @wraps(np.ndarray, subclasses=True)
 def _wrap_array(t: Tracer, obj: np.ndarray, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     return ArrayValue(obj, source)
-
-
-@wraps(np.ufunc)
-def _wrap_ufunc(t: Tracer, obj: np.ufunc, source: Source) -> Value:
-    t.guard(IdIs(source, obj))
-    return ArrayFunctionValue(obj, source)
 
 
 @wraps(np.generic, subclasses=True)

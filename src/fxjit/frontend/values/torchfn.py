@@ -347,6 +347,27 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return call_in_graph(t, torch.tensor, args, kwargs)
 
 
+def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
+    """`torch.Tensor([1, 2])` makes a tensor of the numbers, `torch.Tensor(2, 3)` an empty one of that size."""
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs or tensors_in(args):
+            t.break_("tensor-argument", function=_name_of(cls), value="a tensor", type="Tensor")
+        wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
+        if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
+            return call_in_graph(t, torch.tensor, args, wanted)
+        return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
+
+
+for _cls, _dtype in (
+    (torch.Tensor, None), (torch.FloatTensor, torch.float32), (torch.DoubleTensor, torch.float64),
+    (torch.HalfTensor, torch.float16), (torch.BFloat16Tensor, torch.bfloat16), (torch.LongTensor, torch.int64),
+    (torch.IntTensor, torch.int32), (torch.ShortTensor, torch.int16), (torch.CharTensor, torch.int8),
+    (torch.ByteTensor, torch.uint8), (torch.BoolTensor, torch.bool),
+):
+    _legacy_constructor(_cls, _dtype)
+
+
 @handles(torch.as_tensor, torch.asarray)
 def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
