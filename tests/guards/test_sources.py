@@ -14,6 +14,7 @@ import pytest
 import torch
 from frames import Frame, Missing, X
 
+from fxjit.frontend.bytecode.asm import Asm
 from fxjit.guards.source import (
     ApplySource,
     AttrSource,
@@ -88,6 +89,16 @@ def loaded(source: Source, frame: Frame) -> Any:
     return result
 
 
+def compiled(source: Source, frame: Frame) -> Any:
+    """What the bytecode that loads the source gives."""
+    asm = Asm(frame.arg_names, frame.freevars)
+    asm.prologue()
+    source.load(asm)
+    asm.return_value()
+    code = asm.finish(sample_frame.__code__)
+    return types.FunctionType(code, frame.globals, closure=frame.closure)(*frame.args)
+
+
 class Color(enum.Enum):
     RED = 1
 
@@ -123,6 +134,8 @@ def helper(a: int, b: int = 7, *, c: str = "see") -> int:
 THING = Thing()
 MODULE = types.ModuleType("a_module")
 MODULE.number = 12
+MODULE._private = 13
+MODULE.__getattr__ = lambda name: f"made {name}"
 NT = collections.namedtuple("NT", "p q")
 
 
@@ -190,6 +203,9 @@ SOURCES = [
     InstanceDictSource(GlobalSource("MODULE")),
     ItemSource(InstanceDictSource(TypeSource(X)), "kind"),
     AttrSource(GlobalSource("MODULE"), "number"),
+    AttrSource(GlobalSource("MODULE"), "__name__"),
+    AttrSource(GlobalSource("MODULE"), "made"),
+    AttrSource(GlobalSource("MODULE"), "_private"),
     AttrSource(LocalSource("slotted"), "value"),
     CallSource(LocalSource("ref")),
     ItemSource(AttrSource(GlobalSource("helper"), "__defaults__"), 0),
@@ -211,8 +227,9 @@ SOURCES = [
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_fetched_loaded_and_reached_in_c_are_one(source: Source) -> None:
     frame = sample_frame()
+    frame.globals["__builtins__"] = frame.builtins
     fetched = source.fetch(frame.scope)
-    for other in (loaded(source, frame), frame.in_c(source)):
+    for other in (loaded(source, frame), frame.in_c(source), compiled(source, frame)):
         assert other is fetched or (type(other) is type(fetched) and other == fetched)
 
 

@@ -53,7 +53,7 @@ typedef struct {
     int guard;        /* the guard that fails when the object is not there */
     int first_check;  /* checks[first_check .. first_check + num_checks) */
     int num_checks;
-    Py_ssize_t index; /* argument slot, cell, position, dimension; the key of GET_ITEM where it is a small int */
+    Py_ssize_t index; /* argument slot, cell, position, dimension; GET_ITEM: the key if a small int; GET_ATTR: no _name */
     PyObject *arg;    /* constant object, attribute name, key, function */
 } node;
 
@@ -235,6 +235,19 @@ get_tensor_number(PyObject *tensor, const node *n)
     return call_method_with_index(tensor, n->get == GET_TENSOR_SIZE ? "size" : "stride", n->index);
 }
 
+/* A variable of a module, as its dict has it; nothing of a module's class comes before that but dunder names. */
+static PyObject *
+get_attr(PyObject *obj, const node *n)
+{
+    if (PyModule_CheckExact(obj) && n->index) {
+        PyObject *value = PyDict_GetItemWithError(PyModule_GetDict(obj), n->arg);
+        if (value != NULL || PyErr_Occurred()) {
+            return Py_XNewRef(value);
+        }
+    }
+    return PyObject_GetAttr(obj, n->arg);
+}
+
 /* The object of a node, as a new reference; NULL (perhaps with an exception) when it is not there. */
 static PyObject *
 fetch(const run *r, const node *n, PyObject *parent)
@@ -253,7 +266,7 @@ fetch(const run *r, const node *n, PyObject *parent)
     case GET_CONST:
         return Py_NewRef(n->arg);
     case GET_ATTR:
-        return PyObject_GetAttr(parent, n->arg);
+        return get_attr(parent, n);
     case GET_ITEM:
         return get_item(parent, n);
     case GET_KEY:
@@ -778,6 +791,7 @@ init_accessor(node *n, PyObject *arg)
             PyErr_SetString(PyExc_TypeError, "an attribute's name must be a str");
             return -1;
         }
+        n->index = PyUnicode_GET_LENGTH(arg) > 0 && PyUnicode_READ_CHAR(arg, 0) != '_';
         n->arg = Py_NewRef(arg);
         return 0;
     default:

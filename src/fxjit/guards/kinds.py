@@ -63,6 +63,8 @@ def short(value: object, limit: int = 60) -> str:
     """`value` for a message of one line. Never runs a user's `__repr__`."""
     if isinstance(value, type):
         return value.__name__
+    if isinstance(value, str | bytes) and len(value) > limit:
+        value = value[:limit]
     if is_plain(value):
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 3] + "..."
