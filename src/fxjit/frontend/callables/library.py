@@ -411,15 +411,29 @@ def register_copy(fn: Callable[..., Any]) -> None:
     _COPY.append(fn)
 
 
+def _handled(t: Tracer) -> Value | None:
+    """The exception that the innermost `except` under way handles."""
+    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    while frame is not None:
+        if frame.handled is not None:
+            handled: Value = frame.handled
+            return handled
+        frame = frame.parent
+    return None
+
+
 @function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handled = None
-    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
-    while frame is not None and handled is None:
-        handled, frame = frame.handled, frame.parent
+    handled = _handled(t)
     if handled is None:
         return t.make((None, None, None))
     return TupleValue([t.make(handled.pytype()), handled, t.make(None)])
+
+
+@function(sys.exception)
+def exception(t: Tracer) -> Value:
+    handled = _handled(t)
+    return t.make(None) if handled is None else handled
 
 
 # -- the process ------------------------------------------------------------------------------------------------

@@ -34,9 +34,19 @@ def _unbound(m: Machine, name: str) -> NoReturn:
 def store_fast(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
     value = m.stack.pop()
-    if value is NULL:  # what LOAD_FAST_AND_CLEAR found unbound
-        m.locals.pop(name, None)
+    if name in m.cells or value is NULL or type(value) is CellValue:
+        _store_slot(m, name, value)
     else:
+        m.locals[name] = value
+
+
+def _store_slot(m: Machine, name: str, value: Value) -> None:
+    """An inlined comprehension gives back what LOAD_FAST_AND_CLEAR took: nothing, a local, or the cell in the same slot."""
+    m.cells.pop(name, None)
+    m.locals.pop(name, None)
+    if isinstance(value, CellValue) and name in m.code.cellvars:
+        m.cells[name] = value
+    elif value is not NULL:
         m.locals[name] = value
 
 
@@ -50,7 +60,8 @@ def delete_fast(m: Machine, i: Instruction) -> None:
 @op("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
-    m.stack.append(m.locals.pop(name, NULL))
+    cell = m.cells.pop(name, None)
+    m.stack.append(cell if cell is not None else m.locals.pop(name, NULL))
 
 
 @op("LOAD_CONST")

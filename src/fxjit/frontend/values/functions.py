@@ -207,6 +207,8 @@ class MadeFunctionValue(FunctionValue):
             return t.make(consts[0] if consts and isinstance(consts[0], str) else None)
         if name == "__code__":
             return t.make(self.code)
+        if name == "__type_params__":
+            return t.make(())
         if name == "__annotations__":
             if self.annotations is None:
                 self.annotations = t.call(t.make(dict), [], None)
