@@ -134,7 +134,7 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
         plan = resume.plan(result)
         graph = result.graph.finish(plan.outputs)
     if _nothing_captured(result, graph):
-        events.report_skip(frame.code, "skip-nothing-captured", {})
+        events.log_passed_by(frame.code, "nothing of it goes in a graph")
         entries.mark_skipped(frame.code, options, "skip-nothing-captured")
         return None
     compiled = None
