@@ -78,6 +78,11 @@ class Asm:
             Emitted(OPCODES[opname], arg, self._positions, label=label, slot=slot, handler=self._handler)
         )
 
+    @property
+    def count(self) -> int:
+        """How many native instructions there are so far."""
+        return len(self._instructions)
+
     def line(self, line: int | None) -> None:
         """What follows stands on this line."""
         self._positions = Positions(line, line, None, None)
@@ -352,24 +357,23 @@ class Asm:
         """Forward."""
         self.emit("JUMP_FORWARD", label=label)
 
-    def jump_if_false(self, label: Label) -> None:
-        """Forward; takes the condition."""
-        self._jump_if("FALSE", label)
-
-    def jump_if_true(self, label: Label) -> None:
-        """Forward; takes the condition."""
-        self._jump_if("TRUE", label)
-
-    def _jump_if(self, what: str, label: Label) -> None:
-        if VERSION.jump_tests_bool:
+    def jump_if(self, what: str, label: Label) -> None:
+        """Forward; takes the condition. `what` is TRUE, FALSE, NONE or NOT_NONE."""
+        if VERSION.jump_tests_bool and what in ("TRUE", "FALSE"):
             self.emit("TO_BOOL")
         self.emit(f"POP_JUMP_FORWARD_IF_{what}" if VERSION.directed_jumps else f"POP_JUMP_IF_{what}", label=label)
 
+    def jump_if_false(self, label: Label) -> None:
+        self.jump_if("FALSE", label)
+
+    def jump_if_true(self, label: Label) -> None:
+        self.jump_if("TRUE", label)
+
     # -- original instructions -------------------------------------------------------------------------------------
 
-    def raw(self, instruction: Instruction, label: Label | None = None) -> None:
-        """Copy an original instruction, its positions included; `label` is where it jumps. What stands before a CALL on some
-        Pythons (KW_NAMES, PRECALL) comes with the CALL."""
+    def raw(self, instruction: Instruction, label: Label | None = None, flags: int | None = None) -> None:
+        """Copy an original instruction, its positions included; `label` is where it jumps, `flags` go in the place of the
+        bits below a name's index. What stands before a CALL on some Pythons (KW_NAMES, PRECALL) comes with the CALL."""
         native = instruction.native
         if native in _CALLS_ALONE:
             return
@@ -387,7 +391,8 @@ class Asm:
         elif opcode in NAME_OPS:
             shift = NAME_SHIFT.get(native, 0)
             name = instruction.argval[0] if isinstance(instruction.argval, tuple) else instruction.argval
-            self.emit(native, self._name(str(name)) << shift | arg & (1 << shift) - 1)
+            bits = arg & (1 << shift) - 1 if flags is None else flags
+            self.emit(native, self._name(str(name)) << shift | bits)
         elif opcode in SLOT_OPS:
             self._slot(native, str(instruction.argval))
         else:

@@ -6,8 +6,9 @@ long as the code object lives, without keeping it alive."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from .instruction import CallSpec, Code, Handler, Instruction, Positions, Protected
@@ -26,15 +27,16 @@ def decode(code: CodeType) -> Code:
         instructions, index_at = _instructions(code)
         protected = tuple(_protected(code, index_at, len(instructions)))
         key = id(code)
-        known = (ref(code, lambda dead: _forget(key, dead)), instructions, protected)
+        known = (ref(code, partial(_forget, _decoded, key)), instructions, protected)
         _decoded[key] = known
     return Code(code, known[1], known[2], code.co_varnames, code.co_cellvars, code.co_freevars)
 
 
-def _forget(key: int, dead: ref[CodeType]) -> None:
-    known = _decoded.get(key)
+def _forget(table: dict[int, Any], key: int, dead: ref[CodeType]) -> None:
+    """May run when this module's globals are gone."""
+    known = table.get(key)
     if known is not None and known[0] is dead:
-        del _decoded[key]
+        del table[key]
 
 
 class _Unit(NamedTuple):

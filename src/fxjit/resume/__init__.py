@@ -1,0 +1,7 @@
+"""What a traced frame becomes: new bytecode, and continuations for what comes after a graph break."""
+
+from fxjit.resume.cache import origin_of
+from fxjit.resume.entry import assemble, plan
+from fxjit.resume.rebuild import Plan
+
+__all__ = ["Plan", "assemble", "origin_of", "plan"]

@@ -1,0 +1,86 @@
+"""One continuation for (original code, index, stack shape, blocks, bound locals), and where every continuation came from.
+
+entry.py asks for continuations here. A stop inside a continuation becomes a continuation of the *original* code, so that two
+ways to one place share it, and chains of breaks do not nest code in code. Nothing here keeps code objects alive: the
+continuations of a code object go with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType
+from weakref import ref
+
+from fxjit.frontend.bytecode.decode import decode
+from fxjit.resume.function import Continuation, Entrance, write_continuation
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a continuation came from: `code.instructions[index]` is where it goes on."""
+
+    code: CodeType
+    index: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered about a live code object."""
+
+    alive: ref[CodeType]
+    continuations: dict[Entrance, Continuation] = field(default_factory=dict)
+    # Of a continuation itself: the original it enters, weakly, and for each of its instructions that one's index there.
+    original: ref[CodeType] | None = None
+    indices: tuple[int | None, ...] = ()
+    index: int = 0
+
+
+_known: dict[int, _Known] = {}
+
+
+def _of(code: CodeType) -> _Known:
+    known = _known.get(id(code))
+    if known is None or known.alive() is not code:
+        key = id(code)
+        known = _known[key] = _Known(ref(code, partial(_forget, _known, key)))
+    return known
+
+
+def _forget(table: dict[int, _Known], key: int, dead: ref[CodeType]) -> None:
+    """May run when this module's globals are gone."""
+    known = table.get(key)
+    if known is not None and known.alive is dead:
+        del table[key]
+
+
+def locate(code: CodeType, index: int) -> Origin:
+    """The same instruction in the original code: `code` itself unless it is a continuation. What only a continuation has (its
+    prologue) is located in the continuation."""
+    known = _known.get(id(code))
+    if known is None or known.alive() is not code or known.original is None:
+        return Origin(code, index)
+    original = known.original()
+    there = known.indices[index] if index < len(known.indices) else None
+    if original is None or there is None:
+        return Origin(code, index)
+    return Origin(original, there)
+
+
+def origin_of(code: CodeType) -> Origin | None:
+    """For messages: what `code` continues; None where it is no continuation."""
+    known = _known.get(id(code))
+    if known is None or known.alive() is not code or known.original is None:
+        return None
+    original = known.original()
+    return None if original is None else Origin(original, known.index)
+
+
+def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
+    """The code that goes on at `entrance` of `code`, which is an original (see `locate`)."""
+    known = _of(code)
+    made = known.continuations.get(entrance)
+    if made is None:
+        made = known.continuations[entrance] = write_continuation(decode(code), entrance)
+        own = _of(made.code)
+        own.original, own.indices, own.index = known.alive, made.indices, entrance.index
+    return made

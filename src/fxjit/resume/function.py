@@ -1,0 +1,156 @@
+"""The continuation: original code entered at an instruction, with the stack and the locals it would have there.
+
+`write_continuation` makes it for cache.py. Its parameters are the entries of the stack, bottom first (NULLs left out, the
+manager in the place of a `with` exit), then the bound locals; cells come as its closure. A prologue restores the stack
+and jumps; what cannot be reached any more is left out, so that a loop or a `try` before the place no longer counts.
+File, names, lines and positions stay the user's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType
+
+from fxjit.frontend.bytecode.asm import Asm
+from fxjit.frontend.bytecode.assemble import Guarding, Label
+from fxjit.frontend.bytecode.flow import reachable
+from fxjit.frontend.bytecode.instruction import Code, Handler
+from fxjit.resume.blocks import enter, original_exit_handlers
+
+CAPTURED_SELF = ".self"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where and how original code is entered."""
+
+    index: int
+    nulls: tuple[bool, ...]
+    """One a stack entry, bottom first: whether it is NULL."""
+    exits: tuple[int, ...]
+    """The stack entries that are exit callables of blocks to enter again, outermost first."""
+    locals: tuple[str, ...]
+    """The locals that are bound and still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """`code` takes `stack` (indices of stack entries), then `locals`; its closure has a cell for each of `freevars`."""
+
+    code: CodeType
+    stack: tuple[int, ...]
+    locals: tuple[str, ...]
+    freevars: tuple[str, ...]
+    first: str | None
+    """A parameter that stands before all others: the first argument, which `super()` looks for there."""
+    indices: tuple[int | None, ...]
+    """For each decoded instruction of `code`, the index of the original one that it copies."""
+
+
+def own_cells(code: Code) -> tuple[str, ...]:
+    """The cells that the frame makes as it starts. Others (of comprehensions that run inline) come and go."""
+    made = set()
+    for instruction in code.instructions:
+        if instruction.native == "RESUME":
+            break
+        if instruction.opname == "MAKE_CELL":
+            made.add(instruction.argval)
+    return tuple(name for name in code.cellvars if name in made)
+
+
+def first_argument(code: Code) -> str | None:
+    """The argument that `super()` without arguments reads from the frame; None where nothing asks for it."""
+    if "__class__" not in code.freevars or not code.argument_slots:
+        return None
+    return code.argument_slots[0]
+
+
+def write_continuation(code: Code, entrance: Entrance) -> Continuation:
+    """The code object that goes on at `entrance` of `code`."""
+    return _Writer(code, entrance).write()
+
+
+class _Writer:
+    def __init__(self, code: Code, entrance: Entrance) -> None:
+        self.code = code
+        self.entrance = entrance
+        cells = own_cells(code)
+        self.freevars = (*code.freevars, *cells)
+        self.stack = tuple(at for at, is_null in enumerate(entrance.nulls) if not is_null)
+        first = first_argument(code)
+        self.first = CAPTURED_SELF if first in cells else first
+        self.locals = tuple(name for name in entrance.locals if name != self.first)
+        parameters = [*(_parameter(at) for at in self.stack), *self.locals]
+        if self.first is not None:
+            parameters.insert(0, self.first)
+        hidden = tuple(name for name in code.cellvars if name not in cells)
+        self.asm = Asm(parameters, self.freevars, hidden)
+        self.indices: list[int | None] = []
+        self.targets = jump_targets(code)
+        self.labels: dict[int, Label] = {}
+        self.guardings: dict[Handler, Guarding] = {}
+
+    def write(self) -> Continuation:
+        code, entrance, asm = self.code, self.entrance, self.asm
+        kept = sorted(reachable(code, [entrance.index]))
+        asm.at(code.instructions[entrance.index].positions)
+        asm.prologue()
+        self._restore_stack()
+        if kept[0] != entrance.index:
+            asm.jump(self._label(entrance.index))
+        self.indices = [None] * asm.count
+        for index in kept:
+            self._copy(index)
+        made = asm.finish(code.code)
+        return Continuation(made, self.stack, self.locals, self.freevars, self.first, tuple(self.indices))
+
+    def _restore_stack(self) -> None:
+        """Push what the parameters bring; a block entered here is guarded by the original's own handler from then on."""
+        asm, entrance = self.asm, self.entrance
+        handlers = original_exit_handlers(self.code, entrance.index, entrance.exits)
+        guarding: Guarding | None = None
+        for at, is_null in enumerate(entrance.nulls):
+            with asm.under(guarding):
+                if is_null:
+                    asm.push_null()
+                    continue
+                asm.take_local(_parameter(at))
+                if at in entrance.exits:
+                    enter(asm)
+            if at in entrance.exits and at in handlers:
+                guarding = self._guarding(handlers[at])
+
+    def _copy(self, index: int) -> None:
+        instruction = self.code.instructions[index]
+        asm = self.asm
+        if index in self.labels or index in self.targets:
+            asm.place(self._label(index))
+        if instruction.native == "RESUME":
+            return
+        handler = self.code.handler_at(index)
+        with asm.under(None if handler is None else self._guarding(handler)):
+            asm.raw(instruction, None if instruction.landing is None else self._label(instruction.landing))
+        emitted = asm.count - len(self.indices)
+        if emitted:
+            self.indices.extend([None] * (emitted - 1))
+            self.indices.append(index)
+
+    def _label(self, index: int) -> Label:
+        return self.labels.setdefault(index, self.asm.label())
+
+    def _guarding(self, handler: Handler) -> Guarding:
+        known = self.guardings.get(handler)
+        if known is None:
+            label = self._label(handler.target)
+            known = self.guardings[handler] = self.asm.guarding(label, handler.push_lasti, handler.depth)
+        return known
+
+
+def _parameter(at: int) -> str:
+    return f".stack{at}"
+
+
+def jump_targets(code: Code) -> frozenset[int]:
+    """Where jumps and handlers of `code` go."""
+    targets = {instruction.landing for instruction in code.instructions if instruction.landing is not None}
+    targets.update(region.handler.target for region in code.protected)
+    return frozenset(targets)
