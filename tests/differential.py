@@ -29,7 +29,8 @@ def check(fn: Callable[..., Any], *args: Any, fullgraph: bool = True, calls: int
         theirs, mine = copy.deepcopy(args), copy.deepcopy(args)
         expected = outcome(fn, theirs)
         raises = isinstance(expected, Failure)
-        actual = outcome(compiled, mine) if raises else compiled(*mine)
+        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
+            actual = outcome(compiled, mine) if raises else compiled(*mine)
         same(expected, actual, "result")
         same(theirs, mine, "arguments")
         first = actual if turn == 0 else first

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import abc
 import builtins
+import threading
 import types
 import typing
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
 from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, function, handles, plain
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Tracer, Value, callable_type
+from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
+from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
-from fxjit.guards.source import ConstSource, GlobalsSource
 
 # -- about one object -------------------------------------------------------------------------------------------
 
@@ -44,9 +47,42 @@ def callable_(t: Tracer, obj: Value) -> Value:
 
 @function(id)
 def id_(t: Tracer, obj: Value) -> Value:
-    if obj.is_constant() and obj.source is None:
+    if isinstance(obj, (ClassValue, PyModuleValue)):
         return t.make(id(obj.as_constant()))
-    t.break_("call-builtin", function="id", args=obj.describe())
+    return LateNumber(id, obj)
+
+
+class LateNumber(Value):
+    """`id(obj)` or the thread's identity: an int that is known when the program runs, and good for nothing but being
+    compared, being a key, and leaving the frame."""
+
+    def __init__(self, fn: Callable[..., int], *args: Value) -> None:
+        super().__init__()
+        self.fn = fn
+        self.args = args
+
+    def pytype(self) -> type:
+        return int
+
+    def hash_key(self) -> Hashable:
+        """The key it is in a dict."""
+        return (self.fn, self.args)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(self.fn, *self.args)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op not in ("==", "!=") or not isinstance(other, LateNumber) or other.fn is not self.fn:
+            t.break_("call-builtin", function=self.fn.__name__, args=", ".join(arg.describe() for arg in self.args))
+        return t.make((self.args == other.args) == (op == "=="))
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(True)
+
+
+@function(threading.get_ident)
+def get_ident(t: Tracer) -> Value:
+    return LateNumber(threading.get_ident)
 
 
 @function(hash)
@@ -185,9 +221,8 @@ def dir_(t: Tracer, obj: Value | None = None) -> Value:
 
 @function(globals)
 def globals_(t: Tracer) -> Value:
-    frame = t.frame  # type: ignore[attr-defined]  # InterpTracer
-    real = frame.globals.real
-    return t.wrap(real, GlobalsSource() if frame is t.root else ConstSource(real, "globals()"))  # type: ignore[attr-defined]
+    found: Value = t.frame.globals  # type: ignore[attr-defined]  # InterpTracer
+    return found
 
 
 @function(locals)

@@ -17,7 +17,6 @@ import operator
 import os
 import re
 import sys
-import threading
 import time
 import types
 import typing
@@ -459,11 +458,6 @@ _depends_on_process([
     time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
     time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe,
 ])
-
-
-@function(threading.get_ident)
-def get_ident(t: Tracer) -> Value:
-    t.break_("call-subprocess", function="threading.get_ident")
 
 
 @handles(warnings.warn)

@@ -119,3 +119,13 @@ def _sift_up(heap: Any, index: int) -> None:
         child = 2 * index + 1
     heap[index] = item
     _sift_down(heap, start, index)
+
+
+@polyfill(heapq.nsmallest)
+def nsmallest(n: int, iterable: Any, key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
+@polyfill(heapq.nlargest)
+def nlargest(n: int, iterable: Any, key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]

@@ -31,12 +31,16 @@ PLAIN: Final[tuple[type, ...]] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )
+#: What annotations are made of.
+_TYPING: Final[tuple[type, ...]] = (
+    type(typing.Optional), type(typing.List), type(typing.List[int]),  # noqa: UP006
+    type(typing.Union[int, str]),  # noqa: UP007
+)
 #: Immutable and hashable, with pure methods; compared by identity as guards.
 OPAQUE: Final[tuple[type, ...]] = (
     torch.finfo, torch.iinfo, datetime.timedelta, decimal.Decimal, fractions.Fraction, inspect.Signature,
-    inspect.Parameter, re.Pattern, types.GenericAlias, types.UnionType, types.CodeType, typing.TypeVar,
-    pathlib.PurePosixPath, pathlib.PosixPath, type(typing.Union[int, str]), type(typing.List[int]),  # noqa: UP006, UP007
-    torch.Generator,
+    inspect.Parameter, re.Pattern, re.Match, types.GenericAlias, *_TYPING, types.UnionType, types.CodeType,
+    typing.TypeVar, pathlib.PurePosixPath, pathlib.PosixPath, torch.Generator,
 )
 
 
@@ -133,10 +137,12 @@ class ConstantValue(Value):
             if all(part is not None and part.is_constant() for part in parts):
                 where = slice(*[part.as_constant() for part in parts])  # type: ignore[union-attr]
                 return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]
+        if isinstance(self.obj, (*_TYPING, types.GenericAlias, re.Match)) and key.is_constant():
+            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
         return super().mp_subscript(t, key)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        if all(arg.is_constant() for arg in (*args, *kwargs.values())) and isinstance(self.obj, types.GenericAlias):
+        if isinstance(self.obj, (types.GenericAlias, *_TYPING)) and hasattr(self.obj, "__origin__"):
             return t.call(t.make(self.obj.__origin__), args, kwargs)
         return super().tp_call(t, args, kwargs)
 

@@ -87,11 +87,11 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         result = t.call(_raw_value(t, raw.func, _step(source, "func")), [obj], None)
         t.effects.store_attr(obj, name, result)
         return result
+    if isinstance(raw, types.ClassMethodDescriptorType):
+        return t.make(raw.__get__(None, cls.as_constant()))
     if isinstance(raw, BUILTIN_CALLABLES):
         if obj is None or isinstance(raw, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return t.make(raw)
-        if isinstance(raw, types.ClassMethodDescriptorType):
-            return MethodValue(t.make(raw), cls)
         return protocol.make_builtin_method(t, obj, name)
     getter, getter_owner = find(kind, "__get__")
     if getter is NOT_IMPLEMENTED:

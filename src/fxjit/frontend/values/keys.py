@@ -61,6 +61,9 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
             t.raise_(TypeError, *error.args)
         assert isinstance(known, Hashable)
         return known
+    own = getattr(value, "hash_key", None)
+    if own is not None:
+        return own()  # type: ignore[no-any-return]  # numbers that are known late, see callables/core.py
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
         return specialize(t).as_constant()  # type: ignore[no-any-return]

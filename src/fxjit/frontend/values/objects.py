@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
@@ -43,6 +44,7 @@ class UserObjectValue(Value):
         self.cls = cls
         self.obj = obj
         self.base = base
+        self._namespace: InstanceDictValue | None = None
 
     def pytype(self) -> type:
         return self.cls
@@ -91,7 +93,9 @@ class UserObjectValue(Value):
 
     def _read_data_descriptor(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
         if name == "__dict__":
-            return InstanceDictValue(t, self)
+            if self._namespace is None:
+                self._namespace = InstanceDictValue(t, self)
+            return self._namespace
         if isinstance(raw, types.MemberDescriptorType):
             written = t.effects.load_attr(self, name)
             if isinstance(written, Value):
@@ -408,34 +412,65 @@ def _iterate_by_index(sequence: Any) -> Any:
 
 
 class InstanceDictValue(DictValue):
-    """`obj.__dict__`: a dict whose items are the object's attributes, written and unwritten. Changes go to the object.
+    """`obj.__dict__`: always what the effect log and the real dict say together. Changes are attribute writes."""
 
-    A snapshot is taken when it is read; it is not kept in step with attribute writes that follow.
-    """
+    shell = False
 
     def __init__(self, t: Tracer, owner: UserObjectValue) -> None:
-        known: list[tuple[Value, Value]] = []
-        written = t.effects.stored_attrs(owner)
-        namespace = instance_namespace(owner.obj) if owner.obj is not None else None
-        if namespace is not None and owner.source is not None:
-            where = InstanceDictSource(owner.source)
-            known = [(t.make(name), Lazy(t, value, ItemSource(where, name)))
-                     for name, value in namespace.items() if name not in written]
-        known += [(t.make(name), value) for name, value in written.items() if value is not None]
-        super().__init__(t, known)
+        super().__init__(t, source=None if owner.source is None else InstanceDictSource(owner.source))
         self.owner = owner
-        if owner.source is not None:
-            self.source = InstanceDictSource(owner.source)
+        if owner.obj is not None and owner.source is not None:
+            self._real = instance_namespace(owner.obj)
 
-    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+    def _written(self) -> dict[str, Value | None]:
+        """Pending writes, those to slots left out."""
+        written = self._t.effects.stored_attrs(self.owner)
+        return {name: value for name, value in written.items()
+                if not isinstance(protocol.type_lookup(self.owner.cls, name), types.MemberDescriptorType)}
+
+    @property
+    def items(self) -> dict[HashKey, tuple[Value, Value]]:
+        items = super().items
+        for name, value in self._written().items():
+            if value is None:
+                items.pop(name, None)
+            else:
+                items[name] = (self._t.make(name), value)
+        return items
+
+    def find(self, t: Tracer, key: Value) -> tuple[Value, Value] | None:
+        name = key.as_constant() if key.is_constant() else None
+        written = self._written()
+        if isinstance(name, str) and name in written:
+            value = written[name]
+            return None if value is None else (key, value)
+        return super().find(t, key)
+
+    def store(self, t: Tracer, key: Value, value: Value) -> None:
+        t.effects.store_attr(self.owner, self._name(t, key), value)
+
+    def remove(self, t: Tracer, key: Value) -> tuple[Value, Value] | None:
+        entry = self.find(t, key)
+        if entry is not None:
+            t.effects.store_attr(self.owner, self._name(t, key), None)
+        return entry
+
+    def _name(self, t: Tracer, key: Value) -> str:
         if not key.is_constant() or not isinstance(key.as_constant(), str):
             t.break_("attribute-unsupported", value=self.owner.describe(), name="__dict__")
-        t.effects.store_attr(self.owner, key.as_constant(), value)
-        source, self.source = self.source, None
-        try:
-            super().mp_ass_subscript(t, key, value)
-        finally:
-            self.source = source
+        return str(key.as_constant())
+
+    def meth_clear(self, t: Tracer) -> Value:
+        for key, _ in list(self.items.values()):
+            self.remove(t, key)
+        return t.make(None)
+
+    def meth_popitem(self, t: Tracer, last: Value | None = None) -> Value:
+        t.break_("attribute-unsupported", value=self.owner.describe(), name="__dict__")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.owner)
+        cg.asm.load_attr("__dict__")
 
 
 @wraps_everything_else

@@ -1,0 +1,256 @@
+"""The standard library inside compiled functions: compiled against eager."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import copy
+import dataclasses
+import functools
+import heapq
+import inspect
+import logging
+import math
+import operator
+import os
+import re
+import typing
+import warnings
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.differential import check
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+@dataclasses.dataclass
+class Config:
+    width: int
+    depth: int = 2
+    tags: list = dataclasses.field(default_factory=list)
+
+    @property
+    def area(self):
+        return self.width * self.depth
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: int
+    b: float = 1.5
+
+
+def test_operator():
+    def f(x):
+        items = [1, 2]
+        operator.setitem(items, 0, 5)
+        return (operator.add(x, 1), operator.mul(2, 3), operator.getitem(items, 0), operator.itemgetter(1)(items),
+                operator.itemgetter(0, 1)(items), operator.attrgetter("ndim")(x), operator.methodcaller("upper")("a"), operator.lt(1, 2),
+                operator.not_(0), operator.truth([]), operator.contains(items, 2), operator.is_(x, x), operator.index(3),
+                operator.iadd(items, [7]), operator.neg(x), operator.concat([1], [2]), operator.matmul(x, x.T), items)
+
+    check(f, X)
+
+
+def test_math():
+    def f(x, n):
+        return (math.sqrt(16), math.pi, math.floor(2.5), math.ceil(2.1), math.log(8, 2), math.prod([1, 2, 3]), math.gcd(12, 18),
+                math.isclose(1.0, 1.0), math.inf, math.isnan(math.nan), math.exp(0), math.factorial(n), math.comb(5, 2), math.sin(0.0),
+                x * math.sqrt(n), math.fsum([0.1, 0.2]), math.hypot(3, 4))
+
+    check(f, X, 4)
+
+
+def test_functools():
+    def add(a, b, c=0):
+        return a + b + c
+
+    def decorate(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            return fn(*args, **kwargs) * 2
+
+        return wrapper
+
+    @functools.lru_cache
+    def cached(n):
+        return n * 3
+
+    def f(x):
+        p = functools.partial(add, x, c=5)
+        w = decorate(add)
+        return (p(1), p(b=2), p.func is add, functools.reduce(lambda a, b: a * b, [1, 2, 3]), functools.reduce(operator.add, [x], x),
+                w(1, 2), w.__name__, cached(2), functools.partial(p, 3)(), p.keywords)
+
+    check(f, X)
+
+
+def test_dataclasses():
+    def f(x, c):
+        made = Config(3, tags=[x])
+        c.width = 9
+        other = dataclasses.replace(made, depth=7)
+        return (made.area, made, other.depth, [field.name for field in dataclasses.fields(made)], dataclasses.is_dataclass(made),
+                Frozen(1) == Frozen(1), hash(Frozen(1)) == hash(Frozen(1)), c.area, made == Config(3, tags=[x]),
+                {Frozen(1): 2}[Frozen(1)], repr(Frozen(2)))
+
+    check(f, X, Config(1))
+
+
+def test_dataclass_helpers():
+    def f(x):
+        return dataclasses.asdict(Config(3, tags=[1, {"a": 2}])), dataclasses.astuple(Frozen(1)), x
+
+    check(f, X)
+
+
+def test_frozen_dataclass_cannot_be_set():
+    def f(x):
+        try:
+            Frozen(1).a = 2
+        except dataclasses.FrozenInstanceError as error:
+            return str(error), x
+
+    check(f, X)
+
+
+def test_copy():
+    def f(x, tree):
+        shallow = copy.copy(tree)
+        deep = copy.deepcopy(tree)
+        shallow["new"] = 1
+        deep["a"].append(x)
+        c = copy.copy(Config(1, tags=[2]))
+        c.tags.append(3)
+        return tree, shallow, deep, c, copy.copy([1, x]), copy.deepcopy((1, [2])), shallow["a"] is tree["a"]
+
+    check(f, X, {"a": [1, 2], "b": {"c": 3}})
+
+
+def test_heapq_and_bisect():
+    def f(x):
+        heap = [5, 3, 8, 1]
+        heapq.heapify(heap)
+        heapq.heappush(heap, 2)
+        first = heapq.heappop(heap)
+        items = [1, 3, 5]
+        bisect.insort(items, 4)
+        return (heap, first, items, bisect.bisect_left(items, 3), bisect.bisect(items, 3), heapq.nsmallest(2, heap),
+                heapq.nlargest(1, heap), x)
+
+    check(f, X)
+
+
+def test_collections():
+    def f(x):
+        chain = collections.ChainMap({"a": 1}, {"a": 2, "b": x})
+        user = collections.UserDict(a=1)
+        return chain["a"], chain["b"] + 1, len(chain), user["a"], collections.namedtuple("P", "x y")(1, x).y + 1
+
+    check(f, X)
+
+
+def test_re_and_os():
+    def f(x):
+        found = re.match(r"(\w+)-(\d+)", "layer-12")
+        return re.sub("a", "b", "banana"), os.path.join("a", "b"), found is not None, found.group(1), int(found.group(2)), x
+
+    check(f, X)
+
+
+def test_environment():
+    os.environ["FXJIT_TEST_VALUE"] = "5"
+
+    def f(x):
+        return x * int(os.environ["FXJIT_TEST_VALUE"]), os.environ.get("FXJIT_TEST_NONE", "d"), os.getenv("FXJIT_TEST_NONE") is None
+
+    check(f, X)
+
+
+def test_inspect_and_typing():
+    def g(a, b=2, *args, c, **kwargs):
+        return a
+
+    def f(x):
+        sig = inspect.signature(g)
+        return (list(sig.parameters), "c" in sig.parameters, sig.parameters["b"].default, typing.cast(int, x) is x, inspect.isfunction(g),
+                typing.get_origin(list[int]) is list, inspect.isclass(int), callable(g), g.__name__, g.__code__.co_argcount)
+
+    check(f, X)
+
+
+def test_warnings_that_are_ignored():
+    def f(x):
+        warnings.warn("quiet", DeprecationWarning)
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(f, X)
+
+
+def test_logging_that_says_nothing():
+    log = logging.getLogger("tests.quiet")
+    log.setLevel(logging.ERROR)
+
+    def f(x):
+        log.debug("shape %s", x.shape)
+        log.info("more")
+        if log.isEnabledFor(logging.DEBUG):
+            x = x + 100
+        return x + 1
+
+    check(f, X)
+
+
+def test_contextlib():
+    @contextlib.contextmanager
+    def doubled(log):
+        log.append("in")
+        try:
+            yield 2
+        finally:
+            log.append("out")
+
+    def f(x):
+        log = []
+        with doubled(log) as two:
+            y = x * two
+        with contextlib.suppress(KeyError):
+            {}["nope"]
+        with contextlib.nullcontext(3) as three:
+            y = y + three
+        return y, log
+
+    check(f, X)
+
+
+def test_pytree():
+    def f(tree):
+        doubled = pytree.tree_map(lambda v: v * 2, tree)
+        leaves = pytree.tree_leaves(tree)
+        flat, spec = pytree.tree_flatten(tree)
+        return doubled, leaves, pytree.tree_unflatten(flat, spec), len(flat), pytree.tree_map_only(
+            torch.Tensor, lambda v: v + 1, tree)
+
+    check(f, {"a": [X, 1], "b": (2, {"c": X})})
+
+
+@pytest.mark.parametrize("name", ["time.time", "os.getpid"])
+def test_the_outside_world_breaks_the_graph(name):
+    import time
+
+    import fxjit
+
+    fn = {"time.time": time.time, "os.getpid": os.getpid}[name]
+
+    def f(x):
+        return x + 1, fn()
+
+    with pytest.raises(fxjit.errors.Unsupported):
+        fxjit.compile(f, backend="eager", fullgraph=True)(X)
+    assert torch.equal(fxjit.compile(f, backend="eager")(X)[0], X + 1)
