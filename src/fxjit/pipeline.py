@@ -111,7 +111,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     """The frame cannot be compiled in part: it runs as it stands, now and later; what it calls is still compiled."""
     cause = None
     broke = signal.__cause__
-    if options.fullgraph:
+    if options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error):
         reason = broke if isinstance(broke, BreakGraph) else signal
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
     if isinstance(broke, BreakGraph):
@@ -128,7 +128,7 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     with _stage("trace", name, seconds):
         result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic))
     stop = result.stop
-    if isinstance(stop, Break) and options.fullgraph:
+    if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
         raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
@@ -221,7 +221,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
-    return compiled  # type: ignore[no-any-return]
+    # What the backend calls while it runs is not the user's program: the hook does not look at it.
+    return _C.DisabledFunction(compiled)
 
 
 def _check_on_own_frame(tree: Any, frame: Frame) -> None:
