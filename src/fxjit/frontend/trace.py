@@ -7,6 +7,7 @@ starts the trace again with that stop point decided in advance (interp/restart.p
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import operator
 import types
@@ -41,12 +42,13 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values import contexts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
+from fxjit.frontend.values.ours import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
-from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, NotSameObject, SameObject, TensorIs
+from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
@@ -55,6 +57,8 @@ _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: State managers that a node makes for a later node to close.
 _OPAQUE: Final = (torch.autocast, torch._C._InferenceMode)
+#: What `make` gives a new value each time: contents count, not identity.
+_FRESH: Final = frozenset({dict, collections.OrderedDict, list, tuple, torch.Size, set, frozenset, range, slice})
 _UNSUPPORTED: Final = (UnsupportedOperatorException, UnsupportedFakeTensorException)
 
 
@@ -110,6 +114,8 @@ class Trace:
             value = known[0]
             if value.source is not None and value.source != source and not isinstance(source, ConstSource):
                 self.guard(SameObject(value.source, source))
+            elif value.source is None and not isinstance(source, ConstSource):
+                self.guard(IdIs(source, obj))
             return value
         value = wrap_object(self, obj, source)
         self._by_id[id(obj)] = (value, obj)
@@ -139,8 +145,12 @@ class Trace:
         kind = type(obj)
         maker = maker_of(kind)
         if maker is not None:
-            made: Value = maker(self, obj)
-            return made
+            if kind in _FRESH:
+                return maker(self, obj)  # type: ignore[no-any-return]
+            entry = self._by_id.get(id(obj))
+            if entry is None:
+                entry = self._by_id[id(obj)] = (maker(self, obj), obj)
+            return entry[0]
         if is_plain_constant(obj):
             return ConstantValue(obj)
         known = self._by_id.get(id(obj))
@@ -276,7 +286,9 @@ class Trace:
         raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        raise BreakGraph(reason, context, user_stack(self.frame))
+        signal = BreakGraph(reason, context, user_stack(self.frame))
+        signal.is_error = breaks_are_errors(self)
+        raise signal
 
     # -- the run -------------------------------------------------------------------------------------------------
 

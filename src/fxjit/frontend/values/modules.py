@@ -45,7 +45,7 @@ class ModuleValue(UserObjectValue):
             return self._stored(t, store, name)
         return super().generic_getattr(t, name)
 
-    def _namespace(self) -> dict[str, Any]:
+    def _real_dict(self) -> dict[str, Any]:
         found = instance_namespace(self.obj) if self.obj is not None else None
         return found if found is not None else {}
 
@@ -53,13 +53,13 @@ class ModuleValue(UserObjectValue):
         """Whether the store is as it was before the frame."""
         if self.obj is None or store in t.effects.stored_attrs(self):
             return False
-        return not _changed(t, self._namespace()[store])
+        return not _changed(t, self._real_dict()[store])
 
     def _store_with(self, t: Tracer, name: str) -> str | None:
         """The store that holds `name`, if nn.Module's own lookup is in force and nothing stands before it."""
         if name in STORES or name.startswith("__") or not self._has_torchs("__getattr__"):
             return None
-        namespace = self._namespace()
+        namespace = self._real_dict()
         written = t.effects.stored_attrs(self)
         if name in written or (name in namespace and self.source is not None):
             return None
@@ -83,7 +83,7 @@ class ModuleValue(UserObjectValue):
     def _stored(self, t: Tracer, store: str, name: str) -> Value:
         if self._is_untouched(t, store) and self.source is not None:
             source = ItemSource(ItemSource(InstanceDictSource(self.source), store), name)
-            return t.wrap(self._namespace()[store][name], source).realize()
+            return t.wrap(self._real_dict()[store][name], source).realize()
         return protocol.getitem(t, self._store_value(t, store), t.make(name))
 
     def _has_torchs(self, method: str) -> bool:
@@ -134,7 +134,7 @@ class ModuleValue(UserObjectValue):
             t.guard(LengthIs(ConstSource(hooks, name), len(hooks)))
             if hooks:
                 return False
-        namespace = self._namespace()
+        namespace = self._real_dict()
         written = t.effects.stored_attrs(self)
         for name in HOOKS:
             if name in written or name not in namespace or _changed(t, namespace[name]):
