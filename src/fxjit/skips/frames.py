@@ -76,7 +76,8 @@ def _file_verdict(filename: str) -> FrameVerdict:
         inner = path[len(torch_folder) :]
         return _passed("torch", recursive=inner.startswith(TORCH_RECURSIVE))
     if path.startswith(_OWN_FOLDER):
-        return _passed("fxjit")
+        # The demo's models stand for a user's.
+        return TOUCH if path == f"{_OWN_FOLDER}demo.py" else _passed("fxjit")
     for folder in _SITE_FOLDERS:
         if path.startswith(folder):
             package = path[len(folder) :].partition("/")[0].removesuffix(".py")

@@ -148,7 +148,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._dynamo.graph_break torch._dynamo.skip_frame torch._dynamo.decorators.skip_frame",
             "torch._dynamo.is_compiling torch.compiler.is_compiling torch.compiler.is_dynamo_compiling",
             "torch._dynamo.external_utils.is_compiling torch._utils.is_compiling torch.compiler.is_exporting",
-            "torch._dynamo.error_on_graph_break torch.cond torch.while_loop",
+            "torch.cond torch.while_loop",
             "torch.vmap torch.compiler.cudagraph_mark_step_begin",
             "torch._dynamo.mark_dynamic torch._dynamo.maybe_mark_dynamic torch._dynamo.mark_static",
             "torch._dynamo.mark_static_address torch.compiler.disable torch._dynamo.disable torch.compile",
@@ -161,6 +161,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # What a call of these very functions asks of the front end.
 STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("user-graph-break", "", ("torch._dynamo.graph_break torch._dynamo.decorators.graph_break fxjit.api.graph_break",)),
+    ("error-on-graph-break", "", ("torch._dynamo.error_on_graph_break torch._dynamo.decorators.error_on_graph_break",)),
     ("user-skip-frame", "", ("torch._dynamo.skip_frame torch._dynamo.decorators.skip_frame fxjit.api.skip_frame",)),
     (
         "is-compiling",
@@ -232,6 +233,6 @@ _steering = Rows(STEERING)
 
 
 def steering(fn: Any) -> str | None:
-    """`user-graph-break`, `user-skip-frame`, `is-compiling`, or None: what a call of this very function asks of us."""
+    """`user-graph-break`, `user-skip-frame`, `error-on-graph-break`, `is-compiling`, or None: what a call of this very function asks of us."""
     found = _steering.get(fn)
     return found[0] if found is not None else None

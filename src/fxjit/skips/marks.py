@@ -7,6 +7,7 @@ looked at only if the program has imported that module by itself.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+
+from fxjit.errors import InvalidArgument
 
 
 class Mark(Enum):
@@ -54,7 +57,6 @@ _marks = _ByIdentity()
 _substitutes = _ByIdentity()
 _codes: dict[int, tuple[weakref.ref[CodeType], Any]] = {}
 
-_break_errors: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
 _thread = threading.local()
 
 # Attributes a wrapper carries. torch's spelling, so that each compiler sees what was said to the other.
@@ -149,20 +151,39 @@ def code_traced(code: CodeType) -> bool:
     return _recalled(code) is True
 
 
-def breaks_are_errors(code: CodeType | None = None) -> bool | None:
-    """What `error_on_graph_break` says here: for this code, or around the call on this thread; None: nothing."""
-    said = _break_errors.get(id(code)) if code is not None else None
-    if said is not None and said[0]() is code:
-        return said[1]
-    return getattr(_thread, "breaks_are_errors", None)
+class error_on_graph_break:
+    """Context manager and decorator: whether a graph break in this part of the program is an error.
+
+    It holds for what is compiled while it is in force, on this thread; `fullgraph=True` is stronger.
+    """
+
+    def __init__(self, error: bool) -> None:
+        if not isinstance(error, bool):
+            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error!r}.")
+        self.error = error
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(breaks_are_errors())
+        _thread.breaks_are_errors = self.error
+
+    def __exit__(self, *exc_info: object) -> None:
+        _thread.breaks_are_errors = self._before.pop()
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        error = self.error
+
+        def with_errors(*args: Any, **kwargs: Any) -> Any:
+            with error_on_graph_break(error):
+                return fn(*args, **kwargs)
+
+        set_code_traced(with_errors.__code__)
+        return functools.wraps(fn)(with_errors)
 
 
-def set_breaks_are_errors(value: bool | None) -> None:
-    _thread.breaks_are_errors = value
-
-
-def set_code_breaks_are_errors(code: CodeType, value: bool) -> None:
-    _break_errors[id(code)] = (weakref.ref(code), value)
+def breaks_are_errors() -> bool:
+    """What `error_on_graph_break` says around the calls that this thread is in."""
+    return bool(getattr(_thread, "breaks_are_errors", False))
 
 
 def unwrapped(fn: Any) -> Any:

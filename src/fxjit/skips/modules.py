@@ -111,6 +111,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "tqdm": ("SKIP", "call-print"),
     "PIL": ("SKIP", "call-skipped-module"),
     "fxjit": ("SKIP", "call-compile-api"),
+    "fxjit.demo": ("TRACE", ""),  # its models stand for a user's
     "fxjit.frontend.polyfills": ("TRACE", ""),
     "fxjit.module": ("TRACE", ""),
     "fxjit.interop.numpy_": ("TRACE", ""),
