@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class Failure:
 def check(fn: Callable[..., Any], *args: Any, fullgraph: bool = True, calls: int = 2) -> Any:
     """Compare; gives the compiled function's first result."""
     compiled = fxjit.compile(fn, fullgraph=fullgraph, backend="eager")
+    before = fxjit.counters["frames"]["ok"]
     first = None
     for turn in range(calls):
         theirs, mine = copy.deepcopy(args), copy.deepcopy(args)
@@ -34,6 +36,7 @@ def check(fn: Callable[..., Any], *args: Any, fullgraph: bool = True, calls: int
         same(expected, actual, "result")
         same(theirs, mine, "arguments")
         first = actual if turn == 0 else first
+    assert fxjit.counters["frames"]["ok"] > before, "no frame was compiled"
     return first
 
 
@@ -50,7 +53,9 @@ def outcome(fn: Callable[..., Any], args: Any) -> Any:
 def same(a: Any, b: Any, where: str) -> None:
     """Equal in type and contents; tensors by value and metadata."""
     assert type(a) is type(b), f"{where}: {type(a)} and {type(b)}"
-    if isinstance(a, torch.Tensor):
+    if isinstance(a, enum.Enum):
+        assert a is b, where
+    elif isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, where
         torch.testing.assert_close(a, b, equal_nan=True)
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":

@@ -105,14 +105,20 @@ def tuple_(t: Tracer, values: Value | None = None, /) -> Value:
 
 @function(set)
 def set_(t: Tracer, values: Value | None = None, /) -> Value:
-    return SetValue(t, _elements(t, values))
+    return _set_of(t, values, set)
+
+
+def _set_of(t: Tracer, values: Value | None, cls: type) -> SetValue:
+    if isinstance(values, SetValue):
+        return SetValue(t, values.elements.values(), cls, order=values.order)
+    return SetValue(t, _elements(t, values), cls)
 
 
 @function(frozenset)
 def frozenset_(t: Tracer, values: Value | None = None, /) -> Value:
     if isinstance(values, SetValue) and values.cls is frozenset:
         return values
-    return SetValue(t, _elements(t, values), frozenset)
+    return _set_of(t, values, frozenset)
 
 
 def _elements(t: Tracer, values: Value | None) -> list[Value]:

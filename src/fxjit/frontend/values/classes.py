@@ -137,8 +137,7 @@ class ClassValue(Value):
         native = next((owner for owner in cls.__mro__
                        if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType)), object)
         if getattr(cls, "__abstractmethods__", None):
-            names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
-            t.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+            return protocol.fold(t, object.__new__, cls)  # raises, in this Python's words
         base_type = objects.builtin_base(cls)
         if base_type is tuple and plain_tuple_class(cls):
             return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)

@@ -22,6 +22,7 @@ import torch
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import Source
@@ -125,8 +126,8 @@ class ConstantValue(Value):
         return protocol.fold(t, lambda: self.obj % known)  # type: ignore[operator]
 
     def tp_iter(self, t: Tracer) -> Value:
-        if isinstance(self.obj, (str, bytes, tuple, frozenset)):
-            return protocol.iter_(t, t.make(tuple(self.obj)))
+        if isinstance(self.obj, (str, bytes)):
+            return SequenceIteratorValue(t.make(tuple(self.obj)), origin=self)
         return super().tp_iter(t)
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:

@@ -62,15 +62,20 @@ class IteratorValue(Value):
 
 
 class SequenceIteratorValue(IteratorValue):
-    """iter(list), iter(tuple) and reversed(list): the list may change meanwhile."""
+    """iter(list), iter(tuple) and reversed(list): the list may change meanwhile. `origin` is the text whose characters the
+    sequence holds, where it is one."""
 
-    def __init__(self, sequence: Value, index: int = 0, step: int = 1, source: Source | None = None) -> None:
+    def __init__(self, sequence: Value, index: int = 0, step: int = 1, source: Source | None = None,
+                 origin: Value | None = None) -> None:
         super().__init__(source)
+        self.origin = origin
         self.sequence = sequence
         self.index = index
         self.step = step
 
     def pytype(self) -> type:
+        if self.origin is not None:
+            return type(iter(self.origin.as_constant()))
         if self.step < 0:
             return type(reversed([])) if self.sequence.pytype() is list else reversed
         return type(iter(())) if issubclass(self.sequence.pytype(), tuple) else type(iter([]))
@@ -97,7 +102,7 @@ class SequenceIteratorValue(IteratorValue):
         if self.exhausted:
             cg.call(exhausted_iterator, self.pytype())
         elif self.step > 0:
-            cg.call(iterator_at, self.sequence, self.index)
+            cg.call(iterator_at, self.origin or self.sequence, self.index)
         else:
             cg.call(reversed_at, self.sequence, self.index)
 

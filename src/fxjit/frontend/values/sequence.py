@@ -93,11 +93,20 @@ class SequenceValue(Value):
         if op == "+" and not reflected:
             theirs = sequence_part(other, self.base_type)
             if theirs is None:
-                return NOT_IMPLEMENTED
+                return self._other_or_raise(t, op, other, "can only concatenate {0} (not \"{1}\") to {0}")
             return self.like(self.items + theirs.items)
         if op == "*" and is_index_like(other):
             return self.like(self.items * max(as_index(t, other), 0))
+        if op == "*" and not reflected:
+            return self._other_or_raise(t, op, other, "can't multiply sequence by non-int of type '{1}'")
         return NOT_IMPLEMENTED
+
+    def _other_or_raise(self, t: Tracer, op: str, other: Value, message: str) -> Value | _NotImplemented:
+        """Sequences come last in CPython's binary operators: what the other operand makes of it, or the error."""
+        result = other.nb_binary(t, op, self, True)
+        if isinstance(result, _NotImplemented):
+            t.raise_(TypeError, message.format(self.base_type.__name__, other.pytype().__name__))
+        return result
 
     def meth_index(self, t: Tracer, value: Value, start: Value | None = None, stop: Value | None = None) -> Value:
         size = len(self.items)

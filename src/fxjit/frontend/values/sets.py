@@ -23,6 +23,9 @@ from fxjit.guards.source import DictKeySource, Source
 _OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "&": operator.and_, "|": operator.or_, "-": operator.sub, "^": operator.xor,
 }
+_IN_PLACE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "&": operator.iand, "|": operator.ior, "-": operator.isub, "^": operator.ixor,
+}
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }
@@ -31,13 +34,15 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 class SetValue(Value):
     """A set or frozenset."""
 
-    def __init__(self, t: Tracer, values: Iterable[Value] = (), cls: type = set, source: Source | None = None) -> None:
+    def __init__(self, t: Tracer, values: Iterable[Value] = (), cls: type = set, source: Source | None = None,
+                 order: set[HashKey] | frozenset[HashKey] | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.elements: dict[HashKey, Value] = {}
-        self.order: set[HashKey] = set()
         for value in values:
-            self._put(key_of(t, value, self.elements), value.realize())
+            self.elements.setdefault(key_of(t, value, self.elements), value.realize())
+        kind = set if issubclass(cls, set) else frozenset
+        self.order: Any = kind(self.elements if order is None else order)
 
     @property
     def shell(self) -> bool:  # type: ignore[override]  # a frozenset is built whole
@@ -58,7 +63,7 @@ class SetValue(Value):
         return frozenset(self.order)
 
     def _put(self, key: HashKey, value: Value) -> None:
-        self.elements.setdefault(key, value)
+        self.elements[key] = value
         self.order.add(key)
 
     def _drop(self, key: HashKey) -> None:
@@ -68,6 +73,13 @@ class SetValue(Value):
     def _become(self, t: Tracer, other: SetValue) -> None:
         t.effects.mutate(self)
         self.elements, self.order = dict(other.elements), set(other.order)
+
+    def _merge(self, t: Tracer, op: str, other: SetValue) -> None:
+        """`self op= other`, in place on the order as well."""
+        t.effects.mutate(self)
+        self.order = _IN_PLACE[op](self.order, other.order)
+        known = {**other.elements, **self.elements}
+        self.elements = {key: known[key] for key in self.order}
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -137,7 +149,7 @@ class SetValue(Value):
         theirs = set_part(other)
         if theirs is None or op not in _OPERATIONS or not self.shell:
             return NOT_IMPLEMENTED
-        self._become(t, set_operation(t, op, self, theirs))
+        self._merge(t, op, theirs)
         return self
 
     def tp_repr(self, t: Tracer) -> Value:
@@ -185,11 +197,15 @@ class SetValue(Value):
 
     def duplicate(self, t: Tracer) -> SetValue:
         result = SetValue(t, cls=self.cls)
-        result.elements, result.order = dict(self.elements), set(self.order)
+        result.elements, result.order = dict(self.elements), self.order.copy()
         return result
 
     def meth_update(self, t: Tracer, *others: Value) -> Value:
         for other in others:
+            theirs = set_part(other)
+            if theirs is not None:
+                self._merge(t, "|", theirs)
+                continue
             for value in protocol.unpack(t, other):
                 self.meth_add(t, value)
         return t.make(None)
@@ -264,7 +280,7 @@ class SetIteratorValue(IteratorValue):
 def set_operation(t: Tracer, op: str, a: SetValue, b: SetValue) -> SetValue:
     """`a op b`; the result is of a's type."""
     result = SetValue(t, cls=frozenset if issubclass(a.cls, frozenset) else set)
-    result.order = set(_OPERATIONS[op](a.order, b.order))
+    result.order = _OPERATIONS[op](a.order, b.order)
     result.elements = {key: a.elements[key] if key in a.elements else b.elements[key] for key in result.order}
     return result
 
@@ -297,9 +313,9 @@ def set_iterator_behind(elements: set[Any], taken: int) -> Any:
 @wraps(set, frozenset)
 def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if all(is_plain_constant(item) or isinstance(item, type) for item in obj):
+    if _keyed_by_itself(obj):
         t.guard(SetIs(source, frozenset(obj)))
-        return SetValue(t, [t.make(item) for item in obj], type(obj), source)
+        return SetValue(t, [t.make(item) for item in obj], type(obj), source, obj)
     t.guard(LengthIs(source, len(obj)))
     values = [t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
     return SetValue(t, values, type(obj), source)
@@ -307,4 +323,8 @@ def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value
 
 @makes(set, frozenset)
 def make_set(t: Tracer, obj: set[Any] | frozenset[Any]) -> Value:
-    return SetValue(t, [t.make(item) for item in obj], type(obj))
+    return SetValue(t, [t.make(item) for item in obj], type(obj), order=obj if _keyed_by_itself(obj) else None)
+
+
+def _keyed_by_itself(obj: set[Any] | frozenset[Any]) -> bool:
+    return all(is_plain_constant(item) or isinstance(item, type) for item in obj)
