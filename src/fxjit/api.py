@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from . import _C, events, regions, stance
 from .counters import reset as reset_counters
@@ -21,7 +21,7 @@ from .errors import InvalidArgument
 from .options import RegionOptions, region_options
 from .regions import call_method, code_of, dress, is_tracing, note_options, on_miss, options_of, visible
 from .skips import marks
-from .skips.marks import Mark
+from .skips.marks import Mark, error_on_graph_break
 
 F = TypeVar("F", bound=Callable[..., Any])
 BackendLike = str | Callable[..., Any]
@@ -270,36 +270,6 @@ class DimRange:
     max: int | None
 
 
-class error_on_graph_break:
-    """Context manager and decorator: whether a graph break in this part of the program is an error."""
-
-    def __init__(self, error: bool) -> None:
-        if not isinstance(error, bool):
-            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error!r}.")
-        self.error = error
-        self._before: list[bool | None] = []
-
-    def __enter__(self) -> None:
-        self._before.append(marks.breaks_are_errors())
-        marks.set_breaks_are_errors(self.error)
-
-    def __exit__(self, *exc_info: object) -> None:
-        marks.set_breaks_are_errors(self._before.pop())
-
-    def __call__(self, fn: F) -> F:
-        if isinstance(fn, _C.CompiledFunction) or not isinstance(fn, FunctionType):
-            error = self.error
-
-            @functools.wraps(fn)
-            def with_errors(*args: Any, **kwargs: Any) -> Any:
-                with error_on_graph_break(error):
-                    return fn(*args, **kwargs)
-
-            return cast(F, with_errors)
-        marks.set_code_breaks_are_errors(fn.__code__, self.error)
-        return fn
-
-
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     """NumPy code as a function from tensors to tensors."""
     return importlib.import_module("fxjit.interop.numpy_").wrap_numpy(fn)  # type: ignore[no-any-return]
@@ -371,3 +341,6 @@ def _is_nn_module(model: Any) -> bool:
 def _described(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+__all__ = ["error_on_graph_break"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from . import __version__, config
+from . import config
 
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
@@ -128,7 +128,7 @@ def _extension() -> Finding:
     except ImportError as error:
         advice = "Build it with `pip install .`; it needs a C compiler and CPython's headers (python3-dev)."
         return Finding("extension", "bad", f"fxjit._C cannot be imported: {error}", advice)
-    return Finding("extension", "ok", f"fxjit {__version__}, {Path(_C.__file__).name}")
+    return Finding("extension", "ok", f"{Path(_C.__file__).name}")
 
 
 def _tensors() -> Finding:

@@ -116,6 +116,7 @@ class BreakGraph(Exception):
         self.reason = reason
         self.context: dict[str, Any] = dict(context or {})
         self.user_stack: UserStack | None = user_stack
+        self.is_error = False  # `error_on_graph_break(True)` was in force there
 
     def __str__(self) -> str:
         details = ", ".join(f"{name}={value!r}" for name, value in self.context.items())

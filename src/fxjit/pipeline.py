@@ -127,6 +127,16 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     name = frame.code.co_qualname
     with _stage("trace", name, seconds):
         result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic))
+    try:
+        return _finish(options, frame, result, trace, seconds)
+    finally:
+        trace.release()
+
+
+def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
+            seconds: dict[str, float]) -> _C.Entry | None:
+    """From a finished trace to a stored entry."""
+    name = frame.code.co_qualname
     stop = result.stop
     if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
         raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)

@@ -287,7 +287,7 @@ class Trace:
 
     def break_(self, reason: str, **context: object) -> NoReturn:
         signal = BreakGraph(reason, context, user_stack(self.frame))
-        signal.is_error = breaks_are_errors(self)
+        signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
         raise signal
 
     # -- the run -------------------------------------------------------------------------------------------------
@@ -321,6 +321,12 @@ class Trace:
             finish_trace=self._add_shape_guards,
         )
 
+    def release(self) -> None:
+        """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
+        self.frame = self.root = None
+        for table in (self._by_id, self._by_source, self._by_fake, self._scratch):
+            table.clear()  # type: ignore[attr-defined]  # all are dicts
+
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
         if self._has_symbols:
@@ -338,7 +344,10 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
             try:
                 return trace.run(code), trace
             except RestartTrace:
-                continue
+                trace.release()
+            except BaseException:
+                trace.release()
+                raise
             finally:
                 contexts.abandon(trace)
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")

@@ -233,6 +233,6 @@ _steering = Rows(STEERING)
 
 
 def steering(fn: Any) -> str | None:
-    """`user-graph-break`, `user-skip-frame`, `error-on-graph-break`, `is-compiling`, or None: what a call of this very function asks of us."""
+    """What a call of this very function asks of the front end: an id of STEERING, or None."""
     found = _steering.get(fn)
     return found[0] if found is not None else None

@@ -72,6 +72,8 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
     if asked == "is-compiling":
         return t.make(True)
+    if asked == "error-on-graph-break":
+        return t.call(t.make(marks.error_on_graph_break), args, kwargs)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}

@@ -1,4 +1,4 @@
-"""fxjit's own callables met in traced code: what `fxjit.disable` and `fxjit.compile` return."""
+"""What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fxjit import _C
+from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.contexts import ContextValue, known
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs
+from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 from fxjit.skips import marks
 
@@ -60,3 +62,41 @@ def _wrap_disabled(t: Tracer, obj: Any, source: Source) -> Value:
 def _wrap_compiled(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return CompiledValue(obj, source)
+
+
+class BreakErrorsValue(ContextValue):
+    """`error_on_graph_break(error)`: what is in force at a break decides whether it is raised."""
+
+    def __init__(self, error: bool, source: Source | None = None) -> None:
+        super().__init__(marks.error_on_graph_break, (error,), source)
+        self.error = error
+
+    def enter(self, t: Tracer) -> Value:
+        _in_force(t).append(self.error)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        _in_force(t).pop()
+
+
+def _in_force(t: Tracer) -> list[bool]:
+    found: list[bool] = t.new_source_state("error_on_graph_break").setdefault("entered", [])
+    return found
+
+
+def breaks_are_errors(t: Tracer) -> bool:
+    """Whether a graph break at this point of the trace is to be raised."""
+    entered = _in_force(t)
+    return entered[-1] if entered else marks.breaks_are_errors()
+
+
+@handles(marks.error_on_graph_break)
+def _error_on_graph_break(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return BreakErrorsValue(*known(t, "error_on_graph_break", *args, **kwargs))
+
+
+@wraps(marks.error_on_graph_break)
+def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, marks.error_on_graph_break))
+    t.guard(ConstIs(AttrSource(source, "error"), obj.error))
+    return BreakErrorsValue(obj.error, source)

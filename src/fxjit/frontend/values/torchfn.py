@@ -28,6 +28,7 @@ from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
+from fxjit.skips import marks
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
@@ -40,6 +41,10 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     """`fn(*args, **kwargs)` as one node of the graph."""
     named = dict(kwargs)
     name = _name_of(fn)
+    if (mark := marks.mark_of(fn)) is marks.Mark.DISALLOW_IN_GRAPH:
+        t.break_("user-disallowed", function=fn)
+    elif mark is marks.Mark.FORBID_IN_GRAPH:
+        t.break_("user-forbidden", function=fn)
     if _is_given(named, "generator"):
         t.break_("call-rng-state", function=name)
     if _is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):

@@ -1,0 +1,84 @@
+"""Each wrong argument gets an error that says what was wrong and what there is instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.errors import ConfigError, FxjitError, InvalidArgument, InvalidBackend
+
+
+def f(x):
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: fxjit.compile(5), InvalidArgument, "expected something callable or an nn.Module, not 5"),
+        (lambda: fxjit.compile(f, backend="nativ"), InvalidBackend, "Did you mean 'native'"),
+        (lambda: fxjit.compile(backend="no such"), InvalidBackend, "No backend is called 'no such'"),
+        (lambda: fxjit.compile(f, backend=3), InvalidArgument, "backend must be a name or a callable"),
+        (lambda: fxjit.compile(f, mode="fast"), ConfigError, "There are: default, max-autotune"),
+        (lambda: fxjit.compile(f, mode="reduce-overheads"), ConfigError, "Did you mean 'reduce-overhead'"),
+        (lambda: fxjit.compile(f, mode=3), InvalidArgument, "mode must be a name"),
+        (lambda: fxjit.compile(f, options={"cpp.fastmath": True}), ConfigError, "Did you mean 'cpp.fast_math'"),
+        (lambda: fxjit.compile(f, options={"cpp.fast_math": 1}), ConfigError, "must be bool, not int"),
+        (lambda: fxjit.compile(f, options=["a"]), InvalidArgument, "options must be a dict"),
+        (lambda: fxjit.compile(f, backend="eager", options={"a": 1}), ConfigError, "'eager' takes no options"),
+        (lambda: fxjit.compile(f, mode="default", options={"a": 1}), ConfigError, "either mode or options"),
+        (lambda: fxjit.compile(f, fullgraph=1), InvalidArgument, "fullgraph must be True or False"),
+        (lambda: fxjit.compile(f, dynamic="yes"), InvalidArgument, "dynamic must be None, True or False"),
+        (lambda: fxjit.compile(f, disable="no"), InvalidArgument, "disable must be True or False"),
+        (lambda: fxjit.run(3), InvalidArgument, "expected a function"),
+        (lambda: fxjit.disable(3), InvalidArgument, "expected something callable"),
+        (lambda: fxjit.explain(3), InvalidArgument, "expected a function or a module"),
+        (lambda: fxjit.allow_in_graph(3), InvalidArgument, "allow_in_graph"),
+        (lambda: fxjit.disallow_in_graph("add"), InvalidArgument, "disallow_in_graph"),
+        (lambda: fxjit.substitute_in_graph(3), InvalidArgument, "substitute_in_graph"),
+        (lambda: fxjit.substitute_in_graph(divmod)(lambda x: x), InvalidArgument, "another signature"),
+        (lambda: fxjit.error_on_graph_break("no"), InvalidArgument, "expected True or False"),
+        (lambda: fxjit.set_stance("eager"), ConfigError, "Did you mean 'force_eager'"),
+        (lambda: fxjit.set_stance(3), InvalidArgument, "a stance is a name"),
+        (lambda: fxjit.set_logs(graph_break=True), ConfigError, "Did you mean 'graph_breaks'"),
+        (lambda: fxjit.set_logs("guard"), ConfigError, "Did you mean 'guards'"),
+        (lambda: fxjit.set_logs(guards="yes"), ConfigError, "True, False or a level"),
+        (lambda: fxjit.mark_dynamic(3, 0), InvalidArgument, "expected a tensor"),
+        (lambda: fxjit.mark_dynamic(torch.ones(2), 1), InvalidArgument, "there is no dimension 1; the tensor has 1"),
+        (lambda: fxjit.mark_static(torch.ones(2), -2), InvalidArgument, "there is no dimension -2"),
+        (lambda: fxjit.register_backend(3), InvalidArgument, "a backend is a callable"),
+        (lambda: fxjit.lookup_backend(3), InvalidArgument, "a name or a callable"),
+        (lambda: fxjit.wrap_numpy(3), InvalidArgument, "expected something callable"),
+        (lambda: fxjit.compile_times("json"), ValueError, "must be 'str' or 'csv'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_words(call, error, says):
+    with pytest.raises(error, match=says) as caught:
+        call()
+    assert error is ValueError or isinstance(caught.value, FxjitError)
+
+
+def test_errors_are_runtime_errors_as_those_of_torch_compile_are():
+    assert issubclass(FxjitError, RuntimeError)
+    for name in (
+        "Unsupported SkipFrame RecompileError RecompileLimitExceeded BackendCompilerFailed CppCompileError "
+        "TritonCompileError AccuracyError InternalError ConfigError"
+    ).split():
+        assert issubclass(getattr(fxjit.errors, name), FxjitError), name
+
+
+def test_a_backend_that_raises_is_named():
+    def broken(gm, inputs):
+        raise ZeroDivisionError("sorry")
+
+    with pytest.raises(fxjit.errors.BackendCompilerFailed, match="broken.*\n.*ZeroDivisionError: sorry") as caught:
+        fxjit.compile(f, backend=broken)(torch.ones(2))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with fxjit.config.patch(suppress_errors=True):
+        assert torch.equal(fxjit.compile(f, backend=broken)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_a_backend_that_returns_nothing_to_call_is_named():
+    with pytest.raises(fxjit.errors.BackendCompilerFailed, match="must return a callable, not NoneType"):
+        fxjit.compile(f, backend=lambda gm, inputs: None)(torch.ones(2))

@@ -1,0 +1,191 @@
+"""Counters, logs, explain and the profiler tell what happened, and why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import events, logs
+from fxjit.counters import Counters, timed
+
+
+def toy_example(a, b):
+    x = a / (torch.abs(a) + 1)
+    print("woo")
+    if b.sum() < 0:
+        b = b * -1
+    return x * b
+
+
+def inputs():
+    return torch.randn(10), torch.ones(10)
+
+
+def test_explain_tells_graphs_breaks_and_reasons():
+    found = fxjit.explain(toy_example)(*inputs())
+    assert found.graph_count == 3 and found.graph_break_count == 2 and found.op_count == 6
+    assert len(found.graphs) == 3 and [len(ops) for ops in found.ops_per_graph] == [3, 2, 1]
+    first, second = found.break_reasons
+    assert "print" in first.explanation and first.user_stack[-1].line == 'print("woo")'
+    assert "branch" in second.reason.lower() and second.hints
+    assert found.out_guards and found.compile_times
+    text = str(found)
+    assert text.startswith("fxjit produced 3 graphs, with 2 graph breaks and 6 ops")
+    assert 'print("woo")' in text and "if b.sum() < 0:" in text
+
+
+def test_the_old_spelling_gives_four_things():
+    explanation, out_guards, graphs, ops_per_graph = fxjit.explain(toy_example, *inputs())
+    assert len(graphs) == 3 == len(ops_per_graph) and out_guards and "woo" in str(explanation)
+
+
+def test_explain_does_not_touch_what_was_compiled():
+    from fxjit.testing import CompileCounter
+
+    counter = CompileCounter()
+    compiled = fxjit.compile(toy_example, backend=counter)
+    compiled(*inputs())
+    before = counter.frame_count
+    fxjit.explain(compiled)(*inputs())
+    compiled(*inputs())
+    assert counter.frame_count == before
+
+
+def test_explain_names_skipped_frames():
+    def f(x):
+        for i in range(3):
+            x = x + i
+            fxjit.graph_break()
+        return x
+
+    found = fxjit.explain(f)(torch.ones(2))
+    assert len(found.skips) == 1
+    text = str(found.skips[0])
+    assert "test_explain_names_skipped_frames.<locals>.f" in text and "loop" in text and "graph_break" in text
+
+
+def test_explain_draws_over_the_source(tmp_path):
+    found = fxjit.explain(toy_example)(*inputs())
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "break:" in page and "torch.abs(a)" in page and "graph 3" in page
+    with pytest.raises(fxjit.errors.ConfigError, match="cannot be written"):
+        found.to_html(tmp_path / "no" / "page.html")
+
+
+def test_the_profiler_reports_breaks_recompiles_and_the_guard():
+    with fxjit.CompileProfiler() as prof:
+        f = fxjit.compile(lambda x: x * 2, backend=prof)
+        f(torch.ones(2))
+        f(torch.ones(2, dtype=torch.float64))
+        fxjit.compile(toy_example, backend=prof)(*inputs())
+    text = prof.report()
+    assert "float64" in text and "Recompiles" in text and "Graph breaks" in text
+    assert prof.frame_count == 5
+    assert sum(prof.get_metrics()["recompiles"].values()) == 1 and len(prof.get_metrics()["graph_breaks"]) == 2
+    with fxjit.CompileProfiler() as prof:
+        fxjit.compile(lambda x: x * 3, backend=prof)(torch.ones(2))
+    assert "No graph breaks detected" in prof.report() and "No recompiles detected" in prof.report()
+
+
+def test_counters_after_a_compile():
+    fxjit.compile(toy_example, backend="eager")(*inputs())
+    counters = fxjit.counters
+    assert counters["frames"]["total"] == 3 == counters["frames"]["ok"]
+    assert counters["stats"] == {"unique_graphs": 3, "calls_captured": 6}
+    assert sum(counters["graph_break"].values()) == 2
+    assert all(isinstance(value, int) for group in counters.values() for value in group.values())
+
+
+def test_counters_are_nested_counters():
+    counters = Counters()
+    counters["a"]["b"] += 2
+    assert counters["a"].most_common(1) == [("b", 2)] and counters["never"]["seen"] == 0
+    assert repr(counters) == "Counters({'a': {'b': 2}})"
+    counters.clear()
+    assert not counters
+
+
+def test_compile_times_as_text_and_as_a_table():
+    assert fxjit.compile_times() == "fxjit has compiled nothing yet."
+    fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    with timed("phase", "function"):
+        pass
+    assert "phase function" in fxjit.compile_times() and "trace" in fxjit.compile_times()
+    headers, values = fxjit.compile_times("csv")
+    assert len(headers) == len(values) and "phase function" in headers and float(values[-1]) >= 0
+    assert "phase" in fxjit.compile_times("csv", aggregate=True)[0]
+
+
+def test_logs_are_off_until_asked_for(caplog):
+    f = fxjit.compile(toy_example, backend="eager")
+    f(*inputs())
+    assert not [record for record in caplog.records if record.name.startswith("fxjit")]
+
+
+def test_the_log_of_graph_breaks_reads_like_the_documentation(caplog):
+    def f(x):
+        fxjit.graph_break("because")
+        return x + 1
+
+    fxjit.set_logs(graph_breaks=True)
+    fxjit.compile(f, backend="eager")(torch.ones(2))
+    text = next(record.getMessage() for record in caplog.records if record.name == "fxjit.graph_breaks")
+    lines = text.splitlines()
+    assert lines[0].startswith("Graph break in user code at ") and lines[0].endswith(f":{f.__code__.co_firstlineno + 1}")
+    assert lines[1] == "Graph Break Reason: Call to `torch._dynamo.graph_break()`"
+    assert lines[2] == "  Explanation: User-inserted graph break. Message: because"
+    assert lines[3] == "  Hint: Remove the `torch._dynamo.graph_break()` call."
+    assert lines[5].startswith("  Developer debug context: ")
+    assert lines[7] == "User code traceback:" and lines[-1].strip() == 'fxjit.graph_break("because")'
+
+
+def test_each_place_is_logged_once(caplog):
+    def f(x):
+        x = x + 1
+        fxjit.graph_break()
+        return x + 1
+
+    fxjit.set_logs("graph_breaks")
+    for dtype in (torch.float32, torch.float64):
+        fxjit.compile(f, backend="eager")(torch.ones(2, dtype=dtype))
+    assert sum(record.name == "fxjit.graph_breaks" for record in caplog.records) == 1
+    assert sum(fxjit.counters["graph_break"].values()) == 2
+
+
+def test_the_other_artifacts_say_something(caplog):
+    def skipped(x):
+        for _ in range(2):
+            fxjit.graph_break()
+            x = x + 1
+        return x
+
+    fxjit.set_logs("guards,graph_code,bytecode,recompiles,skips")
+    f = fxjit.compile(lambda x: x + 1, backend="eager")
+    f(torch.ones(2))
+    f(torch.ones(2, dtype=torch.float64))
+    fxjit.compile(skipped, backend="eager")(torch.ones(2))
+    said = {record.name: record.getMessage() for record in caplog.records}
+    assert {"fxjit.guards", "fxjit.graph_code", "fxjit.bytecode", "fxjit.recompiles", "fxjit.skips"} <= said.keys()
+    assert "float64" in said["fxjit.recompiles"] and "Frame skipped" in said["fxjit.skips"]
+
+
+def test_levels_and_names_of_logs():
+    fxjit.set_logs("+guards,graph_breaks")
+    assert logs.artifact("guards").isEnabledFor(logs.DEBUG)
+    assert logs.enabled("graph_breaks") and not logs.artifact("graph_breaks").isEnabledFor(logs.DEBUG)
+    fxjit.set_logs(all=True, skips=False)
+    assert logs.enabled("guards") and not logs.enabled("skips")
+    fxjit.set_logs()
+    assert not any(logs.enabled(name) for name in logs.ARTIFACTS)
+    with fxjit.config.patch(logs="cache"):
+        assert logs.enabled("cache")
+
+
+def test_listeners_hear_events_only_while_they_listen():
+    heard = []
+    with events.listen(heard.append):
+        fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    fxjit.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
+    assert [type(event).__name__ for event in heard] == ["FrameCompiled"]
+    assert heard[0].op_count == 1 and heard[0].ops == ("add",)

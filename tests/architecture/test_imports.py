@@ -1,0 +1,25 @@
+"""`import fxjit` costs next to nothing beside `import torch`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_import_is_cheap_and_pulls_in_nothing_heavy():
+    out = run(
+        "import torch, sys, time\n"
+        "before, start = set(sys.modules), time.perf_counter()\n"
+        "import fxjit\n"
+        "print(time.perf_counter() - start, *sorted(set(sys.modules) - before))"
+    )
+    seconds, *modules = out.split()
+    # A tenth of a second is what is promised; a busy machine may take a little longer.
+    assert float(seconds) < 0.3
+    heavy = ("torch._dynamo", "torch._inductor", "torch.fx.experimental", "torch._functorch", "sympy", "triton", "bytecode")
+    assert not [name for name in modules if name.startswith(heavy)]
+    assert "fxjit.pipeline" not in modules and "fxjit.frontend.trace" not in modules

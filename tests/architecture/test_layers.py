@@ -1,0 +1,244 @@
+"""What the tree promises (docs/architecture.md): imports point down, files and functions stay small, each kind of
+thing that differs between versions has its one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
+LOW = {"_C", "__version__", "errors", "reasons", "config", "logs", "counters", "events", "debug"}
+FRONTEND_LOW = LOW | {"guards", "skips", "torch_compat", "tensor_shim"}
+
+# Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "reasons": set(),
+    "config": {"errors"},
+    "logs": {"config", "errors"},
+    "counters": {"config", "errors"},
+    "events": {"config", "errors", "reasons", "logs", "counters"},
+    "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
+    "torch_compat": LOW,
+    "tensor_shim": LOW,
+    "guards": LOW | {"tensor_shim", "torch_compat"},
+    "skips": LOW,
+    "backends": LOW | {"torch_compat"},
+    "frontend.bytecode": {"errors"},
+    "frontend.callables.table": {"frontend.values.base", "frontend.values.protocol", "frontend.values.natives"},
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.callables.table"},
+    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.callables.table"},
+    "frontend.callables.__init__": {"frontend.callables", "frontend.polyfills"},
+    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
+    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.effects"},
+    "frontend.interp": FRONTEND_LOW
+    | {"frontend.bytecode", "frontend.values", "frontend.callables", "frontend.polyfills", "frontend.result"},
+    "frontend": FRONTEND_LOW | {"frontend"},
+    "resume": LOW | {"guards", "frontend.bytecode", "frontend.result", "frontend.values", "frontend.effects"},
+    "interop": LOW | {"skips", "torch_compat"},
+    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "interop"},
+    "options": LOW | {"backends"},
+    "stance": LOW,
+    "regions": LOW | {"skips", "options", "stance", "pipeline"},
+    "module": LOW | {"skips", "options", "stance", "regions"},
+    "api": LOW | {"skips", "options", "stance", "regions", "module", "interop"},
+    "explain": LOW | {"api", "options"},
+    "profiler": LOW,
+    "repro": FRONTEND_LOW | {"frontend", "resume", "backends", "pipeline", "api", "options"},
+    "install": LOW | {"api", "backends", "explain", "module", "options", "stance"},
+    "testing": LOW | {"api", "backends"},
+    "doctor": LOW | {"tensor_shim", "backends"},
+}
+PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
+
+# Own modules imported inside a function: each is heavy, or needs torch, and is not wanted by `import fxjit`.
+LATE_IMPORTS = {
+    ("__main__", "demo"),
+    ("__main__", "doctor"),
+    ("__main__", "install"),
+    ("api", "module"),
+    ("doctor", "_C"),
+    ("doctor", "tensor_shim"),
+    ("install", "explain"),
+    ("install", "module"),
+}
+# Longer than they should be; the list may only shrink.
+LONG_FILES: dict[str, int] = {}
+LONG_FUNCTIONS: dict[str, int] = {}
+MAX_LINES, MAX_C_LINES, MAX_FUNCTION = 800, 1500, 80
+
+
+def python_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def c_files() -> list[Path]:
+    return sorted([*SOURCE.rglob("*.c"), *SOURCE.rglob("*.h")])
+
+
+def module_name(path: Path) -> str:
+    """A package's `__init__` keeps that name, so that it can have a row of its own."""
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
+    """Each module imported, in full; the node; and whether it happens inside a function."""
+    inside: set[int] = set()
+    type_checking: set[int] = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inside.update(id(each) for each in ast.walk(node))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            type_checking.update(id(each) for each in ast.walk(node))
+    package = ["fxjit", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(parsed(path)):
+        if id(node) in type_checking:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            base = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                deeper = SOURCE.parent.joinpath(*base.split("."), alias.name)
+                is_module = deeper.with_suffix(".py").exists() or deeper.is_dir() or alias.name == "_C"
+                yield (f"{base}.{alias.name}" if is_module else base), node, id(node) in inside
+
+
+def own_imports(path: Path) -> Iterator[tuple[str, bool]]:
+    for name, _, inside in imported(path):
+        if name.startswith("fxjit.") or name == "fxjit":
+            yield name.removeprefix("fxjit").removeprefix("."), inside
+
+
+def layer_of(module: str) -> str | None:
+    while module:
+        if module in LAYERS:
+            return module
+        module = module.rpartition(".")[0]
+    return None
+
+
+@pytest.mark.parametrize("path", python_files(), ids=module_name)
+def test_imports_point_down(path: Path):
+    module = module_name(path)
+    if module in PUBLIC:
+        return
+    layer = layer_of(module)
+    assert layer is not None, f"{module} has no row in LAYERS"
+    for target, _ in own_imports(path):
+        if layer_of(target) == layer or target == layer:
+            continue
+        allowed = LAYERS[layer]
+        assert any(target == each or target.startswith(each + ".") for each in allowed), (
+            f"{module} (layer {layer}) imports {target or 'the package root'}"
+        )
+
+
+def test_there_is_no_cycle_of_imports():
+    known = {module_name(path) for path in python_files()}
+    graph = {
+        module_name(path): {
+            each
+            for target, inside in own_imports(path)
+            for each in (target, f"{target}.__init__")
+            if not inside and each in known
+        }
+        for path in python_files()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> None:
+        assert module not in trail, "cycle: " + " -> ".join([*trail[trail.index(module) :], module])
+        if module in done:
+            return
+        for target in sorted(graph[module]):
+            if target != module:
+                visit(target, [*trail, module])
+        done.add(module)
+
+    for module in sorted(graph):
+        visit(module, [])
+
+
+def test_own_modules_are_imported_at_the_top():
+    late = {(module_name(path), target) for path in python_files() for target, inside in own_imports(path) if inside}
+    assert late <= LATE_IMPORTS, sorted(late - LATE_IMPORTS)
+    assert late >= LATE_IMPORTS, f"no longer there, take them off the list: {sorted(LATE_IMPORTS - late)}"
+
+
+def test_torch_dynamo_and_inductor_are_not_imported():
+    banned = re.compile(r"torch\._(dynamo|inductor)(\.|$)")
+    for path in python_files():
+        if module_name(path) in ("backends.inductor", "install"):
+            continue
+        for name, node, _ in imported(path):
+            assert not banned.match(name), f"{path}:{node.lineno} imports {name}"  # type: ignore[attr-defined]
+
+
+def test_importing_the_front_end_does_not_import_the_backends():
+    for path in python_files():
+        if module_name(path).startswith(("frontend", "resume", "guards", "skips")):
+            assert not any(target.startswith("backends") for target, _ in own_imports(path)), path
+
+
+def test_versions_are_looked_at_in_one_place_each():
+    for path in python_files():
+        text = path.read_text(encoding="utf-8")
+        if module_name(path) != "frontend.bytecode.versions":
+            assert not re.search(r"\bsys\.version_info\b|\bsys\.hexversion\b", text), path
+        if module_name(path) != "torch_compat":
+            assert not re.search(r"\btorch\.__version__\b.*[<>]", text), path
+    for path in c_files():
+        if path.name != "cpython_compat.h":
+            assert "PY_VERSION_HEX" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_environment_is_read_in_one_place():
+    # values/ and callables/ model os.environ as an object of the user's program; they do not read it for us.
+    reads = re.compile(r"\bos\.environ\s*(\[|\.get\(|\.copy\()|\bos\.getenv\(")
+    for path in python_files():
+        if module_name(path) != "config":
+            assert not reads.search(path.read_text(encoding="utf-8")), path
+
+
+def test_files_stay_short():
+    for path in [*python_files(), *c_files()]:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        most = MAX_LINES if path.suffix == ".py" else MAX_C_LINES
+        name = path.relative_to(SOURCE).as_posix()
+        assert lines <= LONG_FILES.get(name, most), f"{name} has {lines} lines"
+
+
+def test_functions_stay_short():
+    for path in python_files():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                name = f"{module_name(path)}.{node.name}"
+                assert lines <= LONG_FUNCTIONS.get(name, MAX_FUNCTION), f"{name} has {lines} lines"
+
+
+def test_every_module_says_what_it_is():
+    for path in python_files():
+        if path.read_text(encoding="utf-8").strip():
+            assert ast.get_docstring(parsed(path)), path
+
+
+def test_nothing_is_left_for_later():
+    words = re.compile(r"\b(TODO|FIXME|XXX)\b")
+    for path in [*python_files(), *c_files()]:
+        assert not words.search(path.read_text(encoding="utf-8")), path
+        assert path.suffix != ".py" or "raise NotImplementedError" not in path.read_text(encoding="utf-8"), path
