@@ -66,9 +66,7 @@ def quiet(call):
     return swallow
 
 
-@pytest.mark.parametrize(
-    "what", ["eager", "entry", "entry raises", "skipped", "skipped recursively", "callback raises"]
-)
+@pytest.mark.parametrize("what", ["eager", "entry", "entry raises", "skipped", "skipped recursively", "callback raises"])
 def test_calls_leak_nothing(what):
     def callback(region, func, code, *rest):
         if what == "callback raises":

@@ -265,9 +265,7 @@ def test_frames_and_their_names_are_visible_from_inside():
         return _C.CompiledFunction(f, region_for("eager"))()
 
     assert outermost() == ["look", "f", "outermost"]
-    region = _C.Region(
-        Key(), lambda region, func, code, *rest: _C.Entry(None, code.replace()) if code is f.__code__ else None
-    )
+    region = _C.Region(Key(), lambda region, func, code, *rest: _C.Entry(None, code.replace()) if code is f.__code__ else None)
 
     def outermost_compiled():
         return _C.CompiledFunction(f, region)()
