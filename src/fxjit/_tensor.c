@@ -8,6 +8,9 @@
 #include <Python.h>
 
 #include <dlfcn.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <string.h>
 
 #include "_module.h"
@@ -193,24 +196,22 @@ word_attribute(PyObject *tensor, const char *name)
     return word;
 }
 
-/* The one offset in [begin, end) at which every example's memory holds its word; -1 if there is none, -2 if many. */
+/* The first offset in [begin, end) at which every example's memory holds its word; -1 if there is none. The examples'
+ * words differ so much that a second place with all of them is not to be feared; looking no further also keeps
+ * the search inside the object. */
 static Py_ssize_t
 find_word(char *const *memory, const uint64_t *words, Py_ssize_t n, Py_ssize_t begin, Py_ssize_t end)
 {
-    Py_ssize_t found = -1;
     for (Py_ssize_t offset = begin; offset + (Py_ssize_t)sizeof(uint64_t) <= end; offset += sizeof(uint64_t)) {
         Py_ssize_t i = 0;
         while (i < n && memcmp(memory[i] + offset, &words[i], sizeof(uint64_t)) == 0) {
             i++;
         }
         if (i == n) {
-            if (found >= 0) {
-                return -2;
-            }
-            found = offset;
+            return offset;
         }
     }
-    return found;
+    return -1;
 }
 
 #define MAX_EXAMPLES 16
@@ -238,7 +239,13 @@ find_layout(PyObject *examples, PyObject *keysets, const char **why)
         *why = "a tensor's PyObject does not hold its at::Tensor where it can be found";
         return 0;
     }
-    fxjit_shim.keys_offset = find_word(impls, keys, n, 0, IMPL_WORDS * sizeof(uint64_t));
+    Py_ssize_t impl_size = IMPL_WORDS * sizeof(uint64_t);
+#ifdef __GLIBC__
+    for (Py_ssize_t i = 0; i < n; i++) {
+        impl_size = Py_MIN(impl_size, (Py_ssize_t)malloc_usable_size(impls[i]));
+    }
+#endif
+    fxjit_shim.keys_offset = find_word(impls, keys, n, 0, impl_size);
     if (fxjit_shim.keys_offset < 0) {
         *why = "the dispatch key set was not found in a tensor";
         return 0;
