@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ def outcome(program: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
 def assert_same(expected: Any, got: Any, where: str = "result") -> None:
     """Equal values of equal types, all the way down."""
     assert type(expected) is type(got), f"{where}: {type(expected)} against {type(got)} ({expected!r}, {got!r})"
+    if expected is got:
+        return
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     elif isinstance(expected, (list, tuple)):
@@ -33,7 +36,7 @@ def assert_same(expected: Any, got: Any, where: str = "result") -> None:
         assert list(expected) == list(got), f"{where}: keys {list(expected)} against {list(got)}"
         for key in expected:
             assert_same(expected[key], got[key], f"{where}[{key!r}]")
-    elif hasattr(expected, "__dict__") and not isinstance(expected, type) and not callable(expected):
+    elif hasattr(expected, "__dict__") and not isinstance(expected, (type, types.FunctionType)):
         assert_same(vars(expected), vars(got), where)
     else:
         assert expected == got, f"{where}: {expected!r} against {got!r}"

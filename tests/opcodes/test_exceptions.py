@@ -1,4 +1,4 @@
-"""raise, try, except, else, finally; chaining; exceptions that leave the compiled function."""
+"""raise, try, except, else, finally; chaining; exceptions that leave the compiled function. PYTEST_DONT_REWRITE: `assert` is meant."""
 
 from __future__ import annotations
 

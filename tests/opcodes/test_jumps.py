@@ -1,4 +1,4 @@
-"""Branches and loops on what is known while tracing, and branches on data."""
+"""Branches and loops on what is known while tracing, and branches on data. PYTEST_DONT_REWRITE: `assert` is meant."""
 
 from __future__ import annotations
 

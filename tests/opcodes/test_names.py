@@ -72,6 +72,7 @@ def test_a_deleted_cell_is_unbound(agrees):
             return y
 
         del y
+        x = x + 1
         try:
             return inner()
         except NameError as error:

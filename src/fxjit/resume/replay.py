@@ -29,10 +29,18 @@ def replay(cg: Rebuilder, effects: Sequence[Effect]) -> None:
 def _store_attr(cg: Rebuilder, effect: StoreAttr) -> None:
     store, delete = _accessors(effect.obj)
     if effect.value is None:
-        cg.call(delete, effect.obj, effect.name)
+        cg.call(_discard, delete, effect.obj, effect.name)
     else:
         cg.call(store, effect.obj, effect.name, effect.value)
     cg.asm.pop()
+
+
+def _discard(delete: Callable[[object, str], object], obj: object, name: str) -> None:
+    """Delete an attribute; one that was made and deleted while tracing never came to be."""
+    try:
+        delete(obj, name)
+    except AttributeError:
+        pass
 
 
 def _accessors(obj: Value) -> tuple[Callable[..., object], Callable[..., object]]:

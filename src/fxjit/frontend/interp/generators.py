@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import TypeIs
+from fxjit.guards.source import Source
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import InterpTracer, Machine
@@ -71,7 +75,10 @@ class GeneratorValue(Value):
             return False
         outer = self.machine.code.handler_at(index)
         opnames = [instruction.opname for instruction in instructions[outer.target : outer.target + 3]] if outer else []
-        return opnames == ["COPY", "POP_EXCEPT", "RERAISE"]
+        if outer is None or opnames != ["COPY", "POP_EXCEPT", "RERAISE"]:
+            return False
+        around = self.machine.code.handler_at(outer.target)
+        return around is None or self._passes_by(around.target)
 
     def pytype(self) -> type:
         return types.GeneratorType
@@ -229,6 +236,22 @@ class GeneratorValue(Value):
             return
         fn, args, kwargs = self.made_by
         cg.call(call_with_names, tuple(kwargs), fn, *args, *kwargs.values())
+
+
+class ForeignGeneratorValue(UserObjectValue):
+    """A generator that existed before the frame: its body cannot be followed, so that advancing it breaks the graph."""
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return self
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        t.break_("value-iterator", value=self.describe(), type="generator")
+
+
+@wraps(types.GeneratorType)
+def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
+    t.guard(TypeIs(source, types.GeneratorType))
+    return ForeignGeneratorValue(types.GeneratorType, source, generator)
 
 
 def _frames(machine: Machine | None) -> list[Machine]:

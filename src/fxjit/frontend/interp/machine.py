@@ -167,6 +167,7 @@ class Machine:
 
     def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
         """Stop before the instruction that broke, and start again; or skip the frame where it cannot be resumed."""
+        signal.__traceback__ = None  # it holds the whole trace, and with it the user's objects
         step = self.steps if step is None else step
         index = self.index if index is None else index
         if not self.instructions[index].original:
@@ -176,7 +177,7 @@ class Machine:
             raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
         kind = "branch" if self.instructions[index].opname in CONDITIONAL else "instruction"
         stops.decide(Stop(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
-        raise RestartTrace(f"graph break: {signal}")
+        raise RestartTrace(f"graph break: {signal}") from None
 
     def _arrive(self, stop: Stop) -> Break:
         """The frame's state before the stop's instruction, checked for what cannot be carried over."""

@@ -59,8 +59,7 @@ def _as_bool(m: Machine, value: Value) -> Value:
     """An exact bool, known while tracing. Before a conditional jump a value that is only known at run time stays as it is:
     the jump breaks there, with both ways open."""
     if not value.is_constant() and m.instructions[m.pc].opname in _JUMPS:
-        answer = value.nb_bool(m.t)
-        return m.t.make(bool(answer.as_constant())) if answer.is_constant() else value
+        return value
     return m.t.make(protocol.truth(m.t, value))
 
 
