@@ -239,26 +239,36 @@ def check_every_stop(fn: Any, *args: Any, stride: int = 1, eager: Callable[[], A
             nonlocal state
             for _ in range(stop):
                 state = stepping.step(state)
-            if stop % 2:
-                return stepping.finish(state, "resume")
-            return stepping.finish(state, "instruction")
+            # Under a handler the instruction itself stays in the continuation: frames are not stopped there.
+            in_entry = stop % 2 == 0 and state.code.handler_at(state.index) is None
+            return stepping.finish(state, "instruction" if in_entry else "resume")
 
         before = state
         assert stepping.outcome(run_to) == expected, f"stopped after {stops} steps, before {state.opname} at {state.index}"
         assert state is before or state.code is before.code
-        if _leaves(fn, args, stops):
-            return stops
         stops += stride
+        last = _last_step(fn, args, stops)
+        if last is not None:
+            assert last == expected, f"within {stops} steps"
+            return stops
 
 
-def _leaves(fn: Any, args: Any, steps: int) -> bool:
+def _last_step(fn: Any, args: Any, steps: int) -> Any:
+    """What the function gives or raises within `steps` steps; None if it goes on. An exception that the function itself
+    handles ends the stepping, and is no outcome."""
     state = stepping.start(fn, *args)
-    try:
-        for _ in range(steps):
+    for _ in range(steps):
+        try:
             state = stepping.step(state)
-    except Exception:  # noqa: BLE001 - Left, or what the function raises
-        return True
-    return False
+        except Exception as error:  # noqa: BLE001 - Left, or what the function raises
+            if state.code.handler_at(state.index) is not None:
+                return stepping.outcome(lambda: fn(*args))
+
+            def again(error: Exception = error) -> Any:
+                raise error
+
+            return stepping.outcome(again)
+    return None
 
 
 @pytest.mark.parametrize("args", [(1, 2), (0, 5), (3, 0)])

@@ -143,7 +143,8 @@ class _Rest:
         asm.at(instruction.positions)
         outcomes = after(self.code, stop.index, stop.kind, self.nulls, frozenset(self.state.locals))
         self._put_in_place(instruction, outcomes)
-        self.bound = bound_after(instruction, self.bound, self.nulls)
+        if stop.kind != "resume":
+            self.bound = bound_after(instruction, self.bound, self.nulls)
         with asm.under(self.handlers.innermost):
             labels = run_instruction(asm, self.code, stop.index, stop.kind, self.cells)
         for outcome in outcomes:

@@ -116,10 +116,20 @@ def _branch_outcomes(code: Code, branch: Instruction, nulls: tuple[bool, ...]) -
 
 
 def _stack_after(instruction: Instruction, nulls: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Only calls take a NULL from the stack; what an instruction pushes is none, except as said in the docstring above."""
+    """Of what follows, only calls take a NULL from the stack, and what an instruction pushes is none."""
     opname = instruction.opname
+    if opname == "NOP":
+        return nulls
     if opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
         return (*nulls[: len(nulls) - _taken_by_call(instruction)], False)
+    if opname == "PUSH_NULL":
+        return (*nulls, True)
+    if opname == "COPY":
+        return (*nulls, nulls[-instruction.native_arg])
+    if opname == "SWAP":
+        entries = list(nulls)
+        entries[-1], entries[-instruction.native_arg] = entries[-instruction.native_arg], entries[-1]
+        return tuple(entries)
     if opname == "LOAD_METHOD":
         return (*nulls[:-1], *_NULL_AND_ATTRIBUTE)
     if opname == "LOAD_GLOBAL" and instruction.flag:
