@@ -1,67 +1,100 @@
-"""Through AOTAutograd: an FX graph of torch calls becomes functional ATen graphs (forward, backward, or inference), which
-a compiler of graphs then takes one by one.
+"""Through AOTAutograd: a graph of torch functions becomes functional ATen graphs, one for inference or a forward and a
+backward with what is saved between them, each handed to a compiler.
 
-`aot_eager` and `aot_eager_decomp_partition` run those graphs as they are; `native` compiles them. Mutation of inputs,
-aliasing of outputs and autograd's bookkeeping are AOTAutograd's part.
+`aot_eager` and `aot_eager_decomp_partition` run those graphs as they are: they tell a mistake of the tracer from one of a
+compiler. The native backend gives its own compiler (`compile_with_aot`). Mutation of inputs and aliases of inputs among
+the outputs are put right by AOTAutograd's wrapper around the compiled graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.fx
 
-#: Takes an ATen graph and its fake inputs, gives a callable over a list of inputs that may empty it ("boxed").
-GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+from fxjit import logs
+from fxjit.counters import timed
+
+log = logs.artifact("aot_graphs")
+
+
+class GraphCompiler(Protocol):
+    """Compiles one ATen graph; `name` is forward, backward or inference. The result takes a list and empties it."""
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]: ...
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """AOTAutograd's graphs, run node by node."""
+    return compile_with_aot(gm, example_inputs, run_nodes, min_cut=False)
+
+
+def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The same with the native backend's decompositions and partitioner."""
+    from fxjit.backends.native.decompositions import table
+
+    return compile_with_aot(gm, example_inputs, run_nodes, decompositions=table())
+
+
+def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
+    interpreter = torch.fx.Interpreter(gm)
+
+    def run(args: list[Any]) -> Any:
+        return interpreter.boxed_run(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def compile_with_aot(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
-    forward: GraphCompiler,
-    backward: GraphCompiler | None = None,
-    inference: GraphCompiler | None = None,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    compiler: GraphCompiler,
+    *,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
     min_cut: bool = True,
 ) -> Callable[..., Any]:
-    """A callable with the signature of `gm`. `backward` and `inference` default to `forward`; with `min_cut` the forward
-    graph saves the least memory for the backward one, recomputing what is cheap."""
-    # Imported here: it costs most of a second, and eager backends need none of it.
+    """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
+    from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    return aot_module_simplified(  # type: ignore[no-any-return]  # torch's function is typed as Callable
-        gm,
-        example_inputs,
-        fw_compiler=forward,
-        bw_compiler=backward or forward,
-        inference_compiler=inference or forward,
-        partition_fn=min_cut_rematerialization_partition if min_cut else default_partition,
-        decompositions=dict(decompositions or {}),
-        keep_inference_input_mutations=True,
-    )
+    pending: list[Any] = []
+
+    def compile_as(name: str) -> Callable[..., Any]:
+        def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            if logs.enabled("aot_graphs"):
+                log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
+            with timed(f"aot.{name}"):
+                compiled = compiler(graph, inputs, name)
+            if hasattr(compiled, "finish"):
+                pending.append(compiled)
+            return compiled
+
+        return run
+
+    with functorch_config.patch(functionalize_rng_ops=False, force_non_lazy_backward_lowering=True):
+        with timed("aot"):
+            compiled: Callable[..., Any] = aot_module_simplified(
+                ensure_module(gm),
+                list(example_inputs),
+                fw_compiler=compile_as("forward"),
+                bw_compiler=compile_as("backward"),
+                inference_compiler=compile_as("inference"),
+                partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor") if min_cut else default_partition,
+                decompositions=decompositions,
+                keep_inference_input_mutations=True,
+            )
+    # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
+    for each in pending:
+        each.finish()
+    return compiled
 
 
-def run_as_is(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph compiler that compiles nothing."""
-    def call(args: list[Any]) -> Any:
-        values = list(args)
-        args.clear()  # the caller hands them over: a tensor used up early is freed early
-        return gm(*values)
-
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's calling convention for a list of inputs
-    return call
-
-
-def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-    """AOTAutograd's graphs, run by eager kernels: what fails here and not under `eager` is AOTAutograd's doing."""
-    return compile_with_aot(gm, example_inputs, run_as_is, min_cut=False)
-
-
-def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-    """As `aot_eager`, with core ATen decompositions and the min-cut partitioner: what `native` starts from."""
-    from torch._decomp import core_aten_decompositions
-
-    return compile_with_aot(gm, example_inputs, run_as_is, decompositions=core_aten_decompositions())
+def ensure_module(gm: Any) -> torch.fx.GraphModule:
+    if isinstance(gm, torch.nn.Module):
+        return gm  # type: ignore[return-value]
+    raise TypeError(f"a backend is given an fx.GraphModule, not {type(gm).__name__}")

@@ -1,0 +1,25 @@
+"""`native`: our own compiler. C++/OpenMP kernels on a CPU; what has no kernel is called from ATen.
+
+Works under our front end and under torch.compile (`backend="fxjit"`, or this callable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+
+def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The backend: a graph of torch functions and its example inputs in, a callable out."""
+    # Loaded at the first compile: AOTAutograd takes a second to import.
+    from fxjit.backends.aot import compile_with_aot
+
+    from .decompositions import table
+    from .entry import compile_aten
+
+    return compile_with_aot(gm, example_inputs, compile_aten, decompositions=table())
+
+
+__all__ = ["native"]

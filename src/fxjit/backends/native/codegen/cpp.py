@@ -1,0 +1,170 @@
+"""One element's expression as C++ text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+
+from ..index import Size, Sizes, to_c
+from ..ir import Const, Expr, Gather, Iota, Load, Op, walk
+from ..ops import SCALARS
+from .prelude import C_TYPES
+
+
+# The name of a load's value where it need not be read, and whether that depends on the innermost loop.
+Given: TypeAlias = "Callable[[Load], tuple[str, bool] | None]"
+
+
+class Scope:
+    """Lines of one loop level, with the names of the values computed in it or outside it."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        self.outer = outer
+        self.lines: list[str] = []
+        self.names: dict[object, str] = {}
+
+    def find(self, key: object) -> str | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.names:
+                return scope.names[key]
+            scope = scope.outer
+        return None
+
+
+class Printer:
+    """Prints expressions into a loop body; values that do not depend on the innermost loop go in the scope outside it.
+
+    `loops` are the names of the variables that stand for an expression's dimensions. Equal values are computed once: the
+    key of a value is made of its operands' names.
+    """
+
+    def __init__(self, pointers: Mapping[str, str], symbols: dict[str, str]) -> None:
+        self.pointers = pointers
+        self.symbols = symbols
+        self.counter = 0
+        self.checks = False
+
+    def fresh(self) -> str:
+        self.counter += 1
+        return f"t{self.counter}"
+
+    def size(self, size: Size) -> str:
+        return to_c(size, self.symbols)
+
+    def affine(self, strides: Sizes, offset: Size, loops: list[str]) -> str:
+        terms = [] if offset == 0 else [self.size(offset)]
+        for stride, name in zip(strides, loops, strict=True):
+            if stride == 0:
+                continue
+            terms.append(name if stride == 1 else f"{name} * {self.size(stride)}")
+        return " + ".join(terms) if terms else "0"
+
+    def emit(
+        self, expr: Expr, loops: list[str], inner: Scope, outer: Scope, given: Given | None = None
+    ) -> str:
+        """Adds what computes `expr` to the scopes and returns its name. `given` names loads whose value is at hand."""
+        values: dict[int, tuple[str, bool]] = {}
+        for node in walk(expr):
+            name, deep = self.one(node, loops, inner, outer, values, given)
+            values[id(node)] = (name, deep)
+        return values[id(expr)][0]
+
+    def one(
+        self, node: Expr, loops: list[str], inner: Scope, outer: Scope, values: dict[int, tuple[str, bool]], given: Given | None
+    ) -> tuple[str, bool]:
+        if isinstance(node, Const):
+            return literal(node), False
+        if isinstance(node, Op):
+            operands = [values[id(arg)] for arg in node.args]
+            deep = any(flag for _, flag in operands)
+            text = operation(node, [name for name, _ in operands])
+            return self.named(text, C_TYPES[node.dtype], inner if deep else outer), deep
+        if isinstance(node, Iota):
+            deep = bool(loops) and node.strides[-1:] != (0,) and bool(node.strides)
+            text = f"({C_TYPES[node.dtype]})({self.affine(node.strides, node.offset, loops)})"
+            return self.named(text, C_TYPES[node.dtype], inner if deep else outer), deep
+        assert isinstance(node, Load)
+        at_hand = given(node) if given else None
+        if at_hand is not None:
+            return at_hand
+        deep = bool(loops) and node.strides[-1] != 0 or any(values[id(g.index)][1] for g in node.gathers)
+        scope = inner if deep else outer
+        place = self.affine(node.strides, node.offset, loops)
+        for gather in node.gathers:
+            index = self.checked(gather, values[id(gather.index)][0], scope)
+            place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
+        element = f"{self.pointers[node.buffer]}[{place}]"
+        return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope), deep
+
+    def checked(self, gather: Gather, index: str, scope: Scope) -> str:
+        self.checks = True
+        size = self.size(gather.size)
+        if gather.wrap:
+            index = self.named(f"{index} < 0 ? {index} + {size} : {index}", "int64_t", scope)
+        wrong = self.named(f"({index} < 0) | ({index} >= {size})", "int", scope)
+        if (line := f"bad |= {wrong};") not in scope.lines:
+            scope.lines.append(line)
+        return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope)
+
+    def named(self, text: str, ctype: str, scope: Scope) -> str:
+        found = scope.find(text)
+        if found is None:
+            found = self.fresh()
+            scope.lines.append(f"const {ctype} {found} = {text};")
+            scope.names[text] = found
+        return found
+
+
+def load_text(element: str, storage: torch.dtype) -> str:
+    if storage is torch.bfloat16:
+        return f"fx_widen({element})"
+    return f"(float){element}" if storage is torch.float16 else element
+
+
+def store_text(value: str, storage: torch.dtype) -> str:
+    if storage is torch.bfloat16:
+        return f"fx_bfloat({value})"
+    return f"(_Float16){value}" if storage is torch.float16 else value
+
+
+def operation(node: Op, operands: list[str]) -> str:
+    if node.name == "cast":
+        return conversion(operands[0], node.args[0].dtype, node.dtype)
+    # `{f}` follows the operands' type: comparisons of floats give bools.
+    suffix = "f" if node.args[-1].dtype is torch.float32 else ""
+    return SCALARS[node.name].cpp.format(*operands, f=suffix, t=C_TYPES[node.dtype])
+
+
+def conversion(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    if target is torch.bool:
+        return f"({value} != 0)"
+    if source.is_floating_point and target is torch.uint8:
+        return f"(uint8_t)(int64_t){value}"
+    return f"({C_TYPES[target]}){value}"
+
+
+def literal(node: Const) -> str:
+    value = node.value
+    if node.dtype is torch.bool:
+        return "true" if value else "false"
+    if not node.dtype.is_floating_point:
+        number = int(value)
+        if number == -(2**63):
+            return "(int64_t)(-9223372036854775807LL - 1)"
+        return f"({C_TYPES[node.dtype]}){number}{'LL' if abs(number) >= 2**31 else ''}" if number >= 0 else f"({C_TYPES[node.dtype]})({number}LL)"
+    single = node.dtype is torch.float32
+    value = float(value)
+    if math.isnan(value):
+        return "__builtin_nanf(\"\")" if single else "__builtin_nan(\"\")"
+    if single:
+        # Rounded here as ATen rounds a Python number: to the nearest float, infinite when too large.
+        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32))
+    if math.isinf(value):
+        text = "__builtin_inff()" if single else "__builtin_inf()"
+        return text if value > 0 else f"(-{text})"
+    text = value.hex() + ("f" if single else "")
+    return f"({text})" if math.copysign(1, value) < 0 else text

@@ -1,0 +1,485 @@
+"""A group of statements as one C++ function: `int name(void *const *P, const int64_t *S)`.
+
+P holds the buffers' data, S the symbolic sizes; the result is 1 when an index was out of bounds. Three shapes of loop
+nest: pointwise groups (all loops outer), reducing groups over rows (inner loops vectorised along the reduction) and over
+columns (`lane`: up to 64 neighbouring results at once, vectorised across them). `split` groups share the reduction
+itself among threads, in a number of chunks that depends on sizes alone, so that results do not depend on threads.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from ..index import Size, Sizes, prod, symbols_in
+from ..ir import Buffer, Gather, Iota, Load, compute_type, loads, walk
+from ..ops import REDUCTIONS, work
+from ..schedule.collapse import collapse
+from ..schedule.fuse import LANES, Group, Hints, Member, reads_same_place
+from .cpp import Printer, Scope, store_text
+from .prelude import C_TYPES
+
+BLOCK = 4096
+GRAIN = 40_000
+MAX_CHUNKS = 64
+SCRATCH_BYTES = 65536
+
+
+@dataclass(slots=True)
+class Kernel:
+    """What the executor needs: the function's text without its name, and its arguments in order."""
+
+    body: str
+    buffers: list[str]
+    symbols: list[sympy.Symbol]
+
+
+def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> Kernel:
+    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack."""
+    return Renderer(collapse(group), hidden, hints, threads).kernel()
+
+
+def scratch_size(member: Member, lane: bool) -> int | None:
+    """Bytes of a row-local array for an inner value, or None when it has to be memory."""
+    count = prod(member.inner)
+    if not isinstance(count, int):
+        return None
+    bytes_needed = count * (LANES if lane else 1) * compute_type(member.compute.out.dtype).itemsize
+    return bytes_needed if bytes_needed <= SCRATCH_BYTES else None
+
+
+class Renderer:
+    def __init__(self, group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> None:
+        self.group, self.hidden, self.hints = group, hidden, hints
+        self.threads = f" num_threads({threads})" if threads else ""
+        self.makers = {member.compute.out.name: member for member in group.members}
+        self.outer = [f"o{k}" for k in range(len(group.outer))]
+        self.order: dict[str, Buffer | None] = {}
+        self.pointers: dict[str, str] = {}
+        self.types: dict[str, torch.dtype] = {}
+        self.parameters = sorted(self.all_symbols(), key=str)
+        self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
+        self.printer = Printer(self.pointers, self.symbols)
+        self.crossing = self.crosses_slots()
+        self.name_buffers()
+
+    # What the kernel touches
+
+    def all_symbols(self) -> set[sympy.Symbol]:
+        found: set[sympy.Symbol] = set(symbols_in(self.group.outer))
+        for member in self.group.members:
+            compute = member.compute
+            found |= symbols_in((*member.inner, *compute.stride, compute.offset))
+            for node in walk(compute.expr):
+                if isinstance(node, (Load, Iota)):
+                    found |= symbols_in((*node.strides, node.offset))
+                if isinstance(node, Load):
+                    found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
+        return found
+
+    def crosses_slots(self) -> set[str]:
+        """Inner values that a later slot reads again: they need memory."""
+        found = set()
+        for member in self.group.members:
+            for load in loads(member.compute.expr):
+                maker = self.makers.get(load.buffer)
+                if maker is not None and not maker.gives_row and maker.slot != member.slot:
+                    found.add(load.buffer)
+        return found
+
+    def is_scratch(self, name: str) -> bool:
+        member = self.makers[name]
+        return name in self.hidden and name in self.crossing and scratch_size(member, self.group.lane) is not None
+
+    def name_buffers(self) -> None:
+        for member in self.group.members:
+            for load in loads(member.compute.expr):
+                maker = self.makers.get(load.buffer)
+                if maker is None or (load.buffer in self.crossing and not self.is_scratch(load.buffer)):
+                    self.name_buffer(load.buffer, load.storage)
+            out = member.compute.out
+            if self.in_memory(out.name):
+                self.name_buffer(out.name, out.dtype)
+
+    def in_memory(self, name: str) -> bool:
+        return name not in self.hidden or (name in self.crossing and not self.is_scratch(name))
+
+    def name_buffer(self, name: str, dtype: torch.dtype) -> None:
+        if name not in self.pointers:
+            self.pointers[name] = f"p{len(self.pointers)}"
+            self.types[name] = dtype
+
+    # The function
+
+    def kernel(self) -> Kernel:
+        if not self.group.reducing:
+            inside = self.pointwise()
+        elif self.group.split:
+            inside = self.split()
+        else:
+            inside = self.rows()
+        head: list[str] = []
+        written = set(self.makers)
+        for position, (name, pointer) in enumerate(self.pointers.items()):
+            const = "" if name in written else "const "
+            ctype = C_TYPES[self.types[name]]
+            head.append(f"{const}{ctype} *__restrict__ {pointer} = ({const}{ctype} *)P[{position}];")
+        head += [f"const int64_t {name} = S[{k}];" for k, name in enumerate(self.symbols.values())]
+        if self.printer.checks:
+            head += ["int bad = 0;", *self.empty_tables()]
+        text = "\n".join(head + inside)
+        tail = "return bad;" if self.printer.checks else "return 0;"
+        return Kernel(canonical(indent(text + "\n" + tail)), list(self.pointers), self.parameters)
+
+    def empty_tables(self) -> list[str]:
+        """An index into nothing is out of bounds before anything is read; nothing is read when there is no index."""
+        lines = []
+        for member in self.group.members:
+            total = prod(self.group.outer + member.inner)
+            for load in loads(member.compute.expr):
+                for gather in load.gathers:
+                    if not (isinstance(gather.size, int) and gather.size > 0):
+                        lines.append(f"if ({self.c(gather.size)} == 0 && {self.c(total)} != 0) return 1;")
+        return list(dict.fromkeys(lines))
+
+    def c(self, size: Size) -> str:
+        return self.printer.size(size)
+
+    def bad(self) -> str:
+        return " reduction(|:bad)" if self.gathers() else ""
+
+    def gathers(self) -> list[Gather]:
+        return [g for member in self.group.members for load in loads(member.compute.expr) for g in load.gathers]
+
+    def weight(self, members: list[Member]) -> int:
+        return max(1, sum(work(member.compute.expr) for member in members))
+
+    def parallel(self, total: str, weight: int, extra: str = "") -> str:
+        return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} if ((int64_t)({total}) * {weight} > {GRAIN})"
+
+    # Pointwise groups
+
+    def pointwise(self) -> list[str]:
+        loops, sizes = self.outer, self.group.outer
+        inner, before = self.nest()
+        names: dict[str, str] = {}
+        for member in self.group.members:
+            self.body(member, loops, inner, before, names)
+        if not loops:
+            return before.lines + inner.lines
+        weight = self.weight(self.group.members)
+        total = self.c(prod(sizes))
+        last = len(loops) - 1
+        rows = self.hints(prod(sizes[:-1]))
+        simd = f"#pragma omp simd{self.bad()}"
+        if last == 0 or rows < 8 and self.hints(sizes[-1]) > BLOCK:
+            threaded = self.parallel(self.c(sizes[-1]), weight).replace("parallel for", "parallel for simd")
+            nest = before.lines + [threaded, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
+            for k in reversed(range(last)):
+                nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
+            return nest
+        collapse_clause = f" collapse({last})" if last > 1 else ""
+        nest = before.lines + [simd, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
+        return self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
+
+    def wrap(self, nest: list[str], loops: list[str], sizes: Sizes, pragma: str) -> list[str]:
+        heads = [loop(name, self.c(size)) for name, size in zip(loops, sizes, strict=True)]
+        if not heads:
+            return ["{", indent(lines(nest)), "}"]
+        return [pragma, *heads[:-1], heads[-1] + " {", indent(lines(nest)), "}"]
+
+    def nest(self) -> tuple[Scope, Scope]:
+        before = Scope()
+        return Scope(before), before
+
+    def body(self, member: Member, loops: list[str], inner: Scope, before: Scope, names: dict[str, str]) -> str:
+        """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
+        value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
+        compute = member.compute
+        names[compute.out.name] = value
+        if self.in_memory(compute.out.name):
+            place = self.printer.affine(compute.stride, compute.offset, loops)
+            inner.lines.append(f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};")
+        elif self.is_scratch(compute.out.name):
+            inner.lines.append(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};")
+        return value
+
+    def scratch_place(self, member: Member) -> str:
+        text = "0"
+        for k, size in enumerate(member.inner):
+            text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
+        return f"({text}) * {LANES} + l" if self.group.lane else text
+
+    def at_hand(self, member: Member, names: dict[str, str]):  # type: ignore[no-untyped-def]
+        def given(load: Load) -> tuple[str, bool] | None:
+            maker = self.makers.get(load.buffer)
+            if maker is None:
+                return None
+            name = load.buffer
+            if not self.group.reducing:
+                return (names[name], True) if name in names and reads_same_place(load, maker, member, self.group.outer) else None
+            if maker.gives_row:
+                return (f"r_{name}[l]", True) if self.group.lane else (f"r_{name}", False)
+            if maker.slot == member.slot and name in names:
+                return names[name], True
+            if self.is_scratch(name):
+                return f"s_{name}[{self.scratch_place(maker)}]", True
+            return None
+
+        return given
+
+    # Reducing groups
+
+    def rows(self) -> list[str]:
+        """Threads share the outer loops; each index runs the slots one after the other."""
+        group = self.group
+        weight = self.weight(group.members)
+        heaviest = max((prod(group.outer + member.inner) for member in group.members), key=self.hints)
+        inside = self.declare_scratch()
+        slots = sorted({member.slot for member in group.members})
+        for slot in slots:
+            if any(not m.is_row and m.slot == slot for m in group.members):
+                inside += self.slot_loops(slot, None)
+            inside += self.row_statements(slot)
+        outer, sizes = list(self.outer), list(group.outer)
+        heads = [loop(name, self.c(size)) for name, size in zip(outer, sizes, strict=True)]
+        if group.lane:
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {LANES})"
+            inside = [f"const int64_t nl = fx_imin({LANES}, {self.c(sizes[-1])} - lb);", *inside]
+        if not heads:
+            return ["{", indent(lines(inside)), "}"]
+        clause = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        return [self.parallel(self.c(heaviest), weight, clause), *heads[:-1], heads[-1] + " {", indent(lines(inside)), "}"]
+
+    def declare_scratch(self) -> list[str]:
+        out = []
+        for name, member in self.makers.items():
+            if self.is_scratch(name):
+                count = prod(member.inner)
+                lanes = f" * {LANES}" if self.group.lane else ""
+                out.append(f"alignas(64) {C_TYPES[compute_type(member.compute.out.dtype)]} s_{name}[{count}{lanes}];")
+        return out
+
+    def slot_members(self, slot: int) -> list[Member]:
+        return [m for m in self.group.members if not m.is_row and m.slot == slot]
+
+    def acc_type(self, member: Member) -> str:
+        return C_TYPES[compute_type(member.compute.out.dtype)]
+
+    def wide(self, member: Member) -> bool:
+        """Sums of floats are gathered in double, block by block, so that long sums stay as exact as eager's pairwise ones."""
+        return member.compute.reduction == "sum" and compute_type(member.compute.out.dtype) is torch.float32
+
+    def total_type(self, member: Member) -> str:
+        if self.wide(member):
+            return "double"
+        return "int" if member.compute.reduction in ("any", "all") else self.acc_type(member)
+
+    def start(self, member: Member) -> str:
+        kind, ctype = member.compute.reduction, self.acc_type(member)
+        if kind in ("max", "min"):
+            return f"fx_limits<{ctype}>::{'low' if kind == 'max' else 'high'}()"
+        return "1" if kind in ("prod", "all") else "0"
+
+    def combine(self, member: Member, total: str, value: str) -> str:
+        kind = member.compute.reduction
+        assert kind is not None
+        if kind in ("any", "all"):
+            return f"{total} {'|' if kind == 'any' else '&'}= {value};"
+        return f"{total} = {REDUCTIONS[kind].combine.format(total, value, t=self.acc_type(member))};"
+
+    def clause(self, member: Member, name: str) -> str:
+        symbol = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "fx_max", "min": "fx_min"}[member.compute.reduction or ""]
+        return f" reduction({symbol}:{name})"
+
+    def slot_loops(self, slot: int, bounds: tuple[str, str] | None) -> list[str]:
+        """The inner loops of a slot, totals `a_<buffer>` and after them rows `r_<buffer>`; `bounds` restrict the first loop."""
+        members = self.slot_members(slot)
+        reducers = [m for m in members if m.compute.reduction is not None]
+        if self.group.lane:
+            return self.lane_slot(members, reducers, bounds)
+        declared = [f"{self.total_type(m)} a_{m.compute.out.name} = {self.start(m)};" for m in reducers]
+        inner, before = self.nest()
+        sizes = members[0].inner
+        names: dict[str, str] = {}
+        clauses = self.bad()
+        partial: list[str] = []
+        flush: list[str] = []
+        for member in members:
+            loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
+            if member.compute.reduction is None:
+                self.body(member, loops, inner, before, names)
+                continue
+            value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
+            total = f"a_{member.compute.out.name}"
+            if self.wide(member):
+                partial.append(f"float b_{member.compute.out.name} = 0;")
+                flush.append(f"{total} += b_{member.compute.out.name};")
+                total = f"b_{member.compute.out.name}"
+                inner.lines.append(f"{total} += {value};")
+            else:
+                inner.lines.append(self.combine(member, total, value))
+            clauses += self.clause(member, total)
+        low, high = self.bounds(sizes, bounds, len(sizes) == 1)
+        last = f"i{len(sizes) - 1}"
+        core = [f"#pragma omp simd{clauses}", "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
+        if partial and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
+            core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
+            nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {BLOCK}) {{", indent(lines([*partial, *core, *flush])), "}"]
+        else:
+            core[1] = core[1].format(last, low, high)
+            nest = [*before.lines, *partial, *core, *flush]
+        for k in reversed(range(len(sizes) - 1)):
+            low, high = self.bounds(sizes, bounds, k == 0, k)
+            nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
+        return [*declared, "{", indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
+
+    def bounds(self, sizes: Sizes, bounds: tuple[str, str] | None, first: bool, k: int = -1) -> tuple[str, str]:
+        if bounds and first:
+            return bounds
+        return "0", self.c(sizes[k])
+
+    def name_rows(self, reducers: list[Member]) -> list[str]:
+        out = []
+        for member in reducers:
+            name = member.compute.out.name
+            out.append(f"const {self.acc_type(member)} r_{name} = ({self.acc_type(member)})a_{name};")
+            out += self.store_row(member, f"r_{name}", self.outer)
+        return out
+
+    def store_row(self, member: Member, value: str, loops: list[str]) -> list[str]:
+        compute = member.compute
+        if not self.in_memory(compute.out.name):
+            return []
+        place = self.printer.affine(compute.stride, compute.offset, loops)
+        return [f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};"]
+
+    def row_statements(self, slot: int) -> list[str]:
+        """The members that run once an outer index, after slot `slot`."""
+        members = [m for m in self.group.members if m.is_row and m.slot == slot]
+        if not members:
+            return []
+        if self.group.lane:
+            return self.lane_rows(members)
+        scope = Scope()
+        for member in members:
+            # Row values are named for good: later slots find them.
+            value = self.printer.emit(member.compute.expr, self.outer, scope, scope, self.at_hand(member, {}))
+            name = member.compute.out.name
+            scope.lines.append(f"const {self.acc_type(member)} r_{name} = {value};")
+            scope.lines += self.store_row(member, f"r_{name}", self.outer)
+        return scope.lines
+
+    # Columns
+
+    def lane_loops(self, member: Member) -> list[str]:
+        return [*self.outer[:-1], "(lb + l)", *(f"i{k}" for k in range(len(member.inner)))]
+
+    def lane_slot(self, members: list[Member], reducers: list[Member], bounds: tuple[str, str] | None) -> list[str]:
+        declared = []
+        for m in reducers:
+            name = m.compute.out.name
+            declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{LANES}];")
+            declared.append(f"for (int64_t l = 0; l < {LANES}; ++l) a_{name}[l] = {self.start(m)};")
+        scope = Scope()
+        names: dict[str, str] = {}
+        for member in members:
+            loops = self.lane_loops(member)
+            if member.compute.reduction is None:
+                self.body(member, loops, scope, scope, names)
+                continue
+            value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
+            scope.lines.append(self.combine_lane(member, value))
+        sizes = members[0].inner
+        nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        for k in reversed(range(len(sizes))):
+            low, high = self.bounds(sizes, bounds, k == 0, k)
+            nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
+        return [*declared, *nest, *([] if bounds else self.lane_name_rows(reducers))]
+
+    def combine_lane(self, member: Member, value: str) -> str:
+        total = f"a_{member.compute.out.name}[l]"
+        return f"{total} += {value};" if member.compute.reduction == "sum" else self.combine(member, total, value)
+
+    def lane_name_rows(self, reducers: list[Member]) -> list[str]:
+        out = []
+        for member in reducers:
+            name, ctype = member.compute.out.name, self.acc_type(member)
+            out.append(f"alignas(64) {ctype} r_{name}[{LANES}];")
+            inside = [f"r_{name}[l] = ({ctype})a_{name}[l];", *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"])]
+            out += ["for (int64_t l = 0; l < nl; ++l) {", indent(lines(inside)), "}"]
+        return out
+
+    def lane_rows(self, members: list[Member]) -> list[str]:
+        out: list[str] = []
+        scope = Scope()
+        loops = [*self.outer[:-1], "(lb + l)"]
+        for member in members:
+            name = member.compute.out.name
+            out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{LANES}];")
+            value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, {}))
+            scope.lines.append(f"r_{name}[l] = {value};")
+            scope.lines += self.store_row(member, f"r_{name}[l]", loops)
+        return [*out, f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+
+    # Reductions shared by the threads
+
+    def split(self) -> list[str]:
+        """Chunks of the first inner loop on all threads, their totals combined in order afterwards."""
+        group = self.group
+        members = self.slot_members(0)
+        reducers = [m for m in members if m.compute.reduction is not None]
+        sizes = members[0].inner
+        inside = self.row_statements(-1)
+        weight = self.weight(members)
+        lanes = f"[{LANES}]" if group.lane else ""
+        lane_total = LANES if group.lane else 1
+        total = f"({self.c(prod(sizes))} * {lane_total})"
+        inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
+        parts = [f"static_assert({MAX_CHUNKS} > 0, \"\");"] if not reducers else []
+        parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{lanes};" for m in reducers]
+        inside += parts
+        chunk = self.slot_loops(0, ("c_lo", "c_hi"))
+        keep = [self.lanewise(f"q_{m.compute.out.name}[c]@ = a_{m.compute.out.name}@;") for m in reducers]
+        first = self.c(sizes[0])
+        chunk = [f"const int64_t c_lo = {first} * c / nc, c_hi = {first} * (c + 1) / nc;", *chunk, *keep]
+        inside += [self.parallel(f"{total}", weight), "for (int64_t c = 0; c < nc; ++c) {", indent(lines(chunk)), "}"]
+        for m in reducers:
+            name = m.compute.out.name
+            inside.append(f"{self.total_type(m)} a_{name}{lanes};")
+            inside.append(self.lanewise(f"a_{name}@ = q_{name}[0]@;"))
+            combined = f"a_{name}@ += q_{name}[c]@;" if self.wide(m) or m.compute.reduction == "sum" else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
+            inside.append("for (int64_t c = 1; c < nc; ++c) " + self.lanewise(combined))
+        inside += self.lane_name_rows(reducers) if group.lane else self.name_rows(reducers)
+        inside += self.row_statements(0)
+        heads = [loop(name, self.c(size)) for name, size in zip(self.outer, group.outer, strict=True)]
+        if group.lane:
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {LANES})"
+            inside = [f"const int64_t nl = fx_imin({LANES}, {self.c(group.outer[-1])} - lb);", *inside]
+        return [*heads, "{", indent(lines(inside)), "}"]
+
+    def lanewise(self, text: str) -> str:
+        if not self.group.lane:
+            return text.replace("@", "")
+        return f"for (int64_t l = 0; l < {LANES}; ++l) " + text.replace("@", "[l]")
+
+
+def canonical(text: str) -> str:
+    """Names made from the graph's buffer numbers, numbered by appearance instead, so that equal kernels have equal text."""
+    numbers: dict[str, str] = {}
+    return re.sub(r"\b([absrq])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
+
+
+def loop(name: str, size: str) -> str:
+    return f"for (int64_t {name} = 0; {name} < {size}; ++{name})"
+
+
+def lines(parts: list[str]) -> str:
+    return "\n".join(parts)
+
+
+def indent(text: str) -> str:
+    return "\n".join(line if line.startswith("#") else "  " + line for line in text.split("\n"))

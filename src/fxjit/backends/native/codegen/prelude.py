@@ -1,0 +1,105 @@
+"""What every translation unit starts with: types, conversions, and the functions that `ops.py`'s C++ texts call.
+
+No header is included: parsing <cmath> alone takes longer than compiling a kernel. The vector forms of libm's functions
+come from libmvec, through `simd` prototypes; which ones exist depends on the C library and the processor.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from ..ops import MATH, NOT_VECTOR_MATH
+
+C_TYPES = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "_Float16", torch.bfloat16: "fx_bf16", torch.bool: "bool",
+    torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
+}  # fmt: skip
+
+BASE = r"""typedef __INT8_TYPE__ int8_t; typedef __INT16_TYPE__ int16_t; typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __UINT32_TYPE__ uint32_t; typedef __UINT64_TYPE__ uint64_t;
+struct fx_bf16 { uint16_t bits; };
+#define FX inline __attribute__((always_inline))
+static FX float fx_widen(fx_bf16 x) { uint32_t u = (uint32_t)x.bits << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
+static FX fx_bf16 fx_bfloat(float x) {
+  uint32_t u; __builtin_memcpy(&u, &x, 4);
+  uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  fx_bf16 y; y.bits = x != x ? (uint16_t)0x7fc0 : (uint16_t)r; return y;
+}
+template <class T> static FX T fx_max(T a, T b) { return (a > b || a != a) ? a : b; }
+template <class T> static FX T fx_min(T a, T b) { return (a < b || a != a) ? a : b; }
+static FX float fx_abs(float x) { return __builtin_fabsf(x); }
+static FX double fx_abs(double x) { return __builtin_fabs(x); }
+template <class T> static FX T fx_abs(T x) { return x < 0 ? (T)-x : x; }
+static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
+static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
+template <class T> static FX T fx_floordiv(T a, T b) { T q = a / b; return (T)(q - (a % b != 0 && ((a < 0) != (b < 0)))); }
+template <class T> static FX T fx_truncdiv(T a, T b) { return a / b; }
+template <class T> static FX T fx_mod(T a, T b) { T r = a % b; return (T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r); }
+template <class T> static FX T fx_fmod(T a, T b) { return a % b; }
+static inline float fx_fmod(float a, float b) { return fmodf(a, b); }
+static inline double fx_fmod(double a, double b) { return fmod(a, b); }
+static inline float fx_mod(float a, float b) { float r = fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+static inline double fx_mod(double a, double b) { double r = fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+static inline float fx_floordiv(float a, float b) {
+  if (b == 0) return a / b;
+  float r = fmodf(a, b), q = (a - r) / b;
+  if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
+  if (q == 0) return __builtin_copysignf(0, a / b);
+  float f = __builtin_floorf(q); return q - f > 0.5f ? f + 1 : f;
+}
+static inline double fx_floordiv(double a, double b) {
+  if (b == 0) return a / b;
+  double r = fmod(a, b), q = (a - r) / b;
+  if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
+  if (q == 0) return __builtin_copysign(0, a / b);
+  double f = __builtin_floor(q); return q - f > 0.5 ? f + 1 : f;
+}
+template <class T> static FX T fx_shl(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)(a << b); }
+template <class T> static FX T fx_shr(T a, T b) { T m = (T)(8 * sizeof(T) - 1); return (T)(a >> (b < 0 || b > m ? m : b)); }
+static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }
+static FX int64_t fx_imin(int64_t a, int64_t b) { return a < b ? a : b; }
+template <class T> struct fx_limits { static FX T low() { T one = 1; return (T)-1 < 0 ? (T)(one << (8 * sizeof(T) - 1)) : (T)0; } static FX T high() { return (T)~low(); } };
+template <> struct fx_limits<float> { static FX float low() { return -__builtin_inff(); } static FX float high() { return __builtin_inff(); } };
+template <> struct fx_limits<double> { static FX double low() { return -__builtin_inf(); } static FX double high() { return __builtin_inf(); } };
+"""
+
+
+def reductions() -> str:
+    """The reductions OpenMP does not have: maxima and minima that keep NaN."""
+    lines = []
+    for name, start in (("max", "low"), ("min", "high")):
+        types = "float, double, int8_t, uint8_t, int16_t, int32_t, int64_t"
+        lines.append(
+            f"#pragma omp declare reduction(fx_{name} : {types} : omp_out = fx_{name}(omp_out, omp_in)) "
+            f"initializer(omp_priv = fx_limits<decltype(omp_priv)>::{start}())"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def has_libmvec(minor: int) -> bool:
+    """Whether this machine's C library is glibc 2.`minor` or later, on a processor that libmvec is for."""
+    library, version = platform.libc_ver()
+    if library != "glibc" or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    return parts >= [2, minor]
+
+
+def math_prototypes(simd: bool) -> str:
+    old, new = simd and has_libmvec(22), simd and has_libmvec(35)
+    lines = ['extern "C" {']
+    for name, from_start in MATH.items():
+        vector = '__attribute__((simd("notinbranch"))) ' if (old if from_start else new) else ""
+        parameters = 2 if name in ("pow", "atan2", "hypot") else 1
+        for suffix, kind in (("f", "float"), ("", "double")):
+            lines.append(f"{vector}{kind} {name}{suffix}({', '.join([kind] * parameters)}) noexcept;")
+    for name in NOT_VECTOR_MATH:
+        for suffix, kind in (("f", "float"), ("", "double")):
+            lines.append(f"{kind} {name}{suffix}({', '.join([kind] * (2 if name == 'fmod' else 1))}) noexcept;")
+    return "\n".join([*lines, "}", ""])
+
+
+def prelude(simd: bool = True) -> str:
+    return math_prototypes(simd) + BASE + reductions()

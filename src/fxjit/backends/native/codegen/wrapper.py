@@ -1,0 +1,390 @@
+"""The function that runs a compiled graph: allocates, launches kernels, calls ATen, in the order of the schedule.
+
+It is Python text, `call(args)` over a list of inputs which it empties, so that an input dies with its last use. A second
+text, used for the first call, also checks that each ATen call returned the strides its fake tensor promised.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from ..index import UnprintableSize, prod, sizes_of, symbols_in, to_python
+from ..ir import Buffer, Extern
+from ..lower.table import Lowering, is_view, meta_of, op_name
+from ..schedule.fuse import Group, Step
+from .kernel import Kernel
+
+CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(slots=True)
+class Line:
+    text: str
+    uses: set[str] = field(default_factory=set)
+    defines: set[str] = field(default_factory=set)
+    allocates: Buffer | None = None
+    checked_only: bool = False
+
+
+@dataclass(slots=True)
+class Launch:
+    """A group with its kernel; `entry` is the function's name in the library."""
+
+    group: Group
+    kernel: Kernel
+    entry: str
+
+
+class Wrapper:
+    """Writes the text; `namespace` holds the objects it refers to."""
+
+    def __init__(self, low: Lowering, gm: torch.fx.GraphModule) -> None:
+        self.low, self.gm = low, gm
+        self.lines: list[Line] = []
+        self.namespace: dict[str, Any] = dict(HELPERS)
+        self.roots: dict[str, str] = {}
+        self.pinned: set[str] = set()
+        self.named: dict[torch.fx.Node, str] = {}
+        self.bound: dict[sympy.Symbol, str] = {}
+        self.inputs: list[str] = []
+        self.prologue: list[str] = []
+        self.wanted_symbols: set[sympy.Symbol] = set()
+
+    # Text of values
+
+    def constant(self, value: Any) -> str:
+        name = f"c{sum(1 for key in self.namespace if key.startswith('c') and key[1:].isdigit())}"
+        self.namespace[name] = value
+        return name
+
+    def symbolic(self, size: Any) -> str:
+        expr = size if isinstance(size, (int, sympy.Expr)) else size.node.expr
+        if isinstance(expr, int):
+            return str(expr)
+        self.wanted_symbols |= symbols_in([expr])
+        return to_python(expr)
+
+    def shape(self, sizes: Iterable[Any]) -> str:
+        return "(" + "".join(f"{self.symbolic(size)}, " for size in sizes) + ")"
+
+    def argument(self, x: Any, uses: set[str]) -> str:
+        if isinstance(x, torch.fx.Node):
+            return self.node_value(x, uses)
+        if isinstance(x, (list, tuple)):
+            inside = "".join(f"{self.argument(each, uses)}, " for each in x)
+            return f"[{inside}]" if isinstance(x, list) else f"({inside})"
+        if isinstance(x, dict):
+            return "{" + ", ".join(f"{key!r}: {self.argument(value, uses)}" for key, value in x.items()) + "}"
+        if x is None or x is Ellipsis or isinstance(x, (bool, int, str)):
+            return repr(x)
+        if isinstance(x, float) and x - x == 0:
+            return repr(x)
+        if isinstance(x, slice):
+            return f"slice({self.argument(x.start, uses)}, {self.argument(x.stop, uses)}, {self.argument(x.step, uses)})"
+        if isinstance(x, (torch.SymInt, sympy.Expr)):
+            return self.symbolic(x)
+        return self.constant(x)
+
+    def node_value(self, node: torch.fx.Node, uses: set[str]) -> str:
+        meta = meta_of(node)
+        if isinstance(meta, torch.SymInt) and node not in self.named:
+            return self.symbolic(meta)
+        if isinstance(meta, (int, float, bool)) and node not in self.named and node.op != "placeholder":
+            return repr(meta)
+        name = self.tensor(node)
+        uses.add(name)
+        return name
+
+    def tensor(self, node: torch.fx.Node) -> str:
+        """The variable of a node's value; a view is made when it is first asked for."""
+        if node in self.named:
+            return self.named[node]
+        if is_view(node):
+            return self.make_view(node)
+        name = self.low.home.get(node)
+        if name is None:
+            raise KeyError(f"{node} has no memory")
+        self.named[node] = name
+        return name
+
+    def make_view(self, node: torch.fx.Node) -> str:
+        uses: set[str] = set()
+        text = self.call_text(node, uses)
+        name = f"v_{node.name}"
+        base = self.tensor(node.args[0])  # type: ignore[arg-type]
+        self.roots[name] = self.roots.get(base, base)
+        self.lines.append(Line(f"{name} = {text}", uses, {name}))
+        self.named[node] = name
+        return name
+
+    def call_text(self, node: torch.fx.Node, uses: set[str]) -> str:
+        args = [self.argument(arg, uses) for arg in node.args]
+        kwargs = {name: self.argument(arg, uses) for name, arg in node.kwargs.items()}
+        if node.op == "call_method":
+            receiver, *rest = args
+            return f"{receiver}.{node.target}({joined(rest, kwargs)})"
+        method = METHODS.get(op_name(node))
+        if method is not None and not kwargs:
+            return f"{args[0]}.{method}({', '.join(args[1:])})"
+        return f"{self.function(node)}({joined(args, kwargs)})"
+
+    def function(self, node: torch.fx.Node) -> str:
+        if node.op == "call_module":
+            return self.constant(self.gm.get_submodule(str(node.target)))
+        target: Any = node.target
+        if isinstance(target, torch._ops.OpOverload):
+            known = DIRECT.get(op_name(node))
+            if known is not None and not node.kwargs:
+                key = f"f_{target._opname}_{target._overloadname}"
+                self.namespace[key] = known
+                return key
+            key = f"op_{target.namespace}_{target._opname}_{target._overloadname}"
+            self.namespace[key] = target._op if target.namespace == "aten" else target
+            return key
+        return self.constant(target)
+
+    # Lines
+
+    def take_inputs(self) -> None:
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                meta = meta_of(node)
+                if isinstance(meta, torch.Tensor):
+                    name = self.low.home[node]
+                    self.pinned.add(name)
+                else:
+                    name = f"a_{node.name}"
+                    if isinstance(meta, torch.SymInt) and meta.node.expr.is_Symbol:
+                        self.bound.setdefault(meta.node.expr, name)
+                    if not isinstance(meta, torch.SymInt):
+                        self.named[node] = name
+                self.inputs.append(name)
+            elif node.op == "get_attr":
+                self.take_attribute(node)
+
+    def take_attribute(self, node: torch.fx.Node) -> None:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        name = self.low.home.get(node) or f"m_{node.name}"
+        self.namespace[name] = value
+        self.named[node] = name
+        self.pinned.add(name)
+
+    def bind_symbols(self) -> None:
+        """Where each symbol that is used comes from: an input that is it, or a size of an input that is it."""
+        for node in self.gm.graph.find_nodes(op="placeholder"):
+            meta = meta_of(node)
+            if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
+                continue
+            for what, values in (("size", meta.shape), ("stride", meta.stride())):
+                for dim, value in enumerate(sizes_of(values)):
+                    if isinstance(value, sympy.Symbol):
+                        self.bound.setdefault(value, f"{self.low.home[node]}.{what}({dim})")
+        for symbol in sorted(self.wanted_symbols, key=str):
+            if symbol not in self.bound:
+                raise UnprintableSize(f"no input says what {symbol} is")
+            if self.bound[symbol] != str(symbol):
+                self.prologue.append(f"{symbol} = {self.bound[symbol]}")
+
+    def launch(self, launch: Launch) -> None:
+        kernel = launch.kernel
+        written = {member.compute.out.name: member.compute.out for member in launch.group.members}
+        for name in kernel.buffers:
+            if name in written and not self.defined(name):
+                self.allocate(written[name])
+        sizes = [self.symbolic(symbol) for symbol in kernel.symbols]
+        self.lines.append(Line(f"{launch.entry}({', '.join([*kernel.buffers, *sizes])})", set(kernel.buffers)))
+
+    def defined(self, name: str) -> bool:
+        return name in self.pinned or any(name in line.defines for line in self.lines)
+
+    def allocate(self, buffer: Buffer) -> None:
+        dtype = f"d_{str(buffer.dtype).removeprefix('torch.')}"
+        self.namespace[dtype] = buffer.dtype
+        text = f"{buffer.name} = empty_strided({self.shape(buffer.size)}, {self.shape(buffer.stride)}, dtype={dtype})"
+        self.lines.append(Line(text, set(), {buffer.name}, buffer))
+
+    def extern(self, step: Extern) -> None:
+        node = step.node
+        uses: set[str] = set()
+        text = self.call_text(node, uses)
+        if not has_plain_results(node):
+            self.pinned |= {self.roots.get(name, name) for name in uses}
+        name = self.low.home.get(node) or f"x_{node.name}"
+        self.named[node] = name
+        self.lines.append(Line(f"{name} = {text}", uses, {name}))
+        self.check(name, node)
+        for user in node.users:
+            if user.target is operator.getitem and user in self.low.home:
+                item = self.low.home[user]
+                self.lines.append(Line(f"{item} = {name}[{user.args[1]}]", {name}, {item}))
+                self.named[user] = item
+                self.check(item, user)
+        self.bind_unbacked(node, name)
+
+    def bind_unbacked(self, node: torch.fx.Node, name: str) -> None:
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
+            text = name
+            for key in path:
+                kind = type(key).__name__
+                if kind == "CallMethodKey":
+                    text = f"{text}.{key.name}()"
+                elif kind == "SequenceKey":
+                    text = f"{text}[{key.idx}]"
+                elif kind == "DivideByKey":
+                    text = f"{text} // {self.symbolic(key.divisor)}"
+                elif kind == "ConvertIntKey":
+                    text = f"int({text})"
+                else:
+                    raise UnprintableSize(f"{symbol} found by {kind}")
+            self.bound[symbol] = str(symbol)
+            self.lines.append(Line(f"{symbol} = {text}", {name}))
+
+    def check(self, name: str, node: torch.fx.Node) -> None:
+        meta = meta_of(node)
+        if isinstance(meta, torch.Tensor) and meta.layout is torch.strided and meta.device.type == "cpu" and node in self.low.home:
+            try:
+                text = f"{name} = _promised({name}, {self.shape(sizes_of(meta.shape))}, {self.shape(sizes_of(meta.stride()))}, _odd)"
+            except UnprintableSize:
+                return
+            self.lines.append(Line(text, {name}, {name}, checked_only=True))
+
+    def result(self) -> Line:
+        output = next(iter(self.gm.graph.find_nodes(op="output")))
+        uses: set[str] = set()
+        values = output.args[0]
+        text = self.argument(list(values) if isinstance(values, (list, tuple)) else values, uses)
+        return Line(f"return {text}", uses)
+
+    # The whole text
+
+    def sources(self, steps: list[Step | Launch]) -> tuple[str, str]:
+        """(the text for every later call, the text for the first one)."""
+        self.take_inputs()
+        for step in steps:
+            if isinstance(step, Launch):
+                self.launch(step)
+            else:
+                assert isinstance(step, Extern)
+                self.extern(step)
+        last = self.result()
+        self.bind_symbols()
+        self.lines.append(last)
+        return self.assemble(False), self.assemble(True)
+
+    def assemble(self, checked: bool) -> str:
+        lines = [line for line in self.lines if checked or not line.checked_only]
+        death = self.deaths(lines)
+        body = [f"({''.join(name + ', ' for name in self.inputs)}) = args" if self.inputs else "pass", "args.clear()", *self.prologue]
+        used = set().union(*(line.uses for line in lines)) if lines else set()
+        unused = [name for name in self.inputs if name not in used and not any(name in text for text in self.prologue)]
+        if unused:
+            body.append(f"del {', '.join(unused)}")
+        free: dict[Any, list[str]] = {}
+        storage = self.storage_deaths(lines)
+        kept = lines[-1].uses | self.pinned
+        kept |= {self.roots.get(name, name) for name in kept}
+        for position, line in enumerate(lines):
+            text = line.text
+            if line.allocates is not None:
+                found = self.take(free, line.allocates)
+                if found is not None:
+                    text = f"{line.allocates.name} = {found}"
+            body.append(text)
+            gone = [name for name in death.get(position, ()) if name not in self.namespace]
+            if gone and position != len(lines) - 1:
+                for name in storage.get(position, ()):
+                    self.release(free, name, kept)
+                # Storage that may be used again keeps its variable under another name.
+                body += [f"r_{name} = {name}" for name in gone if any(f"r_{name}" in names for names in free.values())]
+                body.append(f"del {', '.join(gone)}")
+        return "def call(args):\n" + "".join(f"    {text}\n" for text in body)
+
+    def take(self, free: dict[Any, list[str]], buffer: Buffer) -> str | None:
+        names = free.get(self.pool_key(buffer))
+        return names.pop() if names else None
+
+    def release(self, free: dict[Any, list[str]], name: str, kept: set[str]) -> None:
+        buffer = self.low.buffers.get(name)
+        if buffer is None or buffer.kind != "temp" or name in kept or name in self.pinned:
+            return
+        if isinstance(prod(buffer.size), int) and prod(buffer.size) * buffer.dtype.itemsize < 4096:  # type: ignore[operator]
+            return
+        free.setdefault(self.pool_key(buffer), []).append(f"r_{name}")
+
+    @staticmethod
+    def pool_key(buffer: Buffer) -> Any:
+        return buffer.dtype, buffer.size, buffer.stride
+
+    @staticmethod
+    def deaths(lines: list[Line]) -> dict[int, list[str]]:
+        last: dict[str, int] = {}
+        for position, line in enumerate(lines):
+            for name in (*line.uses, *line.defines):
+                last[name] = position
+        out: dict[int, list[str]] = {}
+        for name, position in sorted(last.items()):
+            out.setdefault(position, []).append(name)
+        return out
+
+    def storage_deaths(self, lines: list[Line]) -> dict[int, list[str]]:
+        """When nothing refers to a buffer's memory any more, by itself or through a view."""
+        last: dict[str, int] = {}
+        for position, line in enumerate(lines):
+            for name in (*line.uses, *line.defines):
+                last[self.roots.get(name, name)] = position
+        out: dict[int, list[str]] = {}
+        for name, position in sorted(last.items()):
+            out.setdefault(position, []).append(name)
+        return out
+
+
+def joined(args: list[str], kwargs: dict[str, str]) -> str:
+    return ", ".join([*args, *(f"{name}={value}" for name, value in kwargs.items())])
+
+
+def has_plain_results(node: torch.fx.Node) -> bool:
+    """The call's results are new memory: no alias of an argument."""
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return all(each.alias_info is None for each in target._schema.returns)
+
+
+def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], odd: list[str]) -> torch.Tensor:
+    """The tensor, with the strides that kernels were compiled for."""
+    same = all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or 0 in size
+    if tensor.shape == size and same:
+        return tensor
+    odd.append(f"{tuple(tensor.shape)} {tensor.stride()} for {size} {stride}")
+    fresh = torch.empty_strided(size, stride, dtype=tensor.dtype)
+    return fresh.copy_(tensor)
+
+
+HELPERS: dict[str, Any] = {
+    "empty_strided": torch.empty_strided,
+    "_floordiv": operator.floordiv,
+    "_mod": operator.mod,
+    "_promised": promised,
+    "_odd": [],
+}
+
+# Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
+METHODS: dict[str, str] = {
+    "view.default": "view", "_unsafe_view.default": "view", "reshape.default": "reshape", "permute.default": "permute", "t.default": "t",
+    "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select", "detach.default": "detach",
+}  # fmt: skip
+_functions: Any = torch._C._VariableFunctions
+DIRECT: dict[str, Callable[..., Any]] = {
+    "mm.default": _functions.mm, "bmm.default": _functions.bmm, "addmm.default": _functions.addmm, "convolution.default": _functions.convolution,
+}  # fmt: skip

@@ -1,0 +1,222 @@
+"""Arithmetic on sizes and strides: a Python int where the size is static, a sympy expression where it is a symbol.
+
+The lowering and the scheduler calculate with these; `to_c` and `to_python` print them for kernels and for the executor.
+Index expressions of the loop IR are affine (one stride a loop and an offset), so all that is needed of algebra is
+products, equality and exact division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import sympy
+
+Size: TypeAlias = "int | sympy.Expr"
+Sizes: TypeAlias = "tuple[Size, ...]"
+
+
+class UnprintableSize(Exception):
+    """A symbolic size that uses a function neither C nor the executor's Python can be given."""
+
+
+def size_of(value: Any) -> Size:
+    """An int or the sympy expression behind a SymInt (or a SymInt-like integer expression)."""
+    if isinstance(value, int):
+        return value
+    expr = value.node.expr if hasattr(value, "node") else value
+    return as_size(sympy.sympify(expr))
+
+
+def as_size(expr: Any) -> Size:
+    """Turns constant expressions back into ints, so that `isinstance(size, int)` tells static from symbolic."""
+    if isinstance(expr, int):
+        return expr
+    if expr.is_Integer:
+        return int(expr)
+    return expr  # type: ignore[no-any-return]
+
+
+def sizes_of(values: Iterable[Any]) -> Sizes:
+    return tuple(map(size_of, values))
+
+
+def mul(a: Size, b: Size) -> Size:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return as_size(sympy.expand(a * b))
+
+
+def add(a: Size, b: Size) -> Size:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return as_size(sympy.expand(a + b))
+
+
+def sub(a: Size, b: Size) -> Size:
+    return add(a, mul(-1, b))
+
+
+def prod(sizes: Iterable[Size]) -> Size:
+    total: Size = 1
+    for size in sizes:
+        total = mul(total, size)
+    return total
+
+
+def equal(a: Size, b: Size) -> bool:
+    """Certainly equal. Two symbols that happen to have the same value are not."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(a == b) or sub(a, b) == 0
+
+
+def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    return len(a) == len(b) and all(map(equal, a, b))
+
+
+def exact_quotient(a: Size, b: Size) -> Size | None:
+    """a / b where b certainly divides a, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    if b == 0:
+        return None
+    quotient = sympy.cancel(sympy.sympify(a) / sympy.sympify(b))
+    numerator, denominator = quotient.as_numer_denom()
+    if denominator != 1 or not quotient.is_polynomial(*quotient.free_symbols):
+        return None
+    if any(not coefficient.is_Integer for coefficient in sympy.Poly(numerator, *numerator.free_symbols).coeffs()) if numerator.free_symbols else not numerator.is_Integer:
+        return None
+    return as_size(quotient)
+
+
+def contiguous_strides(sizes: Sequence[Size]) -> Sizes:
+    strides: list[Size] = []
+    running: Size = 1
+    for size in reversed(sizes):
+        strides.append(running)
+        if size != 1:
+            running = mul(running, size if size != 0 else 1)
+    return tuple(reversed(strides))
+
+
+def symbols_in(sizes: Iterable[Any]) -> set[sympy.Symbol]:
+    found: set[sympy.Symbol] = set()
+    for size in sizes:
+        if not isinstance(size, int):
+            found |= size.free_symbols
+    return found
+
+
+def segments(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Cuts both shapes into the shortest runs of dimensions whose products agree: [(dims of old, dims of new), ...].
+
+    None where the products cannot be brought together. Dimensions of size 1 join whichever run is open.
+    """
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left: list[int] = []
+        right: list[int] = []
+        a: Size = 1
+        b: Size = 1
+        if i < len(old):
+            left.append(i)
+            a = old[i]
+            i += 1
+        if j < len(new):
+            right.append(j)
+            b = new[j]
+            j += 1
+        while not equal(a, b):
+            grow_left = _needs_more(a, b, i < len(old), j < len(new))
+            if grow_left is None:
+                return None
+            if grow_left:
+                left.append(i)
+                a = mul(a, old[i])
+                i += 1
+            else:
+                right.append(j)
+                b = mul(b, new[j])
+                j += 1
+        runs.append((left, right))
+    return runs
+
+
+def _needs_more(a: Size, b: Size, more_left: bool, more_right: bool) -> bool | None:
+    if isinstance(a, int) and isinstance(b, int):
+        if a < b:
+            return True if more_left else None
+        return False if more_right else None
+    if more_left and exact_quotient(b, a) is not None:
+        return True
+    if more_right and exact_quotient(a, b) is not None:
+        return False
+    return None
+
+
+def refine(a: Sequence[Size], b: Sequence[Size]) -> Sizes | None:
+    """The coarsest shape that both shapes can be split into, or None. Splitting never breaks an affine index."""
+    a, b = list(a), list(b)
+    out: list[Size] = []
+    while a or b:
+        if a and a[-1] == 1:
+            a.pop()
+            continue
+        if b and b[-1] == 1:
+            b.pop()
+            continue
+        if not a or not b:
+            return None
+        x, y = a.pop(), b.pop()
+        if equal(x, y):
+            out.append(x)
+        elif (quotient := exact_quotient(x, y)) is not None:
+            out.append(y)
+            a.append(quotient)
+        elif (quotient := exact_quotient(y, x)) is not None:
+            out.append(x)
+            b.append(quotient)
+        else:
+            return None
+    return tuple(reversed(out))
+
+
+def to_c(size: Any, names: dict[str, str] | None = None) -> str:
+    """C text; `names` says what the kernel calls each symbol."""
+    if isinstance(size, int):
+        return f"{size}LL" if abs(size) >= 2**31 else str(size)
+    return _print(size, _C_NAMES if names is None else {**_C_NAMES, **names})
+
+
+def to_python(size: Any) -> str:
+    return str(size) if isinstance(size, int) else _print(size, _PYTHON_NAMES)
+
+
+_C_NAMES = {"FloorDiv": "fx_floordiv", "Mod": "fx_mod", "PythonMod": "fx_mod", "Max": "fx_imax", "Min": "fx_imin"}
+_PYTHON_NAMES = {"FloorDiv": "_floordiv", "Mod": "_mod", "PythonMod": "_mod", "Max": "max", "Min": "min"}
+
+
+def _print(expr: Any, names: dict[str, str]) -> str:
+    if isinstance(expr, int) or expr.is_Integer:
+        return str(int(expr))
+    if expr.is_Symbol:
+        return names.get(str(expr), str(expr))
+    if expr.is_Add:
+        return "(" + " + ".join(_print(each, names) for each in expr.args) + ")"
+    if expr.is_Mul:
+        return "(" + "*".join(_print(each, names) for each in expr.args) + ")"
+    if expr.is_Pow and expr.exp.is_Integer and 0 < int(expr.exp) <= 8:
+        return "(" + "*".join([_print(expr.base, names)] * int(expr.exp)) + ")"
+    name = type(expr).__name__
+    if name in ("CleanDiv", "ModularIndexing"):
+        args = [_print(each, names) for each in expr.args]
+        divided = f"{names['FloorDiv']}({args[0]}, {args[1]})"
+        return divided if name == "CleanDiv" else f"{names['Mod']}({divided}, {args[2]})"
+    if name in names and (len(expr.args) == 2 or name in ("Max", "Min")):
+        text = _print(expr.args[0], names)
+        for arg in expr.args[1:]:
+            text = f"{names[name]}({text}, {_print(arg, names)})"
+        return text
+    raise UnprintableSize(f"{name} in {expr}")

@@ -1,0 +1,307 @@
+"""The loop IR: what an ATen graph is lowered to before loops are fused and printed.
+
+An `Expr` is the value of one element as a function of the loop variables of the statement it stands in; memory is
+read at an affine index (one stride a loop variable, and an offset), plus `Gather`s whose index is itself computed.
+A statement is a `Compute` (a pointwise or reducing loop nest that writes one buffer) or an `Extern` (an ATen call).
+Everything is frozen; sizes are ints or sympy expressions (index.py). Half-precision values are computed in float32:
+`Load.dtype` is the type computed with, `Load.storage` the type in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+import torch.fx
+
+from .index import Size, Sizes, add, equal, mul, prod, segments, sub
+
+COMPUTE_TYPE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+SUPPORTED = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+
+
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    return COMPUTE_TYPE.get(dtype, dtype)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Gather:
+    """A computed part of an address: stride * index, with 0 <= index < size checked (negative ones wrap if `wrap`)."""
+
+    index: Expr
+    stride: Size
+    size: Size
+    wrap: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Load:
+    buffer: str
+    dtype: torch.dtype
+    storage: torch.dtype
+    strides: Sizes
+    offset: Size
+    gathers: tuple[Gather, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Const:
+    value: bool | int | float
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Iota:
+    """An integer that is affine in the loop variables; with all strides 0, a size as a value."""
+
+    strides: Sizes
+    offset: Size
+    dtype: torch.dtype = torch.int64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Op:
+    """A scalar operation of ops.py. `dtype` is the result's; a conversion is the op "cast"."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+
+Expr: TypeAlias = "Load | Const | Iota | Op"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory. `kind`: input (given), temp (written by a kernel), extern (made by ATen), scratch (inside one kernel)."""
+
+    name: str
+    dtype: torch.dtype
+    size: Sizes
+    stride: Sizes
+    kind: str
+
+    @property
+    def numel(self) -> Size:
+        return prod(self.size)
+
+    def as_kind(self, kind: str) -> Buffer:
+        return replace(self, kind=kind)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Compute:
+    """for i in size: out[stride·i] = expr(i), or out[stride·i] = reduce over j in rsize of expr(i, j)."""
+
+    out: Buffer
+    size: Sizes
+    rsize: Sizes
+    expr: Expr
+    stride: Sizes
+    offset: Size = 0
+    reduction: str | None = None
+    origins: frozenset[torch.fx.Node] = frozenset()
+
+    @property
+    def domain(self) -> Sizes:
+        return self.size + self.rsize
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Extern:
+    """An ATen call (or any other call of the graph) run by the executor; reads and writes are buffers' names."""
+
+    node: torch.fx.Node
+    reads: frozenset[str]
+    mutates: frozenset[str] = frozenset()
+    results: frozenset[str] = frozenset()
+
+
+Statement: TypeAlias = "Compute | Extern"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """A tensor while lowering: an element expression over its own dimensions, not in memory unless `expr` just loads."""
+
+    size: Sizes
+    dtype: torch.dtype
+    expr: Expr
+
+    @property
+    def ndim(self) -> int:
+        return len(self.size)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    if isinstance(expr, Op):
+        return expr.args
+    if isinstance(expr, Load):
+        return tuple(gather.index for gather in expr.gathers)
+    return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every distinct node of the expression, operands first."""
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children(node)))
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    return (node for node in walk(expr) if isinstance(node, Load))
+
+
+def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """The expression with `leaf` applied to each Load, Iota and Const, after their own children."""
+    done: dict[int, Expr] = {}
+    for node in walk(expr):
+        new: Expr
+        if isinstance(node, Op):
+            args = tuple(done[id(arg)] for arg in node.args)
+            new = node if all(a is b for a, b in zip(args, node.args, strict=True)) else Op(node.name, args, node.dtype)
+        elif isinstance(node, Load) and node.gathers:
+            gathers = tuple(Gather(done[id(g.index)], g.stride, g.size, g.wrap) for g in node.gathers)
+            new = leaf(Load(node.buffer, node.dtype, node.storage, node.strides, node.offset, gathers))
+        else:
+            new = leaf(node)
+        done[id(node)] = new
+    return done[id(expr)]
+
+
+def substitute(expr: Expr, replace: Callable[[Load], Expr]) -> Expr:
+    return rebuild(expr, lambda node: replace(node) if isinstance(node, Load) else node)
+
+
+Affine: TypeAlias = "tuple[Sizes, Size]"
+
+
+class NotAffine(Exception):
+    """A view that some load of an expression cannot follow by strides alone."""
+
+
+def reindex(expr: Expr, change: Callable[[Sizes, Size], Affine]) -> Expr:
+    """The expression over other loop variables: `change` maps (strides, offset) of each affine index."""
+
+    def leaf(node: Expr) -> Expr:
+        if isinstance(node, Load):
+            strides, offset = change(node.strides, node.offset)
+            return Load(node.buffer, node.dtype, node.storage, strides, offset, node.gathers)
+        if isinstance(node, Iota):
+            strides, offset = change(node.strides, node.offset)
+            return Iota(strides, offset, node.dtype)
+        return node
+
+    return rebuild(expr, leaf)
+
+
+def permute(expr: Expr, dims: tuple[int, ...]) -> Expr:
+    return reindex(expr, lambda strides, offset: (tuple(strides[dim] for dim in dims), offset))
+
+
+def expand(expr: Expr, old: Sizes, new: Sizes) -> Expr:
+    """Broadcasting: `old` aligned to the right of `new`."""
+    if len(old) == len(new) and all(a == b for a, b in zip(old, new, strict=True)):
+        return expr
+    lead = len(new) - len(old)
+    kept = tuple(not (a == 1 and b != 1) for a, b in zip(old, new[lead:], strict=True))
+    zeros: Sizes = (0,) * lead
+    return reindex(expr, lambda strides, offset: (zeros + tuple(s if k else 0 for s, k in zip(strides, kept, strict=True)), offset))
+
+
+def insert_dim(expr: Expr, dim: int) -> Expr:
+    return reindex(expr, lambda strides, offset: (strides[:dim] + (0,) + strides[dim:], offset))
+
+
+def drop_dims(expr: Expr, dims: frozenset[int]) -> Expr:
+    return reindex(expr, lambda strides, offset: (tuple(s for i, s in enumerate(strides) if i not in dims), offset))
+
+
+def narrow(expr: Expr, dim: int, start: Size, step: Size = 1) -> Expr:
+    def change(strides: Sizes, offset: Size) -> Affine:
+        new = mul(strides[dim], step)
+        return strides[:dim] + (new,) + strides[dim + 1 :], add(offset, mul(strides[dim], start))
+
+    return reindex(expr, change)
+
+
+def select(expr: Expr, dim: int, index: Size) -> Expr:
+    return reindex(expr, lambda strides, offset: (strides[:dim] + strides[dim + 1 :], add(offset, mul(strides[dim], index))))
+
+
+def flip(expr: Expr, dim: int, size: Size) -> Expr:
+    return narrow(expr, dim, sub(size, 1), -1)
+
+
+def reshape(expr: Expr, old: Sizes, new: Sizes) -> Expr:
+    """Raises NotAffine where some index does not follow."""
+    if len(old) == len(new) and all(equal(a, b) for a, b in zip(old, new, strict=True)):
+        return expr
+    # The empty shape has no index that could be read.
+    if any(size == 0 for size in new):
+        return reindex(expr, lambda strides, offset: ((0,) * len(new), offset))
+    runs = segments(old, new)
+    if runs is None:
+        raise NotAffine(f"{old} as {new}")
+    memo: dict[Sizes, Sizes] = {}
+
+    def change(strides: Sizes, offset: Size) -> Affine:
+        if strides not in memo:
+            memo[strides] = reshape_strides(old, strides, new, runs)
+        return memo[strides], offset
+
+    return reindex(expr, change)
+
+
+def reshape_strides(old: Sizes, strides: Sizes, new: Sizes, runs: list[tuple[list[int], list[int]]]) -> Sizes:
+    out: list[Size] = [0] * len(new)
+    for left, right in runs:
+        inner = merged_stride([old[i] for i in left], [strides[i] for i in left])
+        if inner is None:
+            raise NotAffine(f"{old} as {new}")
+        for j in reversed(right):
+            out[j] = inner if new[j] != 1 else 0
+            inner = mul(inner, new[j])
+    return tuple(out)
+
+
+def merged_stride(sizes: list[Size], strides: list[Size]) -> Size | None:
+    """The stride of the one dimension that these make, or None if they make none."""
+    inner: Size | None = None
+    reach: Size = 0
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if inner is None:
+            inner = stride
+        elif not equal(stride, reach):
+            return None
+        reach = mul(stride, size)
+    return 0 if inner is None else inner
+
+
+def is_plain_load(expr: Expr) -> bool:
+    return isinstance(expr, Load) and not expr.gathers
+
+
+def unit_free(sizes: Sizes, strides: Sizes) -> Sizes:
+    """Strides with 0 where the size is 1 and the stride means nothing."""
+    return tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def load_all(buffer: Buffer) -> Value:
+    strides = unit_free(buffer.size, buffer.stride)
+    return Value(buffer.size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, strides, 0))
+
+

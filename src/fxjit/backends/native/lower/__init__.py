@@ -1,0 +1,225 @@
+"""ATen graph -> loop IR. `lower_graph(gm)` walks the nodes once; the families beside this file hold the lowerings."""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+from ..index import same_sizes, sizes_of
+from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load, loads
+from . import create, indexing, norm, pointwise, reduce, views
+from .table import LOWERINGS, Lowering, NoLowering, Opaque, is_view, meta_of, op_name, worth_storing
+
+FAMILIES = (pointwise, reduce, views, create, indexing, norm)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+
+
+def lower_graph(gm: torch.fx.GraphModule) -> Lowering:
+    """Lowers every node; the result holds the statements, the buffers, and which buffer each node that needs one has."""
+    low = Lowering(gm.graph)
+    for node in gm.graph.nodes:
+        low.node = node
+        if node.op == "placeholder":
+            lower_given(low, node, meta_of(node))
+        elif node.op == "get_attr":
+            lower_given(low, node, meta_of(node) if meta_of(node) is not None else attribute(gm, str(node.target)))
+        elif node.op == "output":
+            lower_output(low, node)
+        else:
+            lower_call(low, node)
+    return low
+
+
+def attribute(gm: torch.fx.GraphModule, target: str) -> Any:
+    value: Any = gm
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def lower_given(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
+    """An input or a constant of the graph: memory that is there."""
+    if isinstance(meta, torch.Tensor):
+        node.meta.setdefault("val", meta)
+        give_memory(low, node, meta, "input")
+    else:
+        low.env[node] = meta
+
+
+def give_memory(low: Lowering, node: torch.fx.Node, meta: torch.Tensor, kind: str) -> Buffer:
+    strided = meta.layout is torch.strided and not meta.is_quantized and not is_subclass(meta)
+    sizes = sizes_of(meta.shape) if strided else ()
+    strides = sizes_of(meta.stride()) if strided else ()
+    buffer = low.new_buffer(sizes, strides, meta.dtype, kind)
+    low.home[node] = buffer.name
+    lazy_bits = meta.is_conj() or meta.is_neg()
+    if strided and meta.dtype in SUPPORTED and meta.device.type == "cpu" and not lazy_bits:
+        low.set_home(node, buffer)
+    else:
+        low.env[node] = Opaque(buffer)
+    return buffer
+
+
+def is_subclass(meta: torch.Tensor) -> bool:
+    return type(meta) not in (torch.Tensor, torch.nn.Parameter) and type(meta).__name__ not in ("FakeTensor", "FunctionalTensor")
+
+
+def lower_output(low: Lowering, node: torch.fx.Node) -> None:
+    for leaf in pytree.tree_leaves(node.args):
+        if isinstance(leaf, torch.fx.Node) and isinstance(meta_of(leaf), torch.Tensor):
+            low.materialize(leaf)
+
+
+def lower_call(low: Lowering, node: torch.fx.Node) -> None:
+    meta = meta_of(node)
+    if isinstance(meta, SYMBOLIC) and not unbacked(node):
+        low.env[node] = meta
+        return
+    name = op_name(node)
+    if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]
+        value = low.env[node.args[0]][node.args[1]]  # type: ignore[index]
+        low.origins[node] = low.origins.get(node.args[0], frozenset())  # type: ignore[arg-type]
+        finish(low, node, value, low.marks[node.args[0]])  # type: ignore[index]
+        return
+    if node.target is getitem and node in low.home:
+        return  # made by the extern call it belongs to
+    if name in LOWERINGS and kernels_can(node, meta):
+        mark = (len(low.statements), low.counter)
+        try:
+            value = call_lowering(low, name, node)
+            low.origins[node] = pending(low, node)
+            finish(low, node, value, mark[1])
+            return
+        except (NoLowering, NotAffine) as refusal:
+            low.reasons[node] = str(refusal)
+            homes = set(low.home.values())
+            low.statements[mark[0] :] = [each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in homes]
+    lower_extern(low, node, meta)
+
+
+def kernels_can(node: torch.fx.Node, meta: Any) -> bool:
+    """Kernels are for strided CPU tensors of the types computed with, here for results and arguments alike."""
+    values = [each for each in pytree.tree_leaves(meta) if isinstance(each, torch.Tensor)]
+    values += [meta_of(arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor)]
+    return all(each.dtype in SUPPORTED and each.layout is torch.strided and each.device.type == "cpu" for each in values) and not any(
+        is_subclass(each) for each in values
+    )
+
+
+def pending(low: Lowering, node: torch.fx.Node) -> frozenset[torch.fx.Node]:
+    if is_view(node):
+        return low.pending_origins(node.args[0])  # type: ignore[arg-type]
+    return low.current_origins()
+
+
+def call_lowering(low: Lowering, name: str, node: torch.fx.Node) -> Any:
+    def argument(x: Any) -> Any:
+        if not isinstance(x, torch.fx.Node):
+            return x
+        value = low.env[x]
+        if isinstance(value, Opaque):
+            raise NoLowering("an argument kernels cannot read")
+        return value
+
+    if is_view(node) and node.args[0] in low.home:
+        low.home[node] = low.home[node.args[0]]  # type: ignore[index]
+        low.refresh_view(node)
+        value = low.env[node]
+        del low.home[node]
+        if isinstance(value, Opaque):
+            raise NoLowering("a view that changes the type")
+        return value
+    try:
+        args, kwargs = torch.fx.node.map_aggregate(node.args, argument), torch.fx.node.map_aggregate(node.kwargs, argument)
+        return LOWERINGS[name](low, node, *args, **kwargs)  # type: ignore[misc]
+    except NotAffine:
+        if not is_view(node):
+            raise
+    # The view cannot follow its unstored argument: store that, and the strides are known.
+    base = node.args[0]
+    low.materialize(base)  # type: ignore[arg-type]
+    return call_lowering(low, name, node)
+
+
+def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
+    """Files a lowering's result; decides whether it is stored now."""
+    if isinstance(value, tuple):
+        low.env[node] = value
+        low.marks[node] = mark
+        return
+    meta = meta_of(node)
+    assert isinstance(value, Value), f"{node.target} was lowered to {value!r}"
+    assert value.dtype is meta.dtype and same_sizes(value.size, sizes_of(meta.shape)), (
+        f"{node.target}: lowered to {value.dtype}{value.size}, expected {meta.dtype}{tuple(meta.shape)}"
+    )
+    low.env[node] = value
+    if is_view(node):
+        return
+    expr = value.expr
+    if is_plain_load(expr) and isinstance(expr, Load):
+        buffer = low.buffers[expr.buffer]
+        made_here = int(expr.buffer[1:]) >= mark and buffer.kind == "temp"
+        if made_here and same_sizes(buffer.size, value.size) and same_layout(buffer, meta):
+            low.home[node] = buffer.name
+            low.origins[node] = frozenset()
+        return
+    if worth_storing(node, value):
+        low.realize(node)
+
+
+def same_layout(buffer: Buffer, meta: torch.Tensor) -> bool:
+    strides = zip(buffer.size, buffer.stride, sizes_of(meta.stride()), strict=True)
+    return all(size == 1 or a == b for size, a, b in strides)
+
+
+def unbacked(node: torch.fx.Node) -> bool:
+    return bool(node.meta.get("unbacked_bindings"))
+
+
+def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
+    """An ATen call. Its tensor arguments must be in memory; its results are memory it makes, or views of its arguments."""
+    mutated = mutated_arguments(node)
+    for arg in mutated:
+        settle_readers(low, low.materialize(arg), node)
+    reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
+    writes = frozenset(low.home[arg] for arg in mutated)
+    first = low.counter
+    if isinstance(meta, torch.Tensor):
+        give_memory(low, node, meta, "extern")
+    elif isinstance(meta, (tuple, list)):
+        low.env[node] = None
+        for user in node.users:
+            if user.target is getitem and isinstance(meta_of(user), torch.Tensor):
+                give_memory(low, user, meta_of(user), "extern")
+    else:
+        low.env[node] = meta
+    results = frozenset(f"b{number}" for number in range(first, low.counter))
+    low.statements.append(Extern(node, reads, writes, results))
+
+
+def holds_memory(low: Lowering, node: torch.fx.Node) -> bool:
+    return isinstance(meta_of(node), torch.Tensor) or node in low.home
+
+
+def mutated_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return []
+    found: list[torch.fx.Node] = []
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            found += [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.fx.Node)]
+    return found
+
+
+def settle_readers(low: Lowering, buffer: str, before: torch.fx.Node) -> None:
+    """Values not stored yet that read memory about to be written are stored first."""
+    for node, value in list(low.env.items()):
+        if isinstance(value, Value) and node not in low.home and not is_view(node):
+            if any(load.buffer == buffer for load in loads(value.expr)) and any(user > before or user is before for user in node.users):
+                low.realize(node)

@@ -1,0 +1,143 @@
+"""Normalisations: layer and group norm with their derivatives, RMS norm, and batch norm where its statistics are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..index import Sizes, prod, segments, sizes_of
+from ..ir import Expr, Value, compute_type, expand, load_all, reshape, reshape_strides
+from ..ops import cast, const, op
+from .indexing import over
+from .reduce import count_as, keep, mean_expr, reduce_expr, stored, variance
+from .table import Lowering, NoLowering, lowers, meta_of
+
+
+def results(node: torch.fx.Node, *exprs: Expr | None) -> tuple[Any, ...]:
+    out = []
+    for meta, expr in zip(meta_of(node), exprs, strict=True):
+        out.append(None if expr is None or meta is None else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype))))
+    return tuple(out)
+
+
+def spread(expr: Expr, dims: tuple[int, ...], size: Sizes) -> Expr:
+    """A reduced value back over all of `size`."""
+    return expand(keep(expr, dims), tuple(1 if i in dims else s for i, s in enumerate(size)), size)
+
+
+def trailing(x: Value, lead: int, ndim: int) -> Expr:
+    return over(x.expr, tuple(range(lead, ndim)), ndim)
+
+
+@lowers("native_layer_norm.default")
+def lower_layer_norm(low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+    x = low.value(x)
+    lead = x.ndim - len(shape)
+    dims = tuple(range(lead, x.ndim))
+    if any(size == 0 for size in x.size):
+        raise NoLowering("an empty tensor")
+    compute = compute_type(x.dtype)
+    var, mean = variance(low, x, dims, 0, x.dtype)
+    rstd = stored(low, op("rsqrt", op("add", var, const(eps, compute))), x.size[:lead])
+    y = op("mul", op("sub", x.expr, spread(mean, dims, x.size)), spread(rstd, dims, x.size))
+    if weight is not None:
+        y = op("mul", y, cast(trailing(low.value(weight), lead, x.ndim), compute))
+    if bias is not None:
+        y = op("add", y, cast(trailing(low.value(bias), lead, x.ndim), compute))
+    return results(node, y, keep(mean, dims), keep(rstd, dims))
+
+
+@lowers("native_layer_norm_backward.default")
+def lower_layer_norm_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
+) -> tuple[Any, ...]:
+    grad, x, mean, rstd = map(low.value, (grad, x, mean, rstd))
+    lead = x.ndim - len(shape)
+    inner, outer = tuple(range(lead, x.ndim)), tuple(range(lead))
+    if any(size == 0 for size in x.size) or not lead:
+        raise NoLowering("an empty tensor, or one without rows")
+    compute = compute_type(x.dtype)
+    g = cast(grad.expr, compute)
+    ones = x.size[:lead] + (1,) * len(inner)
+    m, r = (expand(cast(each.expr, compute), ones, x.size) for each in (mean, rstd))
+    normal = op("mul", op("sub", x.expr, m), r)
+    dx: Expr | None = None
+    if mask[0]:
+        scaled = op("mul", g, cast(trailing(low.value(weight), lead, x.ndim), compute)) if weight is not None else g
+        first = spread(reduce_expr(low, scaled, x.size, inner, "sum", compute), inner, x.size)
+        second = spread(reduce_expr(low, op("mul", scaled, normal), x.size, inner, "sum", compute), inner, x.size)
+        count = count_as(prod(x.size[lead:]), x.ndim, compute)
+        centred = op("sub", op("sub", op("mul", scaled, count), first), op("mul", normal, second))
+        dx = op("mul", op("div", r, count), centred)
+    dw = reduce_expr(low, op("mul", g, normal), x.size, outer, "sum", compute) if mask[1] and weight is not None else None
+    db = reduce_expr(low, g, x.size, outer, "sum", compute) if mask[2] and bias is not None else None
+    return results(node, dx, dw, db)
+
+
+@lowers("native_group_norm.default")
+def lower_group_norm(low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: Any, eps: float) -> tuple[Any, ...]:
+    x = low.value(x)
+    channels = x.size[1]
+    if any(size == 0 for size in x.size) or not isinstance(channels, int) or not isinstance(groups, int):
+        raise NoLowering("an empty tensor or symbolic channels")
+    split: Sizes = (x.size[0], groups, channels // groups, *x.size[2:])
+    compute = compute_type(x.dtype)
+    grouped = Value(split, x.dtype, reshape(cast(x.expr, compute), x.size, split))
+    dims = tuple(range(2, len(split)))
+    var, mean = variance(low, grouped, dims, 0, x.dtype)
+    rstd = stored(low, op("rsqrt", op("add", var, const(eps, compute))), split[:2])
+    y = op("mul", op("sub", grouped.expr, spread(mean, dims, split)), spread(rstd, dims, split))
+    for name, parameter in (("mul", weight), ("add", bias)):
+        if parameter is not None:
+            per_channel = reshape(cast(low.value(parameter).expr, compute), (channels,), split[1:3])
+            y = op(name, y, over(per_channel, (1, 2), len(split)))
+    # Stored by the split shape: the statistics have no stride over the whole channel dimension.
+    meta = meta_of(node)[0]
+    buffer = low.new_buffer(x.size, sizes_of(meta.stride()), meta.dtype)
+    runs = segments(x.size, split)
+    assert runs is not None
+    low.store_in(buffer, y, split, reshape_strides(x.size, buffer.stride, split, runs))
+    return (load_all(buffer), *results(node, None, mean, rstd)[1:])
+
+
+@lowers("_native_batch_norm_legit_no_training.default")
+def lower_batch_norm_inference(
+    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    x = low.value(x)
+    compute = compute_type(x.dtype)
+    scale = op("rsqrt", op("add", cast(low.value(var).expr, compute), const(eps, compute)))
+    if weight is not None:
+        scale = op("mul", scale, cast(low.value(weight).expr, compute))
+    shift = op("neg", op("mul", cast(low.value(mean).expr, compute), scale))
+    if bias is not None:
+        shift = op("add", shift, cast(low.value(bias).expr, compute))
+    y = op("add", op("mul", x.expr, over(scale, (1,), x.ndim)), over(shift, (1,), x.ndim))
+    metas = meta_of(node)
+    empty = [Value((0,), meta.dtype, const(0, compute_type(meta.dtype))) for meta in metas[1:]]
+    if any(meta.numel() != 0 for meta in metas[1:]):
+        raise NoLowering("statistics are asked for")
+    return (results_one(metas[0], y), *empty)
+
+
+def results_one(meta: torch.Tensor, expr: Expr) -> Value:
+    return Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
+
+
+@lowers("_fused_rms_norm.default")
+def lower_rms_norm(low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, eps: Any) -> tuple[Any, ...]:
+    x = low.value(x)
+    lead = x.ndim - len(shape)
+    dims = tuple(range(lead, x.ndim))
+    if any(size == 0 for size in x.size):
+        raise NoLowering("an empty tensor")
+    compute = compute_type(x.dtype)
+    epsilon = torch.finfo(x.dtype).eps if eps is None else eps
+    square = mean_expr(low, op("mul", x.expr, x.expr), x.size, dims)
+    rstd = stored(low, op("rsqrt", op("add", square, const(epsilon, compute))), x.size[:lead])
+    y = op("mul", x.expr, spread(rstd, dims, x.size))
+    if weight is not None:
+        y = op("mul", y, cast(trailing(low.value(weight), lead, x.ndim), compute))
+    return results(node, y, keep(rstd, dims))

@@ -1,0 +1,493 @@
+"""Elementwise operators: arithmetic, comparisons, type conversion, activations and their derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from ..index import Sizes, sizes_of
+from ..ir import SUPPORTED, Expr, Value, compute_type, expand, reindex
+from ..ops import MATH, cast, compare, const, op, where
+from .table import Lowering, NoLowering, lowers, meta_of
+
+
+def out_size(node: torch.fx.Node) -> Sizes:
+    return sizes_of(meta_of(node).shape)
+
+
+def operand(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
+    """An argument (tensor or number) broadcast to `size`, in the type computed with for `dtype`."""
+    if isinstance(x, Value):
+        return cast(expand(x.expr, x.size, size), compute_type(dtype))
+    return lift(low.scalar_like(x, dtype), len(size))
+
+
+def lift(expr: Expr, ndim: int) -> Expr:
+    return reindex(expr, lambda strides, offset: ((0,) * ndim if not strides else strides, offset))
+
+
+def result(node: torch.fx.Node, expr: Expr) -> Value:
+    meta = meta_of(node)
+    return Value(out_size(node), meta.dtype, cast(expr, compute_type(meta.dtype)))
+
+
+def promoted(*args: Any) -> torch.dtype:
+    """The type two operands of a comparison meet in."""
+    return elementwise_dtypes(*args, type_promotion_kind=KIND.DEFAULT)[1]
+
+
+def operand_dtype(node: torch.fx.Node, *args: torch.fx.node.Argument) -> torch.dtype:
+    metas = [meta_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
+    return promoted(*metas)
+
+
+# One table for what maps operands of the result's type to the result.
+
+Build = Callable[..., Expr]
+
+
+def sign(x: Expr) -> Expr:
+    if x.dtype is torch.bool:
+        return x
+    zero = const(0, x.dtype)
+    # NaN is neither above nor below zero: 0, as in eager.
+    return op("sub", cast(compare("gt", x, zero), x.dtype), cast(compare("lt", x, zero), x.dtype))
+
+
+def sigmoid(x: Expr) -> Expr:
+    one = const(1, x.dtype)
+    return op("div", one, op("add", one, op("exp", op("neg", x))))
+
+
+def gelu(x: Expr, approximate: str) -> Expr:
+    half, one = const(0.5, x.dtype), const(1, x.dtype)
+    if approximate == "tanh":
+        cube = op("mul", op("mul", x, x), x)
+        inner = op("mul", const(math.sqrt(2 / math.pi), x.dtype), op("add", x, op("mul", const(0.044715, x.dtype), cube)))
+        return op("mul", op("mul", half, x), op("add", one, op("tanh", inner)))
+    return op("mul", op("mul", x, half), op("add", one, op("erf", op("mul", x, const(math.sqrt(0.5), x.dtype)))))
+
+
+def gelu_derivative(x: Expr, approximate: str) -> Expr:
+    t = x.dtype
+    half, one = const(0.5, t), const(1, t)
+    if approximate == "tanh":
+        beta, kappa = const(math.sqrt(2 / math.pi), t), const(0.044715, t)
+        square = op("mul", x, x)
+        tanh = op("tanh", op("mul", beta, op("add", x, op("mul", kappa, op("mul", square, x)))))
+        left = op("mul", half, op("add", one, tanh))
+        slope = op("mul", beta, op("add", one, op("mul", const(3 * 0.044715, t), square)))
+        right = op("mul", op("mul", op("mul", half, x), op("sub", one, op("mul", tanh, tanh))), slope)
+        return op("add", left, right)
+    cdf = op("mul", half, op("add", one, op("erf", op("mul", x, const(math.sqrt(0.5), t)))))
+    pdf = op("mul", op("exp", op("mul", op("mul", x, x), const(-0.5, t))), const(1 / math.sqrt(2 * math.pi), t))
+    return op("add", cdf, op("mul", x, pdf))
+
+
+def clamp(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
+    if low is not None:
+        x = op("maximum", x, low)
+    if high is not None:
+        x = op("minimum", x, high)
+    return x
+
+
+def relu(x: Expr) -> Expr:
+    return op("maximum", x, const(0, x.dtype))
+
+
+def reciprocal(x: Expr) -> Expr:
+    return op("div", const(1, x.dtype), x)
+
+
+UNARY: dict[str, Build] = {
+    "neg": lambda x: op("neg", x),
+    "abs": lambda x: x if x.dtype in (torch.bool, torch.uint8) else op("abs", x),
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "silu": lambda x: op("div", x, op("add", const(1, x.dtype), op("exp", op("neg", x)))),
+    "square": lambda x: op("mul", x, x),
+    "reciprocal": reciprocal,
+    "sqrt": lambda x: op("sqrt", x),
+    "rsqrt": lambda x: op("rsqrt", x),
+    "sign": sign,
+    "sgn": sign,
+    "relu6": lambda x: clamp(x, const(0, x.dtype), const(6, x.dtype)),
+    "hardswish": lambda x: op("div", op("mul", x, clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype))), const(6, x.dtype)),
+    "hardsigmoid": lambda x: op("div", clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype)), const(6, x.dtype)),
+    "deg2rad": lambda x: op("mul", x, const(math.pi / 180, x.dtype)),
+    "rad2deg": lambda x: op("mul", x, const(180 / math.pi, x.dtype)),
+}
+FLOAT_UNARY = ("floor", "ceil", "trunc", "round", "lgamma", *(name for name in MATH if name not in ("pow", "atan2", "hypot")))
+
+
+def unary(build: Build) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+        x = low.value(x)
+        return result(node, build(cast(x.expr, compute_type(meta_of(node).dtype))))
+
+    return lower
+
+
+def float_unary(name: str) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+        dtype = meta_of(node).dtype
+        x = low.value(x)
+        if not dtype.is_floating_point:
+            return result(node, x.expr)  # rounding an integer
+        return result(node, op(name, cast(x.expr, compute_type(dtype))))
+
+    return lower
+
+
+for _name, _build in UNARY.items():
+    lowers(f"{_name}.default")(unary(_build))
+for _name in FLOAT_UNARY:
+    lowers(f"{_name}.default")(float_unary(_name))
+
+
+def binary(build: Build) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+        size, dtype = out_size(node), meta_of(node).dtype
+        return result(node, build(operand(low, a, size, dtype), operand(low, b, size, dtype)))
+
+    return lower
+
+
+def with_alpha(name: str, swapped: bool = False) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any, alpha: Any = 1) -> Value:
+        size, dtype = out_size(node), meta_of(node).dtype
+        if dtype is torch.bool:
+            if name != "add" or alpha != 1:
+                raise NoLowering("arithmetic on bools")
+            return result(node, op("or", operand(low, a, size, dtype), operand(low, b, size, dtype)))
+        x, y = operand(low, a, size, dtype), operand(low, b, size, dtype)
+        if swapped:
+            x, y = y, x
+        if not (isinstance(alpha, (int, float)) and alpha == 1):
+            y = op("mul", y, lift(low.scalar_like(alpha, dtype), len(size)))
+        return result(node, op(name, x, y))
+
+    return lower
+
+
+lowers("add.Tensor", "add.Scalar")(with_alpha("add"))
+lowers("sub.Tensor", "sub.Scalar")(with_alpha("sub"))
+lowers("rsub.Tensor", "rsub.Scalar")(with_alpha("sub", swapped=True))
+lowers("mul.Tensor", "mul.Scalar")(binary(lambda a, b: op("and" if a.dtype is torch.bool else "mul", a, b)))
+lowers("maximum.default")(binary(lambda a, b: op("or" if a.dtype is torch.bool else "maximum", a, b)))
+lowers("minimum.default")(binary(lambda a, b: op("and" if a.dtype is torch.bool else "minimum", a, b)))
+lowers("bitwise_and.Tensor", "bitwise_and.Scalar")(binary(lambda a, b: op("and", a, b)))
+lowers("bitwise_or.Tensor", "bitwise_or.Scalar")(binary(lambda a, b: op("or", a, b)))
+lowers("bitwise_xor.Tensor", "bitwise_xor.Scalar")(binary(lambda a, b: op("xor", a, b)))
+lowers("atan2.default")(binary(lambda a, b: op("atan2", a, b)))
+lowers("hypot.default")(binary(lambda a, b: op("hypot", a, b)))
+
+
+@lowers("copysign.Tensor")
+def lower_copysign(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+    return binary(lambda x, y: op("copysign", x, y))(low, node, a, b)  # type: ignore[no-any-return]
+
+
+@lowers("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    if rounding_mode is not None and not dtype.is_floating_point:
+        if not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
+            raise NoLowering("integer division by what may be zero")
+        name = "floordiv" if rounding_mode == "floor" else "truncdiv"
+        return result(node, op(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+    x, y = operand(low, a, size, dtype), operand(low, b, size, dtype)
+    if rounding_mode == "trunc":
+        return result(node, op("trunc", op("div", x, y)))
+    if rounding_mode == "floor":
+        return result(node, op("floordiv", x, y))
+    return result(node, op("div", x, y))
+
+
+@lowers("remainder.Tensor", "remainder.Scalar", "fmod.Tensor", "fmod.Scalar")
+def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    if not dtype.is_floating_point and not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
+        raise NoLowering("integer remainder by what may be zero")
+    name = "remainder" if "remainder" in str(node.target) else "fmod"
+    return result(node, op(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+
+
+@lowers("pow.Tensor_Scalar")
+def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) -> Value:
+    dtype = meta_of(node).dtype
+    size = out_size(node)
+    base = operand(low, low.value(x), size, dtype)
+    if exponent == 2 and isinstance(exponent, (int, float)) and dtype is not torch.bool:
+        return result(node, op("mul", base, base))
+    if not dtype.is_floating_point:
+        if exponent == 3 and dtype is not torch.bool:
+            return result(node, op("mul", op("mul", base, base), base))
+        raise NoLowering("integer power")
+    simple: dict[float, Callable[[], Expr]] = {
+        3: lambda: op("mul", op("mul", base, base), base),
+        0.5: lambda: op("sqrt", base),
+        -0.5: lambda: op("rsqrt", base),
+        -1: lambda: reciprocal(base),
+        -2: lambda: reciprocal(op("mul", base, base)),
+        1: lambda: base,
+    }
+    if isinstance(exponent, (int, float)) and exponent in simple:
+        return result(node, simple[exponent]())
+    return result(node, op("pow", base, operand(low, exponent, size, dtype)))
+
+
+@lowers("pow.Tensor_Tensor", "pow.Scalar")
+def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    if not dtype.is_floating_point:
+        raise NoLowering("integer power")
+    return result(node, op("pow", operand(low, a, size, dtype), operand(low, b, size, dtype)))
+
+
+# Comparisons and logic
+
+
+def comparison(name: str) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+        size = out_size(node)
+        dtype = operand_dtype(node, *node.args[:2])
+        if dtype not in SUPPORTED:
+            raise NoLowering("a type without kernels")
+        return result(node, compare(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+
+    return lower
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(comparison(_name))
+
+
+def truth(x: Expr) -> Expr:
+    return x if x.dtype is torch.bool else compare("ne", x, const(0, x.dtype))
+
+
+@lowers("logical_not.default")
+def lower_logical_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+    return result(node, op("logical_not", truth(low.value(x).expr)))
+
+
+def logical(name: str) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+        size = out_size(node)
+        sides = [truth(expand(low.value(each).expr, each.size, size)) for each in (a, b)]
+        return result(node, op(name, *sides))
+
+    return lower
+
+
+for _name in ("and", "or", "xor"):
+    lowers(f"logical_{_name}.default")(logical(_name))
+
+
+@lowers("bitwise_not.default")
+def lower_bitwise_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+    expr = low.value(x).expr
+    return result(node, op("logical_not" if expr.dtype is torch.bool else "not", expr))
+
+
+def predicate(build: Build) -> Callable[..., Value]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+        expr = low.value(x).expr
+        if not expr.dtype.is_floating_point:
+            raise NoLowering("constant for integers")
+        return result(node, build(expr))
+
+    return lower
+
+
+lowers("isnan.default")(predicate(lambda x: op("isnan", x, dtype=torch.bool)))
+lowers("isinf.default")(predicate(lambda x: op("isinf", x, dtype=torch.bool)))
+lowers("isfinite.default")(
+    predicate(lambda x: op("logical_not", op("or", op("isinf", x, dtype=torch.bool), op("isnan", x, dtype=torch.bool))))
+)
+
+
+@lowers("where.self")
+def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    mask = truth(expand(low.value(condition).expr, condition.size, size))
+    return result(node, where(mask, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+
+
+@lowers("masked_fill.Scalar", "masked_fill.Tensor")
+def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    condition = truth(expand(low.value(mask).expr, mask.size, size))
+    return result(node, where(condition, operand(low, fill, size, dtype), operand(low, x, size, dtype)))
+
+
+@lowers("clamp.default", "clamp.Tensor")
+def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    bounds = [None if each is None else operand(low, each, size, dtype) for each in (min, max)]
+    return result(node, clamp(operand(low, low.value(x), size, dtype), *bounds))
+
+
+lowers("clamp_min.default", "clamp_min.Tensor")(lambda low, node, x, bound: lower_clamp(low, node, x, bound, None))
+lowers("clamp_max.default", "clamp_max.Tensor")(lambda low, node, x, bound: lower_clamp(low, node, x, None, bound))
+
+
+# Types and copies
+
+
+def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
+    """What a value of a half type is after it has been in memory; others are themselves."""
+    if dtype is torch.float16:
+        return op("round_to_half", expr)
+    if dtype is torch.bfloat16:
+        return op("round_to_bfloat16", expr)
+    return expr
+
+
+@lowers("_to_copy.default")
+def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype | None = None, **how: Any) -> Value:
+    if any(how.get(name) for name in ("pin_memory",)) or str(how.get("device") or "cpu") != "cpu" or how.get("layout") not in (None, torch.strided):
+        raise NoLowering("a copy to elsewhere")
+    return convert(node, low.value(x))
+
+
+def convert(node: torch.fx.Node, x: Value) -> Value:
+    target = meta_of(node).dtype
+    expr = cast(x.expr, compute_type(target))
+    return Value(x.size, target, rounded(expr, target) if target is not x.dtype else expr)
+
+
+@lowers("convert_element_type.default")
+def lower_convert(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype) -> Value:
+    return convert(node, low.value(x))
+
+
+@lowers("clone.default", "contiguous.default", "lift_fresh_copy.default", "positive.default")
+def lower_clone(low: Lowering, node: torch.fx.Node, x: Any, memory_format: Any = None) -> Value:
+    return low.value(x)
+
+
+@lowers("copy.default")
+def lower_copy(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> Value:
+    return result(node, operand(low, low.value(source), out_size(node), meta_of(node).dtype))
+
+
+# Activations with arguments, and derivatives
+
+
+@lowers("gelu.default")
+def lower_gelu(low: Lowering, node: torch.fx.Node, x: Any, approximate: str = "none") -> Value:
+    return result(node, gelu(low.value(x).expr, approximate))
+
+
+@lowers("gelu_backward.default")
+def lower_gelu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, approximate: str = "none") -> Value:
+    return result(node, op("mul", low.value(grad).expr, gelu_derivative(low.value(x).expr, approximate)))
+
+
+@lowers("leaky_relu.default")
+def lower_leaky_relu(low: Lowering, node: torch.fx.Node, x: Any, slope: Any = 0.01) -> Value:
+    expr = low.value(x).expr
+    scaled = op("mul", expr, const(slope, expr.dtype))
+    return result(node, where(compare("gt", expr, const(0, expr.dtype)), expr, scaled))
+
+
+@lowers("elu.default")
+def lower_elu(low: Lowering, node: torch.fx.Node, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    expr = low.value(x).expr
+    t = expr.dtype
+    negative = op("mul", const(alpha * scale, t), op("expm1", op("mul", expr, const(input_scale, t))))
+    return result(node, where(compare("gt", expr, const(0, t)), op("mul", expr, const(scale, t)), negative))
+
+
+@lowers("hardtanh.default")
+def lower_hardtanh(low: Lowering, node: torch.fx.Node, x: Any, min_val: Any = -1, max_val: Any = 1) -> Value:
+    return lower_clamp(low, node, x, min_val, max_val)  # type: ignore[no-any-return]
+
+
+@lowers("softplus.default")
+def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
+    expr = low.value(x).expr
+    scaled = op("mul", expr, const(beta, expr.dtype))
+    soft = op("div", op("log1p", op("exp", scaled)), const(beta, expr.dtype))
+    return result(node, where(compare("gt", scaled, const(threshold, expr.dtype)), expr, soft))
+
+
+@lowers("threshold.default")
+def lower_threshold(low: Lowering, node: torch.fx.Node, x: Any, threshold: Any, fill: Any) -> Value:
+    expr = low.value(x).expr
+    return result(node, where(compare("le", expr, const(threshold, expr.dtype)), const(fill, expr.dtype), expr))
+
+
+@lowers("threshold_backward.default")
+def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, threshold: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    g, v = operand(low, grad, size, dtype), operand(low, x, size, dtype)
+    if not v.dtype.is_floating_point:
+        raise NoLowering("threshold of integers")
+    return result(node, where(compare("le", v, const(threshold, v.dtype)), const(0, g.dtype), g))
+
+
+def derivative(build: Build) -> Callable[..., Value]:
+    """grad times (or a function of) the forward's input or output, element by element."""
+
+    def lower(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+        size, dtype = out_size(node), meta_of(node).dtype
+        return result(node, build(operand(low, grad, size, dtype), operand(low, x, size, dtype)))
+
+    return lower
+
+
+def silu_backward(grad: Expr, x: Expr) -> Expr:
+    one, s = const(1, x.dtype), sigmoid(x)
+    return op("mul", grad, op("mul", s, op("add", one, op("mul", x, op("sub", one, s)))))
+
+
+lowers("silu_backward.default")(derivative(silu_backward))
+lowers("sigmoid_backward.default")(derivative(lambda g, y: op("mul", op("mul", g, op("sub", const(1, y.dtype), y)), y)))
+lowers("tanh_backward.default")(derivative(lambda g, y: op("mul", g, op("sub", const(1, y.dtype), op("mul", y, y)))))
+
+
+@lowers("hardtanh_backward.default")
+def lower_hardtanh_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, low_bound: Any, high_bound: Any) -> Value:
+    def build(g: Expr, v: Expr) -> Expr:
+        outside = op("or", compare("le", v, const(low_bound, v.dtype)), compare("ge", v, const(high_bound, v.dtype)))
+        return where(outside, const(0, g.dtype), g)
+
+    return derivative(build)(low, node, grad, x)
+
+
+@lowers("leaky_relu_backward.default")
+def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, slope: Any, is_result: bool) -> Value:
+    def build(g: Expr, v: Expr) -> Expr:
+        return where(compare("gt", v, const(0, v.dtype)), g, op("mul", g, const(slope, g.dtype)))
+
+    return derivative(build)(low, node, grad, x)
+
+
+@lowers("addcmul.default", "addcdiv.default")
+def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    base, left, right = (operand(low, low.value(each), size, dtype) for each in (x, a, b))
+    scale = operand(low, value, size, dtype)
+    if "addcmul" in str(node.target):
+        return result(node, op("add", base, op("mul", op("mul", scale, left), right)))
+    return result(node, op("add", base, op("div", op("mul", scale, left), right)))
+
+
+@lowers("lerp.Scalar", "lerp.Tensor")
+def lower_lerp(low: Lowering, node: torch.fx.Node, start: Any, end: Any, weight: Any) -> Value:
+    size, dtype = out_size(node), meta_of(node).dtype
+    a, b, w = (operand(low, each, size, dtype) for each in (start, end, weight))
+    one, difference = const(1, w.dtype), op("sub", b, a)
+    near = op("add", a, op("mul", w, difference))
+    far = op("sub", b, op("mul", difference, op("sub", one, w)))
+    return result(node, where(compare("lt", op("abs", w), const(0.5, w.dtype)), near, far))

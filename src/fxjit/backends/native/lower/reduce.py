@@ -1,0 +1,257 @@
+"""Reductions, and the operators made of them: mean, variance, softmax and its derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..index import Size, Sizes, prod, sizes_of
+from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, permute
+from ..ops import cast, const, op, where
+from .pointwise import compare, result, truth
+from .table import Lowering, NoLowering, lowers, meta_of
+
+
+def axes(dims: Any, ndim: int) -> tuple[int, ...]:
+    """The dimensions meant, in order; None and () mean all."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return tuple(range(ndim))
+    chosen = [dims] if isinstance(dims, int) else list(dims)
+    return tuple(sorted({dim % ndim if ndim else 0 for dim in chosen})) if ndim else ()
+
+
+def reduce_expr(
+    low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...], kind: str, dtype: torch.dtype, shape: tuple[Sizes, Sizes] | None = None
+) -> Expr:
+    """Reduces `expr` (over `size`) along `dims` into a new buffer; returns what reads it over the dimensions kept.
+
+    `shape` is the (size, stride) of the buffer where it must be laid out as a given tensor with the reduced
+    dimensions gone or of size 1. The buffer's type is the one computed with, except at a given shape.
+    """
+    kept = tuple(dim for dim in range(len(size)) if dim not in dims)
+    ordered = permute(expr, kept + dims)
+    outer, inner = tuple(size[dim] for dim in kept), tuple(size[dim] for dim in dims)
+    if shape is None:
+        return low.store(ordered, outer, dtype, rsize=inner, reduction=kind).expr
+    buffer = low.new_buffer(*shape, dtype)
+    stride = buffer.stride
+    if len(buffer.size) != len(kept):
+        stride = tuple(stride[dim] for dim in kept)
+    low.store_in(buffer, ordered, outer, stride, rsize=inner, reduction=kind)
+    return low.load(buffer)
+
+
+def keep(expr: Expr, dims: tuple[int, ...]) -> Expr:
+    """Puts the reduced dimensions back, with size 1."""
+    for dim in dims:
+        expr = insert_dim(expr, dim)
+    return expr
+
+
+def direct(low: Lowering, node: torch.fx.Node, expr: Expr, size: Sizes, dims: tuple[int, ...], kind: str) -> Value:
+    """A reduction that is the node's result as it stands."""
+    meta = meta_of(node)
+    shape = sizes_of(meta.shape), sizes_of(meta.stride())
+    return Value(shape[0], meta.dtype, reduce_expr(low, expr, size, dims, kind, meta.dtype, shape))
+
+
+@lowers("sum.default", "sum.dim_IntList")
+def lower_sum(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    x = low.value(x)
+    expr = cast(x.expr, compute_type(meta_of(node).dtype))
+    if x.ndim == 0:
+        return result(node, expr)
+    return direct(low, node, expr, x.size, axes(dims, x.ndim), "sum")
+
+
+@lowers("mean.default", "mean.dim")
+def lower_mean(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    x = low.value(x)
+    chosen = axes(dims, x.ndim)
+    compute = compute_type(meta_of(node).dtype)
+    mean = mean_expr(low, cast(x.expr, compute), x.size, chosen)
+    return result(node, keep(mean, chosen) if keepdim else mean)
+
+
+def count_as(size: Size, ndim: int, dtype: torch.dtype) -> Expr:
+    if isinstance(size, int):
+        return const(size, dtype)
+    return cast(Iota((0,) * ndim, size), dtype)
+
+
+def mean_expr(low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...]) -> Expr:
+    total = reduce_expr(low, expr, size, dims, "sum", expr.dtype) if dims else expr
+    return op("div", total, count_as(prod(size[dim] for dim in dims), len(size) - len(dims), expr.dtype))
+
+
+@lowers("prod.default", "prod.dim_int")
+def lower_prod(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    x = low.value(x)
+    expr = cast(x.expr, compute_type(meta_of(node).dtype))
+    if x.ndim == 0:
+        return result(node, expr)
+    if meta_of(node).dtype is torch.bool:
+        raise NoLowering("a product of bools")
+    return direct(low, node, expr, x.size, axes(dim, x.ndim), "prod")
+
+
+def extreme(kind: str) -> Any:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = (), keepdim: bool = False) -> Value:
+        x = low.value(x)
+        chosen = axes(dims, x.ndim)
+        if x.ndim == 0:
+            return result(node, x.expr)
+        if any(x.size[dim] == 0 for dim in chosen):
+            raise NoLowering("an extreme of nothing")
+        if x.dtype is torch.bool:
+            return direct(low, node, x.expr, x.size, chosen, "any" if kind == "max" else "all")
+        return direct(low, node, x.expr, x.size, chosen, kind)
+
+    return lower
+
+
+lowers("amax.default", "max.default")(extreme("max"))
+lowers("amin.default", "min.default")(extreme("min"))
+
+
+def quantified(kind: str) -> Any:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False) -> Value:
+        x = low.value(x)
+        if meta_of(node).dtype is not torch.bool:
+            raise NoLowering("uint8 keeps its type")
+        if x.ndim == 0:
+            return result(node, truth(x.expr))
+        if dims is not None and not isinstance(dims, int) and len(dims) == 0 and "dims" not in str(node.target):
+            raise NoLowering("no dimension")
+        return direct(low, node, truth(x.expr), x.size, axes(dims, x.ndim), kind)
+
+    return lower
+
+
+lowers("any.default", "any.dim")(quantified("any"))
+lowers("all.default", "all.dim")(quantified("all"))
+
+
+# Variance: the mean first, then the squared differences, as exact as Welford and with two plain loops over a hot row.
+
+
+def variance(low: Lowering, x: Value, dims: tuple[int, ...], correction: Any, dtype: torch.dtype) -> tuple[Expr, Expr]:
+    """(variance, mean) over the dimensions kept, in the type computed with."""
+    expr = cast(x.expr, compute_type(dtype))
+    mean = mean_expr(low, expr, x.size, dims)
+    mean = stored(low, mean, tuple(s for i, s in enumerate(x.size) if i not in dims))
+    centred = op("sub", expr, expand(keep(mean, dims), tuple(1 if i in dims else s for i, s in enumerate(x.size)), x.size))
+    total = reduce_expr(low, op("mul", centred, centred), x.size, dims, "sum", expr.dtype) if dims else op("mul", centred, centred)
+    ndim = x.ndim - len(dims)
+    count = prod(x.size[dim] for dim in dims)
+    if isinstance(count, int):
+        divisor: Expr = const(max(count - correction, 0), expr.dtype)
+    else:
+        less = op("sub", count_as(count, ndim, expr.dtype), const(correction, expr.dtype))
+        divisor = op("maximum", less, const(0, expr.dtype))
+    return op("div", total, divisor), mean
+
+
+def stored(low: Lowering, expr: Expr, size: Sizes) -> Expr:
+    """The value in a buffer of its own (a register, once fused), so that its users do not each compute it."""
+    return low.store(expr, size, expr.dtype).expr
+
+
+def correction_of(correction: Any, unbiased: Any = None) -> Any:
+    if unbiased is not None:
+        return 1 if unbiased else 0
+    return 1 if correction is None else correction
+
+
+@lowers("var.correction", "var.dim", "var.default", "std.correction", "var_mean.correction")
+def lower_var(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+    x = low.value(x)
+    metas = meta_of(node)
+    dtype = metas[0].dtype if isinstance(metas, (tuple, list)) else metas.dtype
+    name = str(node.target)
+    if isinstance(dims, bool):
+        dims, unbiased = None, dims
+    if "correction" in name and isinstance(unbiased, bool):
+        keepdim, unbiased = unbiased, None
+    if not isinstance(correction_of(correction, unbiased), (int, float)):
+        raise NoLowering("a symbolic correction")
+    chosen = axes(dims, x.ndim)
+    var, mean = variance(low, x, chosen, correction_of(correction, unbiased), dtype)
+    if keepdim:
+        var, mean = keep(var, chosen), keep(mean, chosen)
+    if "var_mean" in name:
+        return tuple(Value(sizes_of(meta.shape), meta.dtype, each) for meta, each in zip(metas, (var, mean), strict=True))
+    return result(node, op("sqrt", var) if ".std." in name else var)
+
+
+# Softmax
+
+
+def softmax_parts(low: Lowering, x: Value, dim: int, compute: torch.dtype) -> tuple[Expr, Expr]:
+    """(x - max, sum of exp(x - max)), both over x's dimensions (the sum with size 1 expanded)."""
+    expr = cast(x.expr, compute)
+    ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
+    top = reduce_expr(low, expr, x.size, (dim,), "max", compute)
+    shifted = op("sub", expr, expand(keep(top, (dim,)), ones, x.size))
+    total = reduce_expr(low, op("exp", shifted), x.size, (dim,), "sum", compute)
+    return shifted, expand(keep(total, (dim,)), ones, x.size)
+
+
+@lowers("_softmax.default", "_log_softmax.default", "_safe_softmax.default")
+def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_float: Any = False) -> Value:
+    x = low.value(x)
+    if x.ndim == 0 or x.size[dim % x.ndim] == 0:
+        raise NoLowering("softmax of one number")
+    dim %= x.ndim
+    compute = compute_type(meta_of(node).dtype)
+    if "_log_softmax" in str(node.target):
+        shifted, total = softmax_parts(low, x, dim, compute)
+        return result(node, op("sub", shifted, op("log", total)))
+    expr = cast(x.expr, compute)
+    ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
+    top = expand(keep(reduce_expr(low, expr, x.size, (dim,), "max", compute), (dim,)), ones, x.size)
+    # Stored once, used by the sum and by the quotient: after fusion it is a row in the first-level cache.
+    exps = low.store(op("exp", op("sub", expr, top)), x.size, compute).expr
+    total = expand(keep(reduce_expr(low, exps, x.size, (dim,), "sum", compute), (dim,)), ones, x.size)
+    quotient = op("div", exps, total)
+    if "_safe_softmax" in str(node.target):
+        nothing = compare("eq", top, const(float("-inf"), compute))
+        quotient = where(nothing, const(0, compute), quotient)
+    return result(node, quotient)
+
+
+@lowers("_softmax_backward_data.default", "_log_softmax_backward_data.default")
+def lower_softmax_backward(low: Lowering, node: torch.fx.Node, grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Value:
+    grad, output = low.value(grad), low.value(output)
+    if grad.ndim == 0:
+        raise NoLowering("softmax of one number")
+    dim %= grad.ndim
+    compute = compute_type(grad.dtype)
+    g, y = cast(grad.expr, compute), cast(output.expr, compute)
+    ones = tuple(1 if i == dim else s for i, s in enumerate(grad.size))
+    logarithm = "_log_softmax" in str(node.target)
+    total = reduce_expr(low, g if logarithm else op("mul", g, y), grad.size, (dim,), "sum", compute)
+    total = expand(keep(total, (dim,)), ones, grad.size)
+    if logarithm:
+        return result(node, op("sub", g, op("mul", op("exp", y), total)))
+    return result(node, op("mul", op("sub", g, total), y))
+
+
+@lowers("logsumexp.default")
+def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepdim: bool = False) -> Value:
+    x = low.value(x)
+    chosen = axes(dims, x.ndim)
+    compute = compute_type(meta_of(node).dtype)
+    if x.ndim == 0 or not x.dtype.is_floating_point or any(x.size[dim] == 0 for dim in chosen):
+        raise NoLowering("logsumexp of one number or of none")
+    kept = tuple(s for i, s in enumerate(x.size) if i not in chosen)
+    ones = tuple(1 if i in chosen else s for i, s in enumerate(x.size))
+    top = reduce_expr(low, x.expr, x.size, chosen, "max", compute)
+    infinite = op("isinf", top, dtype=torch.bool)
+    top = stored(low, where(infinite, const(0, compute), top), kept)
+    total = reduce_expr(low, op("exp", op("sub", x.expr, expand(keep(top, chosen), ones, x.size))), x.size, chosen, "sum", compute)
+    value = op("add", op("log", total), top)
+    return result(node, keep(value, chosen) if keepdim else value)
+

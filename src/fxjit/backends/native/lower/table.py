@@ -1,0 +1,243 @@
+"""The registry of lowerings and the state of one graph's lowering.
+
+A lowering is a function `(low, node, *args, **kwargs)` registered for ATen overloads with `@lowers("add.Tensor")`; tensors
+among the arguments come as `Value`s. It returns a Value (or a tuple of them for operators with several results). It
+raises `NoLowering` for a case it leaves to ATen, and then the node becomes an extern call, as do all nodes without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
+from ..ir import SUPPORTED, Buffer, Compute, Expr, Iota, Load, Statement, Value, compute_type, is_plain_load, load_all, loads, unit_free
+from ..ops import cast, const, work
+
+Lowered = Any
+LOWERINGS: dict[str, Callable[..., Lowered]] = {}
+VIEWS: set[str] = set()
+
+
+class NoLowering(Exception):
+    """This call is left to ATen; the text says why."""
+
+
+def lowers(*names: str, view: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
+    """Registers the function for these overloads of aten. `view`: the operator's result aliases its first argument."""
+
+    def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
+        for name in names:
+            if name in LOWERINGS:
+                raise ValueError(f"aten.{name} has two lowerings")
+            LOWERINGS[name] = function
+            if view:
+                VIEWS.add(name)
+        return function
+
+    return register
+
+
+def op_name(node: torch.fx.Node) -> str:
+    """`add.Tensor` for aten's operators, else a name no lowering has."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+        return f"{target._opname}.{target._overloadname}"
+    return ""
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and op_name(node) in VIEWS
+
+
+def meta_of(node: torch.fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+# A producer is recomputed in each consumer rather than stored when it is at most this much work an element.
+CHEAP = 3
+# An expression that reads more than this many places is stored, so that kernels stay of a size compilers do well.
+MAX_LOADS = 10
+MAX_WORK = 400
+
+
+class Lowering:
+    """Walks a graph once, in order; see `lower_graph`."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self.graph = graph
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.statements: list[Statement] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.home: dict[torch.fx.Node, str] = {}
+        self.origins: dict[torch.fx.Node, frozenset[torch.fx.Node]] = {}
+        self.node: torch.fx.Node | None = None
+        self.counter = 0
+        self.marks: dict[torch.fx.Node, int] = {}
+        self.reasons: dict[torch.fx.Node, str] = {}
+
+    # What lowerings use
+
+    def value(self, x: Any) -> Value:
+        if not isinstance(x, Value):
+            raise NoLowering("a tensor argument was expected")
+        return x
+
+    def store(self, expr: Expr, size: Sizes, dtype: torch.dtype, *, rsize: Sizes = (), reduction: str | None = None) -> Value:
+        """Adds a Compute statement that writes a new, contiguous buffer and returns the value that reads it back."""
+        return self.store_in(self.new_buffer(size, contiguous_strides(size), dtype), expr, size, None, rsize=rsize, reduction=reduction)
+
+    def store_in(
+        self, buffer: Buffer, expr: Expr, size: Sizes, stride: Sizes | None, offset: Size = 0, *, rsize: Sizes = (), reduction: str | None = None
+    ) -> Value:
+        """The same into a given buffer; `stride` is that of `size`, where the buffer's own shape is another."""
+        stride = buffer.stride if stride is None else stride
+        self.statements.append(Compute(buffer, size, rsize, expr, stride, offset, reduction, self.current_origins()))
+        return Value(size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset))
+
+    def new_buffer(self, size: Sizes, stride: Sizes, dtype: torch.dtype, kind: str = "temp") -> Buffer:
+        buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind)
+        self.counter += 1
+        self.buffers[buffer.name] = buffer
+        return buffer
+
+    def load(self, buffer: Buffer) -> Load:
+        return load_all(buffer).expr  # type: ignore[return-value]
+
+    def scalar_like(self, x: Any, dtype: torch.dtype) -> Expr:
+        """A Python number or symbolic integer as an expression of the type computed with for `dtype`."""
+        dtype = compute_type(dtype)
+        if isinstance(x, (bool, int, float)):
+            if not dtype.is_floating_point and isinstance(x, float):
+                raise NoLowering("a float with an integer tensor")
+            return const(x, dtype)
+        if isinstance(x, torch.SymInt):
+            return cast(Iota((), size_of(x)), dtype)
+        raise NoLowering(f"a scalar of type {type(x).__name__}")
+
+    # Who made what is being computed now
+
+    def current_origins(self) -> frozenset[torch.fx.Node]:
+        assert self.node is not None
+        found = {self.node}
+        for arg in self.node.all_input_nodes:
+            found |= self.pending_origins(arg)
+        return frozenset(found)
+
+    def pending_origins(self, node: torch.fx.Node) -> frozenset[torch.fx.Node]:
+        """The nodes whose work is still inside the node's unstored expression."""
+        return self.origins.get(node, frozenset())
+
+    # Storing
+
+    def is_stored(self, node: torch.fx.Node) -> bool:
+        return node in self.home
+
+    def realize(self, node: torch.fx.Node) -> None:
+        """Makes sure that a node which is not a view has memory of its own."""
+        if node in self.home:
+            return
+        value = self.env[node]
+        if not isinstance(value, Value):
+            raise NoLowering("not a tensor")
+        meta = meta_of(node)
+        buffer = self.new_buffer(value.size, sizes_of(meta.stride()), value.dtype)
+        origins = self.pending_origins(node) or frozenset({node})
+        self.statements.append(Compute(buffer, value.size, (), value.expr, buffer.stride, 0, None, origins))
+        self.set_home(node, buffer)
+
+    def set_home(self, node: torch.fx.Node, buffer: Buffer) -> None:
+        self.home[node] = buffer.name
+        self.env[node] = load_all(buffer) if buffer.dtype in SUPPORTED else Opaque(buffer)
+        self.origins[node] = frozenset()
+
+    def materialize(self, node: torch.fx.Node) -> str:
+        """The buffer that a node's tensor lives in; views live where their base lives."""
+        if node in self.home:
+            return self.home[node]
+        if is_view(node) or node.meta.get("fxjit_alias"):
+            base = self.materialize(node.args[0])  # type: ignore[arg-type]
+            self.home[node] = base
+            self.refresh_view(node)
+            return base
+        self.realize(node)
+        return self.home[node]
+
+    def refresh_view(self, node: torch.fx.Node) -> None:
+        """A view of stored memory: read it by the strides that the fake tensors know."""
+        buffer = self.buffers[self.home[node]]
+        meta = meta_of(node)
+        root = node
+        while is_view(root) or root.meta.get("fxjit_alias"):
+            root = root.args[0]  # type: ignore[assignment]
+        base = meta_of(root)
+        if meta.dtype not in SUPPORTED or meta.dtype is not base.dtype:
+            self.env[node] = Opaque(buffer)
+            return
+        offset = self.relative_offset(meta, base)
+        load = Load(buffer.name, compute_type(meta.dtype), meta.dtype, sizes_of(meta.stride()), offset)
+        self.env[node] = Value(sizes_of(meta.shape), meta.dtype, load)
+        self.origins[node] = frozenset()
+
+    @staticmethod
+    def relative_offset(meta: torch.Tensor, base: torch.Tensor) -> Size:
+        return sub(size_of(meta.storage_offset()), size_of(base.storage_offset()))
+
+
+class Opaque:
+    """A tensor that only extern calls may touch (complex, sparse, a type without kernels); `buffer` says where it lives."""
+
+    def __init__(self, buffer: Buffer | None) -> None:
+        self.buffer = buffer
+
+
+def tensor_nodes(args: Iterable[Any]) -> list[torch.fx.Node]:
+    return [leaf for leaf in pytree.tree_leaves(tuple(args)) if isinstance(leaf, torch.fx.Node)]
+
+
+def kernel_uses(node: torch.fx.Node) -> int:
+    """How many statements read the node's values, looking through views."""
+    return sum(kernel_uses(user) if is_view(user) else 1 for user in node.users)
+
+
+def worth_storing(node: torch.fx.Node, value: Value) -> bool:
+    """Whether a pointwise value gets memory (or, fused, a register) of its own instead of being recomputed by its users."""
+    if isinstance(value.expr, Load) and is_plain_load(value.expr):
+        return False
+    cost = work(value.expr)
+    reads = sum(1 for _ in loads(value.expr))
+    if reads == 0:
+        return False
+    if reads > MAX_LOADS or cost > MAX_WORK:
+        return True
+    if kernel_uses(node) > 1:
+        return cost > CHEAP or reads > 1
+    return cost > 12 and grows(node)
+
+
+def grows(node: torch.fx.Node) -> bool:
+    """A user reads more elements than there are: each would be computed again and again."""
+    size = meta_of(node).numel()
+    for user in node.users:
+        meta = meta_of(user)
+        if is_view(user):
+            if isinstance(meta, torch.Tensor) and not statically_equal(meta.numel(), size) or grows(user):
+                return True
+        elif isinstance(meta, torch.Tensor) and op_name(user) in LOWERINGS and statically_more(meta.numel(), size):
+            return True
+    return False
+
+
+def statically_equal(a: Any, b: Any) -> bool:
+    return isinstance(a, int) and isinstance(b, int) and a == b or size_of(a) == size_of(b)
+
+
+def statically_more(a: Any, b: Any) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a > b
+    return size_of(a) != size_of(b)
+

@@ -1,0 +1,209 @@
+"""Views as index arithmetic, and the operators that put tensors together (cat, stack, pad) as stores into slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..index import Size, Sizes, add, equal, mul, size_of, sizes_of
+from ..ir import Expr, Value, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
+from ..ops import cast, const
+from .table import Lowering, NoLowering, lowers, meta_of
+
+
+def axis(dim: int, ndim: int) -> int:
+    return dim % ndim if ndim else 0
+
+
+def viewed(node: torch.fx.Node, expr: Expr) -> Value:
+    meta = meta_of(node)
+    return Value(sizes_of(meta.shape), meta.dtype, expr)
+
+
+@lowers("view.default", "_unsafe_view.default", "reshape.default", view=True)
+def lower_view(low: Lowering, node: torch.fx.Node, x: Any, size: Any) -> Value:
+    x = low.value(x)
+    return viewed(node, reshape(x.expr, x.size, sizes_of(meta_of(node).shape)))
+
+
+@lowers("permute.default", view=True)
+def lower_permute(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
+    x = low.value(x)
+    return viewed(node, permute(x.expr, tuple(axis(dim, x.ndim) for dim in dims)))
+
+
+@lowers("t.default", "transpose.int", "numpy_T.default", view=True)
+def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = None, b: int | None = None) -> Value:
+    x = low.value(x)
+    order = list(range(x.ndim))
+    if a is None or b is None:
+        order.reverse()
+    elif x.ndim:
+        i, j = axis(a, x.ndim), axis(b, x.ndim)
+        order[i], order[j] = order[j], order[i]
+    return viewed(node, permute(x.expr, tuple(order)))
+
+
+@lowers("expand.default", view=True)
+def lower_expand(low: Lowering, node: torch.fx.Node, x: Any, size: Any, implicit: bool = False) -> Value:
+    x = low.value(x)
+    return viewed(node, expand(x.expr, x.size, sizes_of(meta_of(node).shape)))
+
+
+@lowers("unsqueeze.default", view=True)
+def lower_unsqueeze(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> Value:
+    x = low.value(x)
+    return viewed(node, insert_dim(x.expr, dim % (x.ndim + 1)))
+
+
+@lowers("squeeze.default", "squeeze.dim", "squeeze.dims", view=True)
+def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) -> Value:
+    x = low.value(x)
+    chosen = range(x.ndim) if dims is None else [axis(dim, x.ndim) for dim in ([dims] if isinstance(dims, int) else dims)]
+    return viewed(node, drop_dims(x.expr, frozenset(dim for dim in chosen if x.ndim and x.size[dim] == 1)))
+
+
+@lowers("slice.Tensor", view=True)
+def lower_slice(low: Lowering, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    x = low.value(x)
+    dim = axis(dim, x.ndim)
+    return viewed(node, narrow(x.expr, dim, slice_start(start, x.size[dim]), size_of(step)))
+
+
+def slice_start(start: Any, size: Size) -> Size:
+    if start is None:
+        return 0
+    start = size_of(start)
+    if not isinstance(start, int):
+        raise NoLowering("a slice from a symbolic place")
+    if isinstance(size, int):
+        return min(max(start + size if start < 0 else start, 0), size)
+    if start < 0:
+        return add(size, start)
+    return start
+
+
+@lowers("select.int", view=True)
+def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> Value:
+    x = low.value(x)
+    dim, index = axis(dim, x.ndim), size_of(index)
+    if not isinstance(index, int):
+        raise NoLowering("a symbolic index")
+    return viewed(node, select(x.expr, dim, add(x.size[dim], index) if index < 0 else index))
+
+
+@lowers("alias.default", "detach.default", view=True)
+def lower_alias(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+    return low.value(x)
+
+
+@lowers("as_strided.default", "diagonal.default", "unfold.default", view=True)
+def lower_other_view(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **kwargs: Any) -> Value:
+    base = node.args[0]
+    assert isinstance(base, torch.fx.Node)
+    low.materialize(base)
+    low.home[node] = low.home[base]
+    low.refresh_view(node)
+    return low.value(low.env[node])
+
+
+@lowers("flip.default")
+def lower_flip(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
+    x = low.value(x)
+    expr = x.expr
+    for dim in {axis(dim, x.ndim) for dim in dims}:
+        expr = flip(expr, dim, x.size[dim])
+    return viewed(node, expr)
+
+
+@lowers("repeat.default")
+def lower_repeat(low: Lowering, node: torch.fx.Node, x: Any, repeats: Any) -> Value:
+    x = low.value(x)
+    times = sizes_of(repeats)
+    if any(count != 1 and size != 1 for count, size in zip(times[len(times) - x.ndim :], x.size, strict=True)):
+        raise NoLowering("repeating more than one element")
+    return viewed(node, expand(x.expr, x.size, sizes_of(meta_of(node).shape)))
+
+
+# Several tensors into one buffer
+
+
+def store_slices(low: Lowering, node: torch.fx.Node, parts: list[tuple[Value, int, Size]], fill: Expr | None = None) -> Value:
+    """A buffer made of parts, each stored at an offset along a dimension; `fill` first, where the parts leave gaps."""
+    meta = meta_of(node)
+    size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
+    buffer = low.new_buffer(size, stride, meta.dtype)
+    if fill is not None:
+        low.store_in(buffer, fill, size, None)
+    for part, dim, at in parts:
+        low.store_in(buffer, cast(part.expr, compute_type(meta.dtype)), part.size, stride, mul(stride[dim], at) if part.size else 0)
+    return Value(size, meta.dtype, low.load(buffer))
+
+
+@lowers("cat.default")
+def lower_cat(low: Lowering, node: torch.fx.Node, tensors: Any, dim: int = 0) -> Value:
+    tensors = [low.value(each) for each in tensors if not (each.ndim == 1 and equal(each.size[0], 0))]
+    if not tensors:
+        raise NoLowering("nothing to put together")
+    dim = axis(dim, tensors[0].ndim)
+    parts: list[tuple[Value, int, Size]] = []
+    at: Size = 0
+    for each in tensors:
+        parts.append((each, dim, at))
+        at = add(at, each.size[dim])
+    return store_slices(low, node, parts)
+
+
+@lowers("constant_pad_nd.default")
+def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any = 0) -> Value:
+    x = low.value(x)
+    meta = meta_of(node)
+    size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
+    pads = sizes_of(pad)
+    if not all(isinstance(each, int) for each in pads) or not isinstance(value, (int, float)):
+        raise NoLowering("symbolic padding")
+    expr, inner = x.expr, list(x.size)
+    place: Size = 0
+    for k in range(len(pads) // 2):
+        dim = x.ndim - 1 - k
+        before, after = pads[2 * k], pads[2 * k + 1]
+        assert isinstance(before, int) and isinstance(after, int)
+        if before < 0:
+            expr = narrow(expr, dim, -before)
+        inner[dim] = add(inner[dim], min(before, 0) + min(after, 0))
+        place = add(place, mul(stride[dim], max(before, 0)))
+    buffer = low.new_buffer(size, stride, meta.dtype)
+    low.store_in(buffer, const(value, compute_type(meta.dtype)), size, None)
+    low.store_in(buffer, expr, tuple(inner), stride, place)
+    return Value(size, meta.dtype, low.load(buffer))
+
+
+@lowers("slice_scatter.default")
+def lower_slice_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    x, source = low.value(x), low.value(source)
+    dim = axis(dim, x.ndim)
+    meta = meta_of(node)
+    stride = sizes_of(meta.stride())
+    buffer = low.new_buffer(x.size, stride, meta.dtype)
+    low.store_in(buffer, x.expr, x.size, None)
+    step = size_of(step)
+    inner: Sizes = tuple(mul(s, step) if i == dim else s for i, s in enumerate(stride))
+    low.store_in(buffer, source.expr, source.size, inner, mul(stride[dim], slice_start(start, x.size[dim])))
+    return Value(x.size, meta.dtype, low.load(buffer))
+
+
+@lowers("select_scatter.default")
+def lower_select_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int, index: Any) -> Value:
+    x, source = low.value(x), low.value(source)
+    dim, index = axis(dim, x.ndim), size_of(index)
+    if not isinstance(index, int):
+        raise NoLowering("a symbolic index")
+    meta = meta_of(node)
+    stride = sizes_of(meta.stride())
+    buffer = low.new_buffer(x.size, stride, meta.dtype)
+    low.store_in(buffer, x.expr, x.size, None)
+    place = add(x.size[dim], index) if index < 0 else index
+    low.store_in(buffer, source.expr, source.size, stride[:dim] + stride[dim + 1 :], mul(stride[dim], place))
+    return Value(x.size, meta.dtype, low.load(buffer))

@@ -1,0 +1,168 @@
+"""The scalar operations that kernels are made of, with what each means.
+
+Every interpreter of the IR implements each row: `cpp` here is the C++ text, `torch` the reference interpreter's
+function; a test requires both, and that they agree. Arguments have the type of the result except where noted in
+`ir.Op.dtype` users: comparisons take two operands of one type and give bool, `where` takes (bool, a, b).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .ir import Const, Expr, Load, Op, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One scalar operation. `cpp` has {0}, {1}, .. for operands, {f} for the f of float functions, {t} for the type."""
+
+    name: str
+    arity: int
+    cpp: str
+    torch: Callable[..., Any]
+    cost: int = 1
+    vector: bool = True
+    integers: bool = True
+
+
+SCALARS: dict[str, Scalar] = {}
+# Functions of libm that kernels declare themselves; True where libmvec of glibc 2.22 has a vector form, False from 2.35 on.
+MATH = {
+    "exp": True, "log": True, "sin": True, "cos": True, "pow": True,
+    "tan": False, "asin": False, "acos": False, "atan": False, "sinh": False, "cosh": False, "tanh": False,
+    "asinh": False, "acosh": False, "atanh": False, "exp2": False, "expm1": False, "log2": False, "log10": False,
+    "log1p": False, "erf": False, "erfc": False, "atan2": False, "hypot": False,
+}  # fmt: skip
+NOT_VECTOR_MATH = ("fmod", "lgamma")
+
+
+def scalar(name: str, arity: int, cpp: str, function: Callable[..., Any], cost: int = 1, vector: bool = True, integers: bool = True) -> None:
+    if name in SCALARS:
+        raise ValueError(f"scalar operation {name} is defined twice")
+    SCALARS[name] = Scalar(name, arity, cpp, function, cost, vector, integers)
+
+
+scalar("cast", 1, "", lambda x: x)
+scalar("round_to_half", 1, "((float)(_Float16)({0}))", lambda x: x.to(torch.float16).to(torch.float32), integers=False)
+scalar("round_to_bfloat16", 1, "fx_widen(fx_bfloat({0}))", lambda x: x.to(torch.bfloat16).to(torch.float32), integers=False)
+scalar("add", 2, "({t})({0} + {1})", torch.add)
+scalar("sub", 2, "({t})({0} - {1})", torch.sub)
+scalar("mul", 2, "({t})({0} * {1})", torch.mul)
+scalar("div", 2, "({0} / {1})", torch.div, cost=4, integers=False)
+scalar("neg", 1, "({t})(-{0})", torch.neg)
+scalar("abs", 1, "fx_abs({0})", torch.abs)
+scalar("maximum", 2, "fx_max({0}, {1})", torch.maximum)
+scalar("minimum", 2, "fx_min({0}, {1})", torch.minimum)
+scalar("floordiv", 2, "fx_floordiv({0}, {1})", lambda a, b: torch.div(a, b, rounding_mode="floor"), cost=6)
+scalar("truncdiv", 2, "fx_truncdiv({0}, {1})", lambda a, b: torch.div(a, b, rounding_mode="trunc"), cost=6)
+scalar("remainder", 2, "fx_mod({0}, {1})", torch.remainder, cost=8)
+scalar("fmod", 2, "fx_fmod({0}, {1})", torch.fmod, cost=8)
+scalar("copysign", 2, "__builtin_copysign{f}({0}, {1})", torch.copysign, integers=False)
+
+scalar("eq", 2, "({0} == {1})", torch.eq)
+scalar("ne", 2, "({0} != {1})", torch.ne)
+scalar("lt", 2, "({0} < {1})", torch.lt)
+scalar("le", 2, "({0} <= {1})", torch.le)
+scalar("gt", 2, "({0} > {1})", torch.gt)
+scalar("ge", 2, "({0} >= {1})", torch.ge)
+scalar("where", 3, "({0} ? {1} : {2})", torch.where)
+scalar("and", 2, "({t})({0} & {1})", torch.bitwise_and)
+scalar("or", 2, "({t})({0} | {1})", torch.bitwise_or)
+scalar("xor", 2, "({t})({0} ^ {1})", torch.bitwise_xor)
+scalar("not", 1, "({t})(~{0})", torch.bitwise_not)
+scalar("logical_not", 1, "(!{0})", torch.logical_not)
+scalar("shl", 2, "fx_shl({0}, {1})", torch.bitwise_left_shift)
+scalar("shr", 2, "fx_shr({0}, {1})", torch.bitwise_right_shift)
+scalar("isnan", 1, "({0} != {0})", torch.isnan)
+scalar("isinf", 1, "fx_isinf({0})", torch.isinf)
+
+scalar("sqrt", 1, "__builtin_sqrt{f}({0})", torch.sqrt, cost=4, integers=False)
+scalar("rsqrt", 1, "(1 / __builtin_sqrt{f}({0}))", torch.rsqrt, cost=6, integers=False)
+scalar("floor", 1, "__builtin_floor{f}({0})", torch.floor, integers=False)
+scalar("ceil", 1, "__builtin_ceil{f}({0})", torch.ceil, integers=False)
+scalar("trunc", 1, "__builtin_trunc{f}({0})", torch.trunc, integers=False)
+scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
+for _name in MATH:
+    if _name not in ("pow", "atan2", "hypot"):
+        scalar(_name, 1, f"{_name}{{f}}({{0}})", getattr(torch, _name), cost=16, integers=False)
+scalar("pow", 2, "pow{f}({0}, {1})", torch.pow, cost=40, integers=False)
+scalar("atan2", 2, "atan2{f}({0}, {1})", torch.atan2, cost=30, integers=False)
+scalar("hypot", 2, "hypot{f}({0}, {1})", torch.hypot, cost=10, integers=False)
+scalar("lgamma", 1, "lgamma{f}({0})", torch.lgamma, cost=60, vector=False, integers=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionKind:
+    """How a reduction starts and combines; `torch` reduces over the last dimensions given."""
+
+    name: str
+    combine: str
+    torch: Callable[..., Any]
+
+
+REDUCTIONS: dict[str, ReductionKind] = {
+    "sum": ReductionKind("sum", "({t})({0} + {1})", lambda x, dims: x.sum(dims)),
+    "prod": ReductionKind("prod", "({t})({0} * {1})", lambda x, dims: _prod(x, dims)),
+    "max": ReductionKind("max", "fx_max({0}, {1})", torch.amax),
+    "min": ReductionKind("min", "fx_min({0}, {1})", torch.amin),
+    "any": ReductionKind("any", "({0} || {1})", lambda x, dims: x.any(dims)),
+    "all": ReductionKind("all", "({0} && {1})", lambda x, dims: x.all(dims)),
+}
+
+
+def _prod(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = x.prod(dim, dtype=x.dtype)
+    return x
+
+
+# Builders. Constants fold where the result is exact whatever the rounding mode: Python's float is the double of C.
+
+
+def const(value: Any, dtype: torch.dtype) -> Const:
+    if dtype is torch.bool:
+        return Const(bool(value), dtype)
+    if dtype.is_floating_point:
+        return Const(float(value), dtype)
+    return Const(int(value), dtype)
+
+
+def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
+    row = SCALARS[name]
+    if len(args) != row.arity:
+        raise ValueError(f"{name} takes {row.arity} operands, not {len(args)}")
+    return Op(name, args, args[-1].dtype if dtype is None else dtype)
+
+
+def compare(name: str, a: Expr, b: Expr) -> Expr:
+    return op(name, a, b, dtype=torch.bool)
+
+
+def cast(x: Expr, dtype: torch.dtype) -> Expr:
+    """Conversion to a type computed with (never a half type)."""
+    if x.dtype is dtype:
+        return x
+    widens = x.dtype is torch.float32 and dtype is torch.float64
+    if isinstance(x, Const) and math.isfinite(x.value) and not widens and (dtype.is_floating_point or not x.dtype.is_floating_point):
+        return const(x.value, dtype)
+    return Op("cast", (x,), dtype)
+
+
+def where(condition: Expr, a: Expr, b: Expr) -> Expr:
+    return op("where", condition, a, b, dtype=a.dtype)
+
+
+def work(expr: Expr) -> int:
+    """What one element costs, in about the time of an addition: for the grain of threads and for recomputation."""
+    total = 0
+    for node in walk(expr):
+        if isinstance(node, Op):
+            total += SCALARS[node.name].cost
+        elif isinstance(node, Load):
+            total += 1 + 2 * len(node.gathers)
+    return total

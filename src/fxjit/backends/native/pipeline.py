@@ -1,0 +1,289 @@
+"""An ATen graph as a callable: every stage of the native backend by name, in order, in one function.
+
+AOTAutograd (backends/aot.py) calls `compile_graph` for the forward, the backward or the inference graph; what comes out
+takes the list of inputs, empties it, and returns the list of outputs.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+from fxjit import _C, config, logs, tensor_shim
+from fxjit.counters import counters, timed
+from fxjit.errors import CppCompileError
+
+from .codegen.kernel import render
+from .codegen.wrapper import Launch, Wrapper
+from .index import UnprintableSize
+from .ir import Extern, Statement, loads
+from .lower import lower_graph
+from .lower.table import Lowering, is_view, meta_of
+from .passes.cleanup import PASSES
+from .printer import schedule_text
+from .runtime import cc
+from .schedule.fuse import Group, Hints, Step, fuse
+
+output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
+Boxed = Callable[[list[Any]], Any]
+# Tests set this to spec.check, which looks at the program after each stage.
+verifier: Callable[..., None] | None = None
+
+
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph") -> CompiledGraph:
+    """Starts the C++ compiler and returns; the first call waits for it."""
+    tensor_shim.ensure()
+    with timed("native.passes", name):
+        for run in PASSES:
+            run(gm.graph)
+    with timed("native.lower", name):
+        low = lower_graph(gm)
+        hints = Hints(size_hints(gm))
+        statements = live(low, gm)
+        verify("lower", low, statements)
+    with timed("native.schedule", name):
+        steps = fuse(statements, hints)
+        steps = leave_to_aten(steps, low, gm)
+        verify("schedule", low, steps)
+    with timed("native.codegen", name):
+        try:
+            return CompiledGraph(gm, *generate(gm, low, steps, hints), name)
+        except UnprintableSize as problem:
+            logs.artifact("compile").info("%s runs node by node: %s", name, problem)
+            counters["native"]["interpreted graphs"] += 1
+            return CompiledGraph(gm, None, None, name)
+
+
+def verify(stage: str, low: Lowering, what: Any) -> None:
+    if verifier is not None:
+        verifier(stage, low, what)
+
+
+def size_hints(gm: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
+    """What each symbol was when the graph was traced."""
+    for node in gm.graph.nodes:
+        for value in pytree.tree_leaves(meta_of(node)):
+            symbolic = [value] if isinstance(value, torch.SymInt) else []
+            if isinstance(value, torch.Tensor):
+                symbolic = [size for size in value.shape if isinstance(size, torch.SymInt)]
+            for size in symbolic:
+                env = size.node.shape_env
+                found = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+                return {symbol: int(hint) for symbol, hint in found.items()}
+    return {}
+
+
+def live(low: Lowering, gm: torch.fx.GraphModule) -> list[Statement]:
+    """The statements that something the graph returns or changes depends on."""
+    wanted = set(escaping(low, gm))
+    kept: list[Statement] = []
+    for statement in reversed(low.statements):
+        if isinstance(statement, Extern):
+            wanted |= statement.reads
+            kept.append(statement)
+        elif statement.out.name in wanted or low.buffers[statement.out.name].kind != "temp":
+            wanted |= {load.buffer for load in loads(statement.expr)}
+            kept.append(statement)
+    return kept[::-1]
+
+
+def escaping(low: Lowering, gm: torch.fx.GraphModule) -> set[str]:
+    """The buffers that outputs live in."""
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    return {low.home[leaf] for leaf in pytree.tree_leaves(output.args) if isinstance(leaf, torch.fx.Node) and leaf in low.home}
+
+
+# Which groups ATen does as well
+
+
+def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) -> list[Step]:
+    """A group that is one operator of the graph, all of it, becomes a call of that operator."""
+    outside = escaping(low, gm)
+    readers: dict[str, set[int]] = {}
+    for position, step in enumerate(steps):
+        for name in step.reads() if isinstance(step, Group) else step.reads:
+            readers.setdefault(name, set()).add(position)
+    owners: dict[torch.fx.Node, set[int]] = {}
+    for position, step in enumerate(steps):
+        if isinstance(step, Group):
+            for member in step.members:
+                for node in member.compute.origins:
+                    owners.setdefault(node, set()).add(position)
+    out: list[Step] = []
+    for position, step in enumerate(steps):
+        node = sole_origin(step) if isinstance(step, Group) else None
+        if node is not None and owners[node] == {position} and callable_by_itself(step, node, low, outside, readers, position):
+            out.append(as_extern(node, low))
+        else:
+            out.append(step)
+    return out
+
+
+def sole_origin(step: Group) -> torch.fx.Node | None:
+    origins = frozenset().union(*(member.compute.origins for member in step.members))
+    return next(iter(origins)) if len(origins) == 1 else None
+
+
+def results_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [node, *(user for user in node.users if user.target is operator.getitem)]
+
+
+def callable_by_itself(
+    step: Step, node: torch.fx.Node, low: Lowering, outside: set[str], readers: dict[str, set[int]], position: int
+) -> bool:
+    """The node's arguments are in memory, and no one reads what the kernel would have made beside its results."""
+    assert isinstance(step, Group)
+    if node.op != "call_function" or is_view(node):
+        return False
+    homes = {low.home[each] for each in results_of(node) if each in low.home}
+    for name in step.writes():
+        read_elsewhere = bool(readers.get(name, set()) - {position}) or name in outside
+        if read_elsewhere and name not in homes:
+            return False
+    if not homes & step.writes():
+        return False
+    return all(is_in_memory(low, arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor))
+
+
+def is_in_memory(low: Lowering, node: torch.fx.Node) -> bool:
+    while node not in low.home and is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node in low.home
+
+
+def as_extern(node: torch.fx.Node, low: Lowering) -> Extern:
+    for arg in node.all_input_nodes:
+        if isinstance(meta_of(arg), torch.Tensor):
+            low.materialize(arg)
+    reads = frozenset(low.home[arg] for arg in node.all_input_nodes if arg in low.home)
+    results = frozenset(low.home[each] for each in results_of(node) if each in low.home)
+    for name in results:
+        low.buffers[name] = low.buffers[name].as_kind("extern")
+    counters["native"]["left to ATen"] += 1
+    return Extern(node, reads, frozenset(), results)
+
+
+# Text
+
+
+def hidden_buffers(steps: list[Step], position: int, outside: set[str], readers: dict[str, set[int]]) -> frozenset[str]:
+    step = steps[position]
+    assert isinstance(step, Group)
+    return frozenset(
+        name for name in step.writes()
+        if name not in outside and not readers.get(name, set()) - {position} and step_writes_once(steps, name)
+    )  # fmt: skip
+
+
+def step_writes_once(steps: list[Step], name: str) -> bool:
+    return sum(name in step.writes() for step in steps if isinstance(step, Group)) == 1
+
+
+def generate(
+    gm: torch.fx.GraphModule, low: Lowering, steps: list[Step], hints: Hints
+) -> tuple[cc.Compilation | None, Callable[[cc.Compilation | None], tuple[Boxed, Boxed]]]:
+    """The translation unit, on its way to the compiler, and how the executor is made once it has come back."""
+    outside = escaping(low, gm)
+    readers: dict[str, set[int]] = {}
+    for position, step in enumerate(steps):
+        for name in step.reads() if isinstance(step, Group) else step.reads:
+            readers.setdefault(name, set()).add(position)
+    planned: list[Any] = []
+    functions: dict[str, str] = {}
+    for position, step in enumerate(steps):
+        if not isinstance(step, Group):
+            planned.append(step)
+            continue
+        kernel = render(step, hidden_buffers(steps, position, outside, readers), hints, config.num_threads)
+        entry = functions.setdefault(kernel.body, f"k{len(functions)}")
+        planned.append(Launch(step, kernel, entry))
+        counters["native"]["kernels"] += 1
+    if fusion_log.isEnabledFor(20):
+        fusion_log.info("%s", schedule_text(steps, low))
+    wrapper = Wrapper(low, gm)
+    compilation = None
+    if functions:
+        source = "".join(
+            f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in functions.items()
+        )
+        compilation = cc.start(source)
+    quick, first = wrapper.sources(planned)
+    if output_log.isEnabledFor(20):
+        output_log.info("%s", (source if functions else "") + quick)
+    arguments = {launch.entry: (len(launch.kernel.buffers), len(launch.kernel.symbols)) for launch in planned if isinstance(launch, Launch)}
+
+    def build(done: cc.Compilation | None) -> tuple[Boxed, Boxed]:
+        namespace = dict(wrapper.namespace)
+        if done is not None:
+            library = done.library()
+            for entry, (tensors, integers) in arguments.items():
+                namespace[entry] = _C.Kernel(cc.address(library, entry), tensors, integers, library)
+        odd: list[str] = namespace.setdefault("_odd", [])
+        odd.clear()
+        made = []
+        for text in (quick, first):
+            scope = dict(namespace)
+            exec(compile(text, "<fxjit executor>", "exec"), scope)
+            made.append(scope["call"])
+        return made[0], made[1]
+
+    return compilation, build
+
+
+class CompiledGraph:
+    """Takes the list of inputs (and empties it), returns the list of outputs."""
+
+    _boxed_call = True
+
+    def __init__(self, gm: torch.fx.GraphModule, compilation: cc.Compilation | None, build: Any, name: str) -> None:
+        self.gm: torch.fx.GraphModule | None = gm
+        self.compilation, self.build, self.name = compilation, build, name
+        self.run: Boxed | None = None
+        self.first: Boxed | None = None
+        if build is None:
+            self.run = torch.fx.Interpreter(gm).boxed_run
+
+    def finish(self) -> CompiledGraph:
+        """Waits for the compiler; raises CppCompileError if it failed."""
+        if self.run is None and self.first is None:
+            with timed("native.cpp", self.name):
+                self.run_later, self.first = self.build(self.compilation)
+            self.build = self.compilation = None
+        return self
+
+    def __call__(self, args: list[Any]) -> Any:
+        run = self.run
+        if run is not None:
+            return run(args)
+        self.finish()
+        assert self.first is not None
+        outputs = self.first(args)
+        odd = self.first.__globals__["_odd"]  # type: ignore[attr-defined]
+        # An operator that does not keep its promise of strides is put right at each call.
+        self.run = self.first if odd else self.run_later
+        if odd:
+            counters["native"]["unexpected strides"] += len(odd)
+        self.gm = None
+        return outputs
+
+
+_warned = False
+
+
+def without_compiler(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> CompiledGraph:
+    """The named fallback for a machine without a C++ compiler: ATen for every operator, with a warning once."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)
+    counters["native"]["without compiler"] += 1
+    return CompiledGraph(gm, None, None, name)
+

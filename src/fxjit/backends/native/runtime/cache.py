@@ -1,0 +1,168 @@
+"""Compiled libraries on the disk, for this process and the next ones.
+
+A library's name is a hash of everything it was made from (source, command, compiler, processor), so an entry is never
+changed, only added or removed. Beside `<key>.so` stands `<key>.sum`, the hash of the library's bytes: an entry without a
+matching one (a write cut short, someone else's file) counts as absent. Nothing is loaded from a folder that another
+user owns or may write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from pathlib import Path
+
+from fxjit import config, logs
+from fxjit.counters import counters
+
+log = logs.artifact("cache")
+
+
+class KernelCache:
+    """A folder of libraries. `get` and `put` never raise because of the disk: a cache that cannot be used is only slower."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, key: str) -> Path | None:
+        """The library of this key, if it is there whole."""
+        library, checksum = self.folder / f"{key}.so", self.folder / f"{key}.sum"
+        try:
+            data, expected = library.read_bytes(), checksum.read_text()
+        except OSError:
+            return None
+        if hashlib.sha256(data).hexdigest() != expected or not owned(library):
+            log.info("%s is damaged or not ours; it is made again", library)
+            self.remove(key)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(library)  # the clock that `trim` goes by
+        return library
+
+    def put(self, key: str, built: Path, source: str) -> Path:
+        """Moves a library that was built in this folder (`scratch`) to its name; returns where it is now."""
+        library = self.folder / f"{key}.so"
+        try:
+            checksum = hashlib.sha256(built.read_bytes()).hexdigest()
+            write_whole(self.folder / f"{key}.cpp", source)
+            os.replace(built, library)
+            write_whole(self.folder / f"{key}.sum", checksum)
+        except OSError as error:
+            log.warning("the compiled kernel could not be kept in %s: %s", self.folder, error)
+            return built if built.exists() else library
+        return library
+
+    def remove(self, key: str) -> None:
+        for suffix in (".so", ".sum", ".cpp"):
+            with contextlib.suppress(OSError):
+                (self.folder / f"{key}{suffix}").unlink()
+
+    def scratch(self, suffix: str) -> Path:
+        """A new file in the folder, for a compiler to write to."""
+        handle, name = tempfile.mkstemp(suffix=suffix, prefix="tmp-", dir=self.folder)
+        os.close(handle)
+        return Path(name)
+
+    def size(self) -> int:
+        """Bytes in use."""
+        total = 0
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
+
+    def entries(self) -> int:
+        return sum(1 for _ in self.folder.glob("*.so"))
+
+    def clear(self) -> None:
+        for path in list(self.folder.iterdir()):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def trim(self, limit: int) -> None:
+        """Removes the libraries used longest ago until the folder is below `limit` bytes."""
+        try:
+            libraries = sorted(self.folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
+            excess = self.size() - limit
+        except OSError:
+            return
+        for library in libraries:
+            if excess <= 0:
+                return
+            with contextlib.suppress(OSError):
+                excess -= library.stat().st_size
+            self.remove(library.stem)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that appears under its name only when it is complete."""
+    handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def owned(path: Path) -> bool:
+    """Ours, and nobody else may write to it."""
+    found = path.lstat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode)
+
+
+def default_folder() -> Path:
+    base = config.environment("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(config.cache_dir or os.path.join(base, "fxjit")) / "kernels"
+
+
+_opened: dict[tuple[str, bool], KernelCache] = {}
+_temporary: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def open_cache() -> KernelCache:
+    """The folder of the settings; one for this process alone, with a warning once, where that cannot be used safely."""
+    folder = default_folder()
+    key = (str(folder), config.disk_cache)
+    if key not in _opened:
+        _opened[key] = KernelCache(usable(folder) if config.disk_cache else temporary())
+        with contextlib.suppress(OSError):
+            _opened[key].trim(config.cache_size_mb * 2**20)
+    return _opened[key]
+
+
+def usable(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"it belongs to user {folder.stat().st_uid}")
+        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            os.chmod(folder, 0o700)
+        handle, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
+        os.close(handle)
+        os.unlink(name)
+        return folder
+    except OSError as error:
+        warnings.warn(
+            f"fxjit cannot keep compiled kernels in {folder} ({error}); they are compiled again in each process. "
+            "Set fxjit.config.cache_dir or FXJIT_CACHE_DIR to a folder you can write to.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return temporary()
+
+
+def temporary() -> Path:
+    made = tempfile.TemporaryDirectory(prefix="fxjit-")
+    _temporary.append(made)
+    return Path(made.name)
+
+
+def count(hit: bool) -> None:
+    counters["cache"]["hit" if hit else "miss"] += 1

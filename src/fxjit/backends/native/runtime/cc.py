@@ -1,0 +1,166 @@
+"""Finds the C++ compiler, runs it, loads what it makes.
+
+`start(source)` begins a compilation and returns at once; `Compilation.library()` waits for it. A compiler that is
+missing, fails or hangs becomes CppCompileError, with the source and the command kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from fxjit import config, logs
+from fxjit.errors import CppCompileError
+
+from ..codegen.prelude import prelude
+from .cache import KernelCache, count, open_cache
+
+log = logs.artifact("cache")
+TIMEOUT = 300.0
+CANDIDATES = ("g++", "c++", "clang++")
+
+
+@functools.cache
+def find_compiler(asked: str, environment: str) -> str | None:
+    """The compiler to use: the one asked for, $CXX, or the first of the usual names that is there."""
+    for name in [asked] if asked else [environment, *CANDIDATES]:
+        if name and (path := shutil.which(name)):
+            return path
+    return None
+
+
+def compiler() -> str | None:
+    return find_compiler(config.cpp.compiler, config.environment("CXX"))
+
+
+def require_compiler() -> str:
+    found = compiler()
+    if found is None:
+        asked = config.cpp.compiler
+        raise CppCompileError(
+            f"There is no C++ compiler called {asked!r} (config.cpp.compiler)." if asked else
+            "No C++ compiler was found. Install g++ (Debian, Ubuntu: apt install g++), or name one: $CXX, config.cpp.compiler."
+        )  # fmt: skip
+    return found
+
+
+@functools.cache
+def version_of(path: str) -> str:
+    """What the compiler says it is, with the processor it compiles for: part of every key."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout.split("\n", 1)[0].strip() or "unknown"
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CppCompileError(f"{path} does not run: {error}") from error
+
+
+@functools.cache
+def processor() -> str:
+    """A hash of the processor's model and features: -march=native means a different thing on each."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        found = sorted({line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    except OSError:
+        found = [platform.processor(), platform.machine()]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def flags() -> list[str]:
+    chosen = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti"]
+    if config.cpp.simd:
+        chosen.append("-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native")
+    else:
+        chosen.append("-fno-tree-vectorize")
+    if config.cpp.openmp:
+        chosen.append("-fopenmp")
+    # Contraction would round differently from eager: a*a - b*b of equal a and b must be 0.
+    chosen.append("-ffast-math" if config.cpp.fast_math else "-ffp-contract=off")
+    return chosen + config.cpp.extra_flags.split()
+
+
+def libraries() -> list[str]:
+    from ..codegen.prelude import has_libmvec
+
+    return [*(["-lmvec"] if has_libmvec(22) else []), "-lm"]
+
+
+class Compilation:
+    """A library on its way."""
+
+    def __init__(self, key: str, source: str, cache: KernelCache, ready: Path | None) -> None:
+        self.key, self.source, self.cache = key, source, cache
+        self.ready = ready
+        self.process: subprocess.Popen[bytes] | None = None
+        self.command: list[str] = []
+        self.output: Path | None = None
+        self.loaded: ctypes.CDLL | None = None
+
+    def begin(self, command: list[str]) -> None:
+        try:
+            self.output = self.cache.scratch(".so")
+            text = self.cache.scratch(".cpp")
+            text.write_text(self.source)
+            self.command = [*command, str(text), "-o", str(self.output), *libraries()]
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=config.child_environment(LC_ALL="C")
+            )
+        except OSError as error:
+            raise CppCompileError(f"The C++ compiler could not be started: {error}\n  {' '.join(command)}") from error
+
+    def library(self) -> ctypes.CDLL:
+        """The loaded library; waits for the compiler."""
+        if self.loaded is None:
+            path = self.ready if self.ready is not None else self.finish()
+            try:
+                self.loaded = ctypes.CDLL(str(path))
+            except OSError as error:
+                self.cache.remove(self.key)
+                raise CppCompileError(f"A compiled kernel cannot be loaded: {error}") from error
+        return self.loaded
+
+    def finish(self) -> Path:
+        assert self.process is not None and self.output is not None
+        try:
+            said, _ = self.process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise CppCompileError(self.report(f"The C++ compiler did not finish within {TIMEOUT:.0f} s.")) from None
+        if self.process.returncode != 0:
+            self.output.unlink(missing_ok=True)
+            text = said.decode(errors="replace")[:4000]
+            raise CppCompileError(self.report(f"The C++ compiler failed ({self.process.returncode}):\n{text}"))
+        Path(self.command[-1 - len(libraries()) - 2]).unlink(missing_ok=True)
+        os.chmod(self.output, 0o700)
+        return self.cache.put(self.key, self.output, self.source)
+
+    def report(self, problem: str) -> str:
+        return f"{problem}\nThe source is kept; the command was:\n  {' '.join(self.command)}"
+
+
+def start(source: str) -> Compilation:
+    """Begins to compile a translation unit (without prelude), or finds it in the cache."""
+    path = require_compiler()
+    whole = prelude(config.cpp.simd) + source
+    command = [path, *flags()]
+    facts = "\0".join([whole, *command, *libraries(), version_of(path), processor()])
+    key = hashlib.sha256(facts.encode()).hexdigest()[:40]
+    cache = open_cache()
+    ready = cache.get(key)
+    count(ready is not None)
+    log.info("%s %s", "hit" if ready else "miss", key)
+    compilation = Compilation(key, whole, cache, ready)
+    if ready is None:
+        compilation.begin(command)
+    return compilation
+
+
+def address(library: ctypes.CDLL, entry: str) -> int:
+    """Where a function of the library is."""
+    return ctypes.cast(getattr(library, entry), ctypes.c_void_p).value or 0

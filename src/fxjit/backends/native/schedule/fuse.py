@@ -1,0 +1,385 @@
+"""Which statements share a kernel.
+
+Statements come in graph order and each either joins a group that stands after everything it needs, or starts one; the
+groups stay in a total order in which every value is made before it is read, so no cycle can arise. A group is a loop
+nest over `outer`; a member runs once an outer index ("row") or over further loops of its own ("inner"), reducing them
+or not. Inner loops of one size are merged into one `slot` unless one needs what the other has reduced.
+
+`lane`: the loops of the innermost outer dimension run inside the reducing loops (a reduction over columns).
+`split`: few outer indices and many inner ones, so the threads share the inner loops; such a group has one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import sympy
+
+from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments
+from ..ir import Buffer, Compute, Extern, Load, Statement, loads, permute, reshape, reshape_strides
+from ..ops import work
+
+LOOK_BACK = 24
+MAX_MEMBERS = 32
+MAX_READS = 64
+SMALL = 8192
+FEW_ROWS = 4
+LANES = 64
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A Compute in a group's coordinates: `outer` sizes of the group, then `inner` ones of its own."""
+
+    compute: Compute
+    inner: Sizes
+    slot: int = 0
+
+    @property
+    def is_row(self) -> bool:
+        """Runs once an outer index and does not reduce."""
+        return not self.inner and self.compute.reduction is None
+
+    @property
+    def gives_row(self) -> bool:
+        """Its result is one value an outer index."""
+        return not self.inner or self.compute.reduction is not None
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    outer: Sizes
+    members: list[Member] = field(default_factory=list)
+    lane: bool = False
+    split: bool = False
+    reducing: bool = False
+    name: str = ""
+
+    def writes(self) -> set[str]:
+        return {member.compute.out.name for member in self.members}
+
+    def reads(self) -> set[str]:
+        return {load.buffer for member in self.members for load in loads(member.compute.expr)}
+
+
+Step = Group | Extern
+
+
+class Hints:
+    """The sizes seen at compile time, for choices that only speed depends on."""
+
+    def __init__(self, values: Mapping[sympy.Symbol, int]) -> None:
+        self.values = dict(values)
+
+    def __call__(self, size: Size) -> int:
+        if isinstance(size, int):
+            return size
+        value = size.subs({symbol: self.values.get(symbol, 512) for symbol in size.free_symbols})
+        return int(value) if value.is_number else 512
+
+
+def fuse(statements: Iterable[Statement], hints: Hints) -> list[Step]:
+    """Groups and extern calls in the order they run."""
+    fuser = Fuser(hints)
+    for statement in statements:
+        fuser.place(statement)
+    for step in fuser.steps:
+        if isinstance(step, Group):
+            assign_slots(step)
+    return fuser.steps
+
+
+class Fuser:
+    def __init__(self, hints: Hints) -> None:
+        self.hints = hints
+        self.steps: list[Step] = []
+        self.writers: dict[str, list[int]] = {}
+        self.readers: dict[str, list[int]] = {}
+        self.step_reads: list[set[str]] = []
+        self.step_writes: list[set[str]] = []
+
+    def place(self, statement: Statement) -> None:
+        if isinstance(statement, Extern):
+            self.append(statement, set(statement.reads), set(statement.mutates | statement.results))
+            return
+        compute = normalize(statement, self.hints)
+        reads = {load.buffer for load in loads(compute.expr)}
+        for index in self.candidates(compute, reads):
+            joined = self.join(index, compute, reads)
+            if joined is not None:
+                self.steps[index] = joined
+                self.record(index, reads, {compute.out.name})
+                return
+        self.append(self.start(compute), reads, {compute.out.name})
+
+    def append(self, step: Step, reads: set[str], writes: set[str]) -> None:
+        self.steps.append(step)
+        self.step_reads.append(set())
+        self.step_writes.append(set())
+        self.record(len(self.steps) - 1, reads, writes)
+
+    def record(self, index: int, reads: set[str], writes: set[str]) -> None:
+        self.step_reads[index] |= reads
+        self.step_writes[index] |= writes
+        for name in reads:
+            self.readers.setdefault(name, []).append(index)
+        for name in writes:
+            self.writers.setdefault(name, []).append(index)
+
+    def start(self, compute: Compute) -> Group:
+        reducing = compute.reduction is not None
+        group = Group(compute.size, [Member(compute, compute.rsize)], reducing=reducing)
+        if reducing:
+            group.lane = reduces_columns(compute, self.hints)
+            group.split = self.few_rows(compute.size, compute.rsize, group.lane)
+        return group
+
+    def few_rows(self, outer: Sizes, inner: Sizes, lane: bool) -> bool:
+        rows, columns = self.hints(prod(outer)), self.hints(prod(inner))
+        if lane:
+            last = self.hints(outer[-1])
+            rows = rows // max(last, 1) * -(-last // LANES)
+        return rows <= FEW_ROWS and columns * min(self.hints(outer[-1]) if lane else 1, LANES) > SMALL
+
+    def earliest(self, compute: Compute, reads: set[str]) -> int:
+        """The first step that may hold the statement."""
+        first = 0
+        for name in reads:
+            first = max([first, *self.writers.get(name, ())])
+        out = compute.out.name
+        for index in (*self.writers.get(out, ()), *self.readers.get(out, ())):
+            first = max(first, index + 1)
+        return first
+
+    def candidates(self, compute: Compute, reads: set[str]) -> list[int]:
+        first = self.earliest(compute, reads)
+        places = [i for i in range(max(first, len(self.steps) - LOOK_BACK), len(self.steps)) if isinstance(self.steps[i], Group)]
+        producers = [i for i in places if self.step_writes[i] & reads]
+        sharers = [i for i in places if i not in producers and self.step_reads[i] & reads]
+        others = [i for i in places if i not in producers and i not in sharers]
+        small = self.hints(prod(compute.domain)) <= SMALL
+        return producers[::-1] + sharers[::-1] + (others[::-1] if small else [])
+
+    def join(self, index: int, compute: Compute, reads: set[str]) -> Group | None:
+        group = self.steps[index]
+        assert isinstance(group, Group)
+        if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
+            return None
+        for attempt in (self.as_inner, self.as_row, self.regroup):
+            made = attempt(group, compute)
+            if made is not None and legal(made, self.hints):
+                return made
+        return None
+
+    def as_inner(self, group: Group, compute: Compute) -> Group | None:
+        """The statement's outer loops are the group's; the rest of it are inner loops."""
+        if compute.reduction is not None:
+            if not group.reducing:
+                return None
+            if group.lane != reduces_columns(compute, self.hints):
+                return None
+            outer, inner = compute.size, compute.rsize
+        else:
+            if not group.reducing:
+                outer, inner = compute.size, ()
+            else:
+                cut = cut_at(compute.size, prod(group.outer))
+                if cut is None or cut == len(compute.size):
+                    return None
+                outer, inner = compute.size[:cut], compute.size[cut:]
+        common = refine(group.outer, outer)
+        if common is None:
+            return None
+        # The same inner loops in the same pieces, so that they can share a slot.
+        wanted = next((m.inner for m in group.members if m.inner and equal(prod(m.inner), prod(inner))), ())
+        inner_common = refine(wanted, inner) if inner and wanted else inner
+        if inner_common is None:
+            return None
+        members = [redomain(m, common, inner_common if m.inner and inner and equal(prod(m.inner), prod(inner)) else m.inner) for m in group.members]
+        members.append(redomain(Member(compute, inner), common, inner_common))
+        return Group(common, members, group.lane, group.split, group.reducing)
+
+    def as_row(self, group: Group, compute: Compute) -> Group | None:
+        """A statement without loops of its own, run once an outer index of a reducing group."""
+        if compute.reduction is not None or not group.reducing:
+            return None
+        common = refine(group.outer, compute.size)
+        if common is None:
+            return None
+        members = [redomain(m, common, m.inner) for m in group.members]
+        return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.lane, group.split, True)
+
+    def regroup(self, group: Group, compute: Compute) -> Group | None:
+        """A reduction joins a pointwise group: its outer loops become the group's."""
+        if compute.reduction is None or group.reducing:
+            return None
+        lane = reduces_columns(compute, self.hints)
+        split = self.few_rows(compute.size, compute.rsize, lane)
+        if equal(prod(group.outer), prod(compute.size)) and not compute.size == ():
+            common = refine(group.outer, compute.size)
+            if common is None:
+                return None
+            members = [redomain(m, common, ()) for m in group.members]
+            return Group(common, [*members, redomain(Member(compute, compute.rsize), common, compute.rsize)], lane, split, True)
+        whole = refine(group.outer, compute.domain)
+        if whole is None:
+            return None
+        cut = cut_at(whole, prod(compute.size))
+        if cut is None:
+            return None
+        outer, inner = whole[:cut], whole[cut:]
+        members = [redomain(Member(m.compute, ()), outer, inner, whole) for m in group.members]
+        return Group(outer, [*members, redomain(Member(compute, compute.rsize), outer, inner)], lane, split, True)
+
+
+def cut_at(sizes: Sizes, product: Size) -> int | None:
+    """How many leading sizes make the product."""
+    running: Size = 1
+    if equal(running, product):
+        return 0
+    for position, size in enumerate(sizes):
+        running = running * size if isinstance(running, int) and isinstance(size, int) else prod((running, size))
+        if equal(running, product):
+            return position + 1
+    return None
+
+
+def redomain(member: Member, outer: Sizes, inner: Sizes, whole: Sizes | None = None) -> Member:
+    """The member over loops (outer, inner), which split its own."""
+    old = member.compute
+    new = outer + inner
+    if same_sizes(old.domain, new) and len(member.inner) == len(inner):
+        if same_sizes(old.size, outer) or old.reduction is None:
+            return Member(old, inner)
+    expr = reshape(old.expr, old.domain, new)
+    if old.reduction is not None:
+        stride = restride(old.size, old.stride, outer)
+        return Member(Compute(old.out, outer, inner, expr, stride, old.offset, old.reduction, old.origins), inner)
+    stride = restride(old.size, old.stride, new)
+    return Member(Compute(old.out, new, (), expr, stride, old.offset, None, old.origins), inner)
+
+
+def restride(old: Sizes, stride: Sizes, new: Sizes) -> Sizes:
+    if same_sizes(old, new):
+        return stride
+    if any(size == 0 for size in new):
+        return (0,) * len(new)
+    runs = segments(old, new)
+    assert runs is not None
+    return reshape_strides(old, stride, new, runs)
+
+
+def normalize(compute: Compute, hints: Hints) -> Compute:
+    """Without loops of size 1; outer loops in the order of the memory written, inner ones in that of the memory read."""
+    keep = [i for i, size in enumerate(compute.size) if size != 1]
+    keep.sort(key=lambda i: -abs(hints(compute.stride[i])))
+    ndim = len(compute.size)
+    inner = [ndim + j for j, size in enumerate(compute.rsize) if size != 1]
+    weight = read_strides(compute, hints)
+    inner.sort(key=lambda i: -weight[i])
+    if keep == list(range(ndim)) and inner == list(range(ndim, ndim + len(compute.rsize))):
+        return compute
+    expr = permute(compute.expr, tuple(keep + inner))
+    domain = compute.domain
+    return Compute(
+        compute.out, tuple(domain[i] for i in keep), tuple(domain[i] for i in inner), expr,
+        tuple(compute.stride[i] for i in keep), compute.offset, compute.reduction, compute.origins,
+    )  # fmt: skip
+
+
+def read_strides(compute: Compute, hints: Hints) -> list[int]:
+    """A loop's weight: the strides by which it steps through what is read, added up."""
+    total = [0] * len(compute.domain)
+    for load in loads(compute.expr):
+        if len(load.strides) == len(total):
+            for i, stride in enumerate(load.strides):
+                total[i] += abs(hints(stride))
+    return total
+
+
+def reduces_columns(compute: Compute, hints: Hints) -> bool:
+    """Whether neighbours in memory belong to different results."""
+    if not compute.size or not compute.rsize:
+        return False
+    votes = 0
+    for load in loads(compute.expr):
+        if len(load.strides) != len(compute.domain):
+            continue
+        last_outer, last_inner = abs(hints(load.strides[len(compute.size) - 1])), abs(hints(load.strides[-1]))
+        if last_outer and last_inner:
+            votes += 1 if last_outer < last_inner else -1
+    return votes > 0
+
+
+def store_index(member: Member, outer: Sizes) -> tuple[Sizes, Size]:
+    compute = member.compute
+    stride = compute.stride
+    if member.gives_row:
+        stride = tuple(stride[: len(outer)])
+    return stride, compute.offset
+
+
+def reads_same_place(load: Load, producer: Member, reader: Member, outer: Sizes) -> bool:
+    """The load reads, in each iteration, just what the producer wrote in that iteration."""
+    if load.gathers:
+        return False
+    stride, offset = store_index(producer, outer)
+    n = len(outer)
+    if not equal(load.offset, offset):
+        return False
+    sizes = outer + reader.inner
+    wanted = stride if not producer.gives_row else stride + (0,) * len(reader.inner)
+    if not producer.gives_row and not same_sizes(producer.inner, reader.inner):
+        return False
+    if len(wanted) != len(load.strides) or len(sizes) != len(wanted) or n > len(wanted):
+        return False
+    return all(size == 1 or equal(a, b) for size, a, b in zip(sizes, load.strides, wanted, strict=True))
+
+
+def legal(group: Group, hints: Hints) -> bool:
+    """Every value made in the group is read in it only where it was made, and its slots can be laid out."""
+    makers: dict[str, Member] = {}
+    for member in group.members:
+        for load in loads(member.compute.expr):
+            producer = makers.get(load.buffer)
+            if producer is not None:
+                if member.is_row and group.reducing and not producer.gives_row:
+                    return False
+                if not reads_same_place(load, producer, member, group.outer):
+                    return False
+        if member.compute.out.name in makers:
+            return False
+        makers[member.compute.out.name] = member
+    assign_slots(group)
+    return not group.split or all(member.slot == 0 for member in group.members if not member.is_row)
+
+
+def assign_slots(group: Group) -> None:
+    """Slot t's inner loops run, then the rows of slot t; a row before any inner loop has slot -1."""
+    makers: dict[str, Member] = {}
+    shapes: dict[int, Sizes] = {}
+    for member in group.members:
+        slot = -1 if member.is_row else 0
+        for load in loads(member.compute.expr):
+            producer = makers.get(load.buffer)
+            if producer is None:
+                continue
+            if member.is_row or not producer.gives_row:
+                slot = max(slot, producer.slot)
+            else:
+                slot = max(slot, producer.slot + 1)
+        if not member.is_row:
+            while slot in shapes and not same_sizes(shapes[slot], member.inner):
+                slot += 1
+            shapes[slot] = member.inner
+        member.slot = slot
+        makers[member.compute.out.name] = member
+
+
+def buffers_of(group: Group) -> dict[str, Buffer]:
+    return {member.compute.out.name: member.compute.out for member in group.members}
+
+
+def group_work(group: Group, hints: Hints) -> int:
+    return sum(work(member.compute.expr) * hints(prod(group.outer + member.inner)) for member in group.members)
