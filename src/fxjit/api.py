@@ -282,8 +282,12 @@ def mark_dynamic(
     min: int | None = None,
     max: int | None = None,
     hint_override: int | None = None,
+    specialize_on: Sequence[Any] | None = None,
 ) -> None:
-    """The size of dimension `index` is a symbol; compiling it as a constant is an error."""
+    """The size of dimension `index` is a symbol; compiling it as a constant is an error.
+
+    `hint_override` and `specialize_on` tune torch's inductor and are accepted for its programs' sake.
+    """
     for each in _dimensions("mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_dynamic_indices").add(each)
         if min is not None or max is not None:

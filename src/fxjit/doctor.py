@@ -217,9 +217,7 @@ def _cache() -> Finding:
 
 def _settings() -> Finding:
     changed = [
-        f"{row.name}={config.to_dict()[row.name]!r}"
-        for row in config.describe()
-        if config.to_dict()[row.name] != row.default
+        f"{row.name}={config.to_dict()[row.name]!r}" for row in config.describe() if config.to_dict()[row.name] != row.default
     ]
     return Finding("settings", "ok", ", ".join(changed) if changed else "all as they come")
 

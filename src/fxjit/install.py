@@ -94,7 +94,16 @@ def _replace(holder: Any, name: str, ours: Any) -> None:
 def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
-    for name, ours in {**_SHARED, **_DYNAMO_ONLY, "explain": explain, "optimize": _dynamo_optimize}.items():
+    theirs = dynamo.disable
+
+    def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
+        """Torch disables functions of its own through this one too, without a wrapper; those stay with torch."""
+        if not wrapping:
+            return theirs(fn, recursive, reason=reason, wrapping=False)
+        return api.disable(fn, recursive, reason=reason)
+
+    special = {"explain": explain, "optimize": _dynamo_optimize, "disable": disable}
+    for name, ours in {**_SHARED, **_DYNAMO_ONLY, **special}.items():
         if hasattr(dynamo, name):
             _replace(dynamo, name, ours)
 

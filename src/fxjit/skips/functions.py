@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import MethodType
 from typing import Any
 
 # (verdict, reason id, names)
@@ -136,7 +137,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "time.time time.perf_counter time.monotonic time.sleep",
             "time.time_ns time.perf_counter_ns time.process_time",
-            "os.getenv os.environ.get os.urandom uuid.uuid4 datetime.datetime.now",
+            "os.getenv os.urandom uuid.uuid4 datetime.datetime.now",
         ),
     ),
     ("SKIP", "call-builtin", ("builtins.exec builtins.eval builtins.compile builtins.__import__ builtins.vars",)),
@@ -219,6 +220,7 @@ class Rows:
             if found is None:
                 missing.append((verdict, reason, name))
             else:
+                found = found.__func__ if isinstance(found, MethodType) else found
                 self._found.setdefault(id(found), (found, verdict, reason))
         self._missing = missing
 

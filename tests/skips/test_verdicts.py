@@ -1,0 +1,245 @@
+"""What becomes of a call, and which frames may be touched, by rule."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import itertools
+import logging
+import math
+import random
+import re
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fxjit
+from fxjit.reasons import REASONS
+from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, marks
+from fxjit.skips.functions import ROWS, rows, steering
+from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
+
+TRACE, GRAPH, CONSTANT, CALL, SKIP = Verdict.TRACE, Verdict.GRAPH, Verdict.CONSTANT, Verdict.CALL, Verdict.SKIP
+
+
+def user_function(x):
+    return x
+
+
+@functools.wraps(torch.sin)
+def wrapper_of_a_torch_function(x):
+    return x
+
+
+class Module(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "verdict"),
+    [
+        (user_function, TRACE),
+        (wrapper_of_a_torch_function, TRACE),
+        (lambda x: x, TRACE),
+        (Module.forward, TRACE),
+        (Module().forward, TRACE),
+        (torch.nn.Linear.forward, TRACE),
+        (torch.nn.Module.__call__, TRACE),
+        (torch.nn.init.uniform_, TRACE),
+        (torch.nn.utils.clip_grad_norm_, TRACE),
+        (torch.optim.AdamW.step, TRACE),
+        (torch.utils._pytree.tree_map, TRACE),
+        (contextlib.contextmanager, TRACE),
+        (collections.Counter.update, TRACE),
+        (torch.sin, GRAPH),
+        (torch.cat, GRAPH),
+        (torch.zeros, GRAPH),
+        (torch.einsum, GRAPH),
+        (torch.fft.fft, GRAPH),
+        (torch.linalg.norm, GRAPH),
+        (torch._foreach_add, GRAPH),
+        (torch.ops.aten.add, GRAPH),
+        (torch.ops.aten.add.Tensor, GRAPH),
+        (torch.Tensor.add, GRAPH),
+        (torch.Tensor.__add__, GRAPH),
+        (torch.Tensor.__rsub__, GRAPH),
+        (torch.Tensor.split, GRAPH),
+        (F.relu, GRAPH),
+        (F.linear, GRAPH),
+        (F.max_pool2d, GRAPH),
+        (F.cross_entropy, GRAPH),
+        (F.scaled_dot_product_attention, GRAPH),
+        (math.sqrt, CONSTANT),
+        (torch.finfo, CONSTANT),
+        (torch.is_tensor, CONSTANT),
+        (torch.get_default_dtype, CONSTANT),
+        (torch.cuda.is_available, CONSTANT),
+        (torch.jit.is_scripting, CONSTANT),
+        (re.match, CONSTANT),
+        (len, CALL),
+        (isinstance, CALL),
+        ([].append, CALL),
+        (dict.get, CALL),
+        (functools.reduce, CALL),
+        (itertools.chain, CALL),
+        (torch.no_grad, CALL),
+        (torch.compiler.is_compiling, CALL),
+        (fxjit.graph_break, CALL),
+        (torch.utils.checkpoint.checkpoint, CALL),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", str(value)),
+)
+def test_what_is_done_with_a_call(fn, verdict):
+    assert function_verdict(fn)[0] is verdict
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (print, "call-print"),
+        (logging.getLogger("x").warning, "call-print"),
+        (time.time, "call-subprocess"),
+        (subprocess.run, "call-subprocess"),
+        (torch.manual_seed, "call-rng-state"),
+        (random.seed, "call-rng-state"),
+        (torch.Tensor.backward, "call-autograd-engine"),
+        (torch.autograd.grad, "call-autograd-engine"),
+        (torch.Tensor.item, "data-item"),
+        (torch.set_default_dtype, "value-global-state"),
+        (torch.save, "tensor-data"),
+        (np.zeros, "numpy-function"),
+        (exec, "call-builtin"),
+        (frame_verdict, "call-compile-api"),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", str(value)),
+)
+def test_what_breaks_the_graph_and_why(fn, reason):
+    assert function_verdict(fn) == (SKIP, reason)
+
+
+def test_what_the_user_said_comes_first():
+    def f(x):
+        return x
+
+    assert function_verdict(fxjit.disable(f)) == (SKIP, "user-disabled-call")
+    assert function_verdict(fxjit.disable(f, recursive=False)) == (SKIP, "user-disabled-inline")
+    assert function_verdict(fxjit.compile(f))[0] is TRACE
+    fxjit.allow_in_graph(f)
+    assert function_verdict(f)[0] is GRAPH
+    fxjit.forbid_in_graph(f)
+    assert function_verdict(f) == (SKIP, "user-forbidden")
+
+
+def test_torchs_own_annotations_mean_the_same():
+    import torch._dynamo
+
+    def f(x):
+        return x
+
+    assert function_verdict(torch.compiler.disable(f)) == (SKIP, "user-disabled-call")
+    assert function_verdict(torch._dynamo.disable(f, recursive=False)) == (SKIP, "user-disabled-inline")
+    assert function_verdict(torch.compiler.allow_in_graph(f))[0] is GRAPH
+    assert function_verdict(torch.compiler.assume_constant_result(lambda: 1))[0] is CONSTANT
+    assert steering(torch._dynamo.graph_break) == "user-graph-break" == steering(fxjit.graph_break)
+    assert steering(torch.compiler.is_compiling) == "is-compiling" == steering(fxjit.is_compiling)
+    said = marks.disabled(torch.compiler.disable(f, reason="slow"))
+    assert said is not None and said.recursive and said.reason == "slow" and said.target is f
+
+
+def test_wraps_of_a_disabled_function_is_not_disabled():
+    disabled = fxjit.disable(user_function)
+
+    @functools.wraps(disabled)
+    def wrapper(x):
+        return x
+
+    assert marks.disabled(disabled) is not None and marks.disabled(wrapper) is None
+    assert marks.unwrapped(fxjit.compile(user_function)) is user_function
+
+
+def test_frames_of_users_and_model_libraries_are_touched():
+    for fn in (user_function, lambda x: x, Module.forward):
+        assert not frame_verdict(fn.__code__, fn.__globals__).skip
+    code = compile("def f(x): return x", "<string>", "exec").co_consts[0]
+    assert not frame_verdict(code, {}).skip
+    libraries = compile("def f(x): return x", torch.__file__.replace("/torch/", "/transformers/"), "exec").co_consts[0]
+    assert not frame_verdict(libraries, {}).skip
+
+
+@pytest.mark.parametrize(
+    "fn", [torch.nn.Linear.forward, torch.nn.Module._call_impl, F.relu, random.uniform, logging.Logger.info, frame_verdict]
+)
+def test_frames_of_torch_fxjit_and_the_library_pass_by(fn):
+    verdict = frame_verdict(fn.__code__, fn.__globals__)
+    assert verdict.skip and not verdict.recursive and verdict.reason == "skip-internal" and verdict.rule
+
+
+def test_another_compilers_frames_pass_by_with_all_below_them():
+    import torch._dynamo
+
+    def f(x):
+        return x
+
+    disabled = torch.compiler.disable(f)
+    assert frame_verdict(disabled.__code__, disabled.__globals__).recursive
+    assert frame_verdict(torch._dynamo.reset.__code__, {}).recursive
+    graph_code = compile("def forward(self, x): return x", "<eval_with_key>.7", "exec").co_consts[0]
+    assert frame_verdict(graph_code, {}).recursive
+
+
+def test_generators_and_huge_code_pass_by(monkeypatch):
+    def generator():
+        yield 1
+
+    assert frame_verdict(generator.__code__, {}).reason == "skip-code-kind"
+    assert not frame_verdict(user_function.__code__, {}).skip
+    monkeypatch.setattr(frames, "MAX_CODE_BYTES", 2)
+    assert frame_verdict(user_function.__code__, {}).reason == "skip-too-big"
+
+
+def test_unittest_is_traced_when_asked_for():
+    import unittest
+
+    code = unittest.TestCase.assertEqual.__code__
+    assert frame_verdict(code, {}).skip
+    with fxjit.config.patch(trace_unittest=True):
+        assert not frame_verdict(code, {}).skip
+
+
+def test_a_module_rule_is_the_longest_that_fits():
+    assert longest_prefix("torch.nn.functional", FUNCTION_RULES)[0] == "torch.nn.functional"
+    assert longest_prefix("torch.nn.modules.linear", FUNCTION_RULES)[0] == "torch.nn"
+    assert longest_prefix("torchvision.ops", FUNCTION_RULES) is None
+
+
+def test_every_rule_names_a_verdict_and_a_reason_that_exist():
+    for verdict, reason in [*FUNCTION_RULES.values(), *((row[0], row[1]) for row in ROWS)]:
+        assert verdict in Verdict.__members__
+        assert (reason in REASONS) == (verdict == "SKIP") and (reason == "") == (verdict != "SKIP")
+
+
+def test_no_function_has_two_rows():
+    names = [name for _, _, lines in ROWS for line in lines for name in line.split()]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_rows_that_match_nothing_are_reported():
+    import numpy.random
+    import platform
+    import sys
+    import uuid
+    import datetime
+    import importlib.util
+
+    import torch._dynamo
+    import torch.onnx
+    import torch.utils.checkpoint
+
+    left = [name for name in rows.unresolved() if name.partition(".")[0] in sys.modules]
+    assert not left, "these names are of no installed version: " + ", ".join(left)
