@@ -58,7 +58,7 @@ def run(fn, args, seed):
     return result, aliasing(result, args), torch.rand(1), backward(result, args)
 
 
-def check_function(fn, *args, backends=("eager",), calls=2):
+def check_function(fn, *args, backends=("eager", "aot_eager"), calls=2):
     for backend in backends:
         fxjit.reset()
         compiled = fxjit.compile(fn, backend=backend, fullgraph=True)

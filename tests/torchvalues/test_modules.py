@@ -45,7 +45,7 @@ class Containers(nn.Module):
         return x + self.weights[0] * self.weights[1] + self.named["w"] + len(self.layers)
 
 
-def check_module(module, *args, backends=("eager",), calls=2):
+def check_module(module, *args, backends=("eager", "aot_eager"), calls=2):
     for backend in backends:
         fxjit.reset()
         ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
