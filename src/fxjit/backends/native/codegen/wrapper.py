@@ -289,7 +289,6 @@ class Wrapper:
         if unused:
             body.append(f"del {', '.join(unused)}")
         free: dict[Any, list[str]] = {}
-        storage = self.storage_deaths(lines)
         kept = lines[-1].uses | self.pinned
         kept |= {self.roots.get(name, name) for name in kept}
         for position, line in enumerate(lines):
@@ -301,10 +300,8 @@ class Wrapper:
             body.append(text)
             gone = [name for name in death.get(position, ()) if name not in self.namespace]
             if gone and position != len(lines) - 1:
-                for name in storage.get(position, ()):
-                    self.release(free, name, kept)
-                # Storage that may be used again keeps its variable under another name.
-                body += [f"r_{name} = {name}" for name in gone if any(f"r_{name}" in names for names in free.values())]
+                # Memory that may be used again keeps a variable of another name.
+                body += [f"r_{name} = {name}" for name in gone if self.release(free, name, kept)]
                 body.append(f"del {', '.join(gone)}")
         return "def call(args):\n" + "".join(f"    {text}\n" for text in body)
 
@@ -312,34 +309,25 @@ class Wrapper:
         names = free.get(self.pool_key(buffer))
         return names.pop() if names else None
 
-    def release(self, free: dict[Any, list[str]], name: str, kept: set[str]) -> None:
+    def release(self, free: dict[Any, list[str]], name: str, kept: set[str]) -> bool:
         buffer = self.low.buffers.get(name)
         if buffer is None or buffer.kind != "temp" or name in kept or name in self.pinned:
-            return
+            return False
         if isinstance(prod(buffer.size), int) and prod(buffer.size) * buffer.dtype.itemsize < 4096:  # type: ignore[operator]
-            return
+            return False
         free.setdefault(self.pool_key(buffer), []).append(f"r_{name}")
+        return True
 
     @staticmethod
     def pool_key(buffer: Buffer) -> Any:
         return buffer.dtype, buffer.size, buffer.stride
 
-    @staticmethod
-    def deaths(lines: list[Line]) -> dict[int, list[str]]:
+    def deaths(self, lines: list[Line]) -> dict[int, list[str]]:
+        """After which line each variable goes. One whose memory views refer to stays as long as they do."""
         last: dict[str, int] = {}
         for position, line in enumerate(lines):
             for name in (*line.uses, *line.defines):
                 last[name] = position
-        out: dict[int, list[str]] = {}
-        for name, position in sorted(last.items()):
-            out.setdefault(position, []).append(name)
-        return out
-
-    def storage_deaths(self, lines: list[Line]) -> dict[int, list[str]]:
-        """When nothing refers to a buffer's memory any more, by itself or through a view."""
-        last: dict[str, int] = {}
-        for position, line in enumerate(lines):
-            for name in (*line.uses, *line.defines):
                 last[self.roots.get(name, name)] = position
         out: dict[int, list[str]] = {}
         for name, position in sorted(last.items()):
