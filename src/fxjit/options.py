@@ -6,6 +6,7 @@ their entries. The pipeline reads `backend`, `backend_name`, `fullgraph` and `dy
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
@@ -52,10 +53,15 @@ class RegionOptions:
     def backend(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
         """Compiles one graph, under the settings that mode and options stand for."""
         compile_graph = lookup_backend(self.chosen_backend)
-        if not self._settings:
-            return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]  # the backend's affair
-        with config.patch(self._settings):
-            return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]
+        if self._settings:
+            with config.patch(self._settings):
+                compiled = compile_graph(gm, example_inputs, **self._keywords)
+        else:
+            compiled = compile_graph(gm, example_inputs, **self._keywords)
+        if config.verify_correctness and callable(compiled):
+            verify = importlib.import_module("fxjit.verify")  # needs torch, which may not be there at `import fxjit`
+            compiled = verify.verified(compiled, gm, self.backend_name)
+        return compiled  # type: ignore[no-any-return]  # the pipeline checks that it can be called
 
     def __repr__(self) -> str:
         said = {"mode": self.mode, "options": self.options or None, "dynamic": self.dynamic}

@@ -17,7 +17,7 @@ import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fxjit import _C, config, events, logs, resume
+from fxjit import _C, config, debug, events, logs, resume
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -80,7 +80,8 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
-        return _compile(options, frame)
+        with debug.compile_folder(frame.code):
+            return _compile(options, frame)
     except SkipFrameSignal as signal:
         _skip(options, frame, signal)
         return None
@@ -257,5 +258,7 @@ def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx
         _bytecode_log.info("%s before\n%s\nafter\n%s", frame.code.co_qualname, dis.Bytecode(frame.code).dis(),
                            dis.Bytecode(new_code).dis())
     calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call_")]
-    events.report_frame_compiled(events.FrameCompiled(
-        frame.code, graph, tuple(result.guards), len(calls), tuple(node.name for node in calls), seconds))
+    compiled = events.FrameCompiled(
+        frame.code, graph, tuple(result.guards), len(calls), tuple(node.name for node in calls), seconds)
+    debug.write_compile(compiled, new_code)
+    events.report_frame_compiled(compiled)
