@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,7 +67,7 @@ def same(a: Any, b: Any, where: str) -> None:
         assert list(map(repr, a)) == list(map(repr, b)), f"{where}: keys {list(a)} and {list(b)}"
         for (k, x), y in zip(a.items(), b.values(), strict=True):
             same(x, y, f"{where}[{k!r}]")
-    elif dataclasses.is_dataclass(a) or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
+    elif dataclasses.is_dataclass(a) or type(a) is types.SimpleNamespace or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
         same(vars(a), vars(b), where)
     elif type(a) in (float, complex) and a != a:
         assert b != b, where

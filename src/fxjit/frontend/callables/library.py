@@ -5,12 +5,14 @@ collections, dataclasses, inspect, typing, re, os, time, warnings, logging, weak
 from __future__ import annotations
 
 import collections
+import contextvars
 import copy
 import dataclasses
 import enum
 import functools
 import inspect
 import itertools
+import json
 import logging
 import math
 import operator
@@ -25,7 +27,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.callables.table import callable_name, fold_call, function, handles, pure
+from fxjit.frontend.callables.table import (
+    Handler,
+    callable_name,
+    fold_call,
+    function,
+    handles,
+    handles_code,
+    pure,
+)
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
@@ -33,6 +43,7 @@ from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
+from fxjit.guards.source import ApplySource, ConstSource
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -272,6 +283,57 @@ def partial(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return PartialValue(fn, given, kwargs)
 
 
+def _code_inside(fn: Callable[..., Any], name: str) -> types.CodeType:
+    """The code of a function that `fn` makes."""
+    return next(const for const in fn.__code__.co_consts if isinstance(const, types.CodeType) and const.co_name == name)
+
+
+class Dispatched:
+    """What a functools.singledispatch function does for a class."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __call__(self, dispatch: Any) -> Any:
+        return dispatch(self.cls)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dispatched) and other.cls is self.cls
+
+    def __hash__(self) -> int:
+        return hash((Dispatched, self.cls))
+
+
+@handles_code(_code_inside(functools.singledispatch, "dispatch"))
+def singledispatch(dispatch: Any) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        cls = plain_or_break(t, args[0], "singledispatch")
+        return t.wrap(dispatch(cls), ApplySource(ConstSource(dispatch, "dispatch"), Dispatched(cls), "dispatch"))
+    return call
+
+
+# -- context variables ------------------------------------------------------------------------------------------
+
+
+def current_value(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get()
+
+
+@handles(contextvars.ContextVar.get)
+def context_variable(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The value that the variable has in the context of the call, guarded."""
+    variable = args[0]
+    real = getattr(variable, "obj", None)
+    known = isinstance(real, contextvars.ContextVar)
+    if not known or variable.source is None:
+        t.break_("call-builtin", function="ContextVar.get", args=variable.describe())
+    try:
+        value = real.get()
+    except LookupError:
+        t.break_("call-builtin", function="ContextVar.get", args=variable.describe())
+    return t.wrap(value, ApplySource(variable.source, current_value, "ContextVar.get"))
+
+
 # -- itertools --------------------------------------------------------------------------------------------------
 
 
@@ -372,7 +434,7 @@ def cast(t: Tracer, typ: Value, val: Value) -> Value:
 pure([typing.get_origin, typing.get_args, typing.get_type_hints, typing.NewType, re.compile, re.match, re.fullmatch,
       re.search, re.sub, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isclass, inspect.isabstract,
-      inspect.cleandoc, math.__class__])
+      inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
 
 
 def _inspects(fn: Any, cls: Any) -> None:

@@ -15,6 +15,10 @@ from typing import Any, Final, TypeVar
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.natives import CALL_TABLE
+from fxjit.frontend.values.plain import NotPlain, is_plain, plain
+
+__all__ = ["Handler", "NotPlain", "callable_name", "fold_call", "function", "handles", "handles_code", "is_plain",
+           "lookup", "plain", "polyfill", "pure", "unknown_call"]
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
@@ -94,33 +98,6 @@ def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
     return protocol.fold(t, lambda: fn(*known, **named))
 
 
-class NotPlain(Exception):
-    """`plain` met something that is not known while tracing."""
-
-
-def plain(value: Value) -> Any:
-    """The Python object of a value all of whose parts are known: a constant, or a copy of a container of constants,
-    for a call that neither keeps nor changes it. Raises NotPlain."""
-    value = value.realize()
-    if value.is_constant():
-        return value.as_constant()
-    pytype = value.pytype()
-    items = getattr(value, "items", None)
-    if pytype in (list, tuple, set, frozenset) and isinstance(items, list):
-        return pytype(plain(item) for item in items)
-    if pytype is dict and isinstance(items, dict):
-        return {plain(key): plain(item) for key, item in items.values()}
-    raise NotPlain(value)
-
-
-def is_plain(value: Value) -> bool:
-    try:
-        plain(value)
-    except NotPlain:
-        return False
-    return True
-
-
 def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:
     """End the graph here: nothing is known about calling `fn` with these arguments."""
     t.break_("call-builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
@@ -142,7 +119,20 @@ def lookup(fn: Any) -> Handler | None:
         return handler
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
         return _of_plain_type(fn)
+    if isinstance(fn, types.FunctionType) and fn.__code__ in _BY_CODE:
+        return _BY_CODE[fn.__code__](fn)
     return None
+
+
+_BY_CODE: Final[dict[types.CodeType, Callable[[Any], Handler]]] = {}
+
+
+def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], Callable[[Any], Handler]]:
+    """Sign up what makes the handler of any function that has this code: for closures that a library makes."""
+    def register(factory: Callable[[Any], Handler]) -> Callable[[Any], Handler]:
+        _BY_CODE[code] = factory
+        return factory
+    return register
 
 
 def _of_plain_type(fn: types.BuiltinFunctionType) -> Handler | None:

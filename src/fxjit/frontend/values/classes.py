@@ -99,6 +99,10 @@ class ClassValue(Value):
             return self._enum_lookup(t, args, kwargs)
         return self.instantiate(t, args, kwargs)
 
+    def meth___call__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        """`type.__call__(cls, ...)`, as a metaclass asks for it through `super()`."""
+        return self.instantiate(t, args, kwargs)
+
     def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         if kwargs or not all(arg.is_constant() for arg in args):
             t.break_("call-unsupported", callable=self.describe())

@@ -118,12 +118,16 @@ class ConstantValue(Value):
         return NOT_IMPLEMENTED
 
     def _percent_format(self, t: Tracer, other: Value) -> Value:
-        """`"%s %d" % args` where the arguments are constants inside containers."""
-        items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
-        if not all(item.is_constant() for item in items):
-            t.break_("format-symbolic", value=other.describe())
-        known = tuple(item.as_constant() for item in items)
-        return protocol.fold(t, lambda: self.obj % known)  # type: ignore[operator]
+        """`"%s %d" % args`; what is no constant shows the text that tracing its `__str__` or `__repr__` gives."""
+        if issubclass(other.pytype(), dict):
+            given: Any = _Shown.of_names(t, other)
+        else:
+            items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
+            given = tuple(_Shown.of(t, item) for item in items)
+        try:
+            return t.make(self.obj % given)  # type: ignore[operator]  # nb_binary asks for a str
+        except (TypeError, ValueError, KeyError) as error:
+            t.raise_(type(error), *error.args)
 
     def tp_iter(self, t: Tracer) -> Value:
         if isinstance(self.obj, (str, bytes)):
@@ -146,6 +150,32 @@ class ConstantValue(Value):
         if isinstance(self.obj, (types.GenericAlias, *_TYPING)) and hasattr(self.obj, "__origin__"):
             return t.call(t.make(self.obj.__origin__), args, kwargs)
         return super().tp_call(t, args, kwargs)
+
+
+class _Shown:
+    """A traced object as an argument of `%`."""
+
+    def __init__(self, t: Tracer, value: Value) -> None:
+        self._t = t
+        self._value = value
+
+    @staticmethod
+    def of(t: Tracer, value: Value) -> Any:
+        value = value.realize()
+        specialize = getattr(value, "specialize", None)
+        if specialize is not None:
+            value = specialize(t)
+        return value.as_constant() if value.is_constant() else _Shown(t, value)
+
+    @staticmethod
+    def of_names(t: Tracer, names: Value) -> dict[Any, Any]:
+        return {key.as_constant(): _Shown.of(t, protocol.getitem(t, names, key)) for key in protocol.unpack(t, names)}
+
+    def __str__(self) -> str:
+        return str(protocol.str_(self._t, self._value).as_constant())
+
+    def __repr__(self) -> str:
+        return str(protocol.repr_(self._t, self._value).as_constant())
 
 
 def wrap_constant(t: Tracer, obj: object, source: Source) -> Value:

@@ -74,6 +74,9 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
     if compares_by_identity(cls):
         return IdentityKey(value)
+    base = getattr(value, "base", None)
+    if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
+        return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
     return _asked(t, value, among)
 
 

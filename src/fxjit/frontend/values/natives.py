@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.plain import is_plain, plain
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -207,10 +208,10 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
 
 def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
                        kwargs: Mapping[str, Value]) -> Value:
-    if receiver.is_constant() and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+    if receiver.is_constant() and all(is_plain(arg) for arg in (*args, *kwargs.values())):
         method = getattr(receiver.as_constant(), name)
-        return protocol.fold(t, lambda: method(
-            *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
+        known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
+        return protocol.fold(t, lambda: method(*known, **named))
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
              args=", ".join(arg.describe() for arg in args))
 

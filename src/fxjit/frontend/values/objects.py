@@ -49,6 +49,10 @@ class UserObjectValue(Value):
     def pytype(self) -> type:
         return self.cls
 
+    def graph_arg(self, t: Tracer) -> Any:
+        """An int, str... of a subclass stands in a graph as what it is."""
+        return super().graph_arg(t) if self.base is None else self.base.graph_arg(t)
+
     def class_value(self, t: Tracer) -> Value:
         return t.make(self.cls)
 
@@ -231,7 +235,10 @@ class UserObjectValue(Value):
             return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
         if self.base is None:
             return NOT_IMPLEMENTED
-        return self.base.tp_richcompare(t, op, getattr(other, "base", None) or other)
+        theirs = getattr(other, "base", None) or other
+        if self.base.is_constant() and theirs.is_constant():
+            return protocol.compare(t, op, self.base, theirs)
+        return self.base.tp_richcompare(t, op, theirs)
 
     def nb_bool(self, t: Tracer) -> Value:
         for name in ("__bool__", "__len__"):
@@ -244,7 +251,11 @@ class UserObjectValue(Value):
         name = BINARY_METHODS[op]
         result = self._try_special(t, f"__{'r' if reflected else ''}{name}__", other)
         if result is NOT_IMPLEMENTED and self.base is not None:
-            return self.base.nb_binary(t, op, getattr(other, "base", None) or other, reflected)
+            theirs = getattr(other, "base", None) or other
+            if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
+                a, b = (theirs, self.base) if reflected else (self.base, theirs)
+                return protocol.binary(t, op, a, b)
+            return self.base.nb_binary(t, op, theirs, reflected)
         return result
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
@@ -256,7 +267,9 @@ class UserObjectValue(Value):
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         result = self._try_special(t, _UNARY_METHODS[op])
-        return self.base.nb_unary(t, op) if result is NOT_IMPLEMENTED and self.base is not None else result
+        if result is not NOT_IMPLEMENTED or self.base is None:
+            return result
+        return protocol.unary(t, op, self.base) if self.base.is_constant() else self.base.nb_unary(t, op)
 
     def sq_length(self, t: Tracer) -> Value:
         method = self._user_special(t, "__len__")
@@ -268,7 +281,7 @@ class UserObjectValue(Value):
         method = self._user_special(t, "__contains__")
         if method is not None:
             return t.make(protocol.truth(t, t.call(method, [item], None)))
-        return NOT_IMPLEMENTED if self.base is None else self.base.sq_contains(t, item)
+        return NOT_IMPLEMENTED if self.base is None else t.make(protocol.contains(t, self.base, item))
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
         method = self._user_special(t, "__getitem__")
