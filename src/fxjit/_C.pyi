@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-# frontend/_hook.c: the frame hook
+# frontend/_hook.c and _entries.c: the frame hook and what it finds on code objects
 
 SKIP: int
 SKIP_RECURSIVE: int

@@ -5,12 +5,6 @@
 
 #include "_module.h"
 
-#pragma weak fxjit_hook_init
-#pragma weak fxjit_call_init
-#pragma weak fxjit_tensor_init
-#pragma weak fxjit_tree_init
-#pragma weak fxjit_executor_init
-
 typedef int (*part_init)(PyObject *module);
 
 static struct PyModuleDef module_def = {
@@ -28,10 +22,11 @@ PyInit__C(void)
         return NULL;
     }
     const part_init parts[] = {
-        fxjit_tensor_init, fxjit_tree_init, fxjit_hook_init, fxjit_call_init, fxjit_executor_init,
+        fxjit_tensor_init, fxjit_tree_init, fxjit_entries_init,
+        fxjit_hook_init,   fxjit_call_init, fxjit_executor_init,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        if (parts[i] != NULL && parts[i](module) < 0) {
+        if (parts[i](module) < 0) {
             Py_DECREF(module);
             return NULL;
         }

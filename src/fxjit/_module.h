@@ -5,6 +5,7 @@
 
 #include <Python.h>
 
+int fxjit_entries_init(PyObject *module);  /* frontend/_entries.c */
 int fxjit_hook_init(PyObject *module);     /* frontend/_hook.c */
 int fxjit_call_init(PyObject *module);     /* _call.c */
 int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
