@@ -86,12 +86,6 @@ USER_REQUESTS = (
         "`{function}` was passed to `forbid_in_graph`: a compiled function may not call it.",
         ("Do not call it from compiled code.",),
     ),
-    Reason(
-        "user-nested-compile",
-        "Frame marked as not to be compiled",
-        "`{function}` carries torch's or fxjit's mark that says it is not to be compiled.",
-        ("Remove the `disable` mark.",),
-    ),
 )
 
 CALLS = (
@@ -123,22 +117,10 @@ CALLS = (
         (_MOVE_OUT,),
     ),
     Reason(
-        "call-skipped-function",
-        "Call of a function that is not traced",
-        "`{function}` {why}",
-        (_MOVE_OUT,),
-    ),
-    Reason(
         "call-not-callable",
         "Call of a value that cannot be called while tracing",
         "`{value}` (of type `{type}`) was called; fxjit has no rule for calling such a value.",
         (_REPORT,),
-    ),
-    Reason(
-        "call-bad-arguments",
-        "Arguments do not fit the function",
-        "`{function}` cannot be called with these arguments: {why}",
-        ("The call fails in the same way without fxjit.",),
     ),
     Reason(
         "call-generator",
@@ -213,31 +195,10 @@ DATA_DEPENDENT = (
         ("Keep the value as a tensor.", "Set `fxjit.config.capture_scalar_outputs = True` to put it in the graph."),
     ),
     Reason(
-        "data-assert",
-        "Data-dependent assertion",
-        "`assert` on `{value}`, which is known only when the graph runs, with a message the graph cannot hold.",
-        ("Use `torch._assert` with a constant message.",),
-    ),
-    Reason(
-        "data-shape",
-        "Operator whose output shape depends on data",
-        "The shape of what `{function}` returns is known only when the graph runs.",
-        (
-            "Set `fxjit.config.capture_dynamic_output_shape_ops = True`.",
-            "Use a form with a fixed shape (a mask and `torch.where`).",
-        ),
-    ),
-    Reason(
         "data-symbol",
         "Decision on a size that is not known while tracing",
         "`{value}` has no value while tracing and the program decides on it: {why}",
         ("Use `torch._check` to tell what holds for it.",),
-    ),
-    Reason(
-        "data-iterate",
-        "Iteration over a tensor of unknown length",
-        "`{value}` is iterated over, and its length is known only when the graph runs.",
-        ("Use an operator over the whole tensor.",),
     ),
 )
 
@@ -333,22 +294,10 @@ VALUES = (
         (_REPORT,),
     ),
     Reason(
-        "value-rebuild",
-        "Value that cannot be made again in new bytecode",
-        "A value of type `{type}` is needed after the graph, and fxjit cannot write bytecode that makes it: {why}",
-        (_REPORT,),
-    ),
-    Reason(
         "value-unknown-type",
         "Value of a type that is not traced",
         "`{value}` is of type `{type}`, which fxjit does not model.",
         ("Pass plain Python values and tensors.", _REPORT),
-    ),
-    Reason(
-        "value-mutation",
-        "Change to an object that cannot be replayed",
-        "`{value}` (of type `{type}`) is changed in a way that cannot be redone after the graph: {why}",
-        (_MOVE_OUT,),
     ),
     Reason(
         "value-iterator",
@@ -394,12 +343,6 @@ TENSORS = (
         "Operator failed on fake tensors",
         "`{function}` raised {error} while its output's shape and dtype were worked out.",
         ("If the operator is a custom one, register a fake implementation (`torch.library.register_fake`).",),
-    ),
-    Reason(
-        "tensor-no-fake",
-        "Operator without a fake implementation",
-        "`{function}` has no rule for the shape and dtype of its output.",
-        ("Register one with `torch.library.register_fake`.",),
     ),
     Reason(
         "tensor-method",
@@ -483,12 +426,6 @@ BYTECODE = (
         ("The function raises in the same way without fxjit.",),
     ),
     Reason(
-        "opcode-name",
-        "Name that has no value",
-        "`{name}` is read before it has a value.",
-        ("The function raises in the same way without fxjit.",),
-    ),
-    Reason(
         "context-unsupported",
         "Context manager that is not traced",
         "`{value}` (of type `{type}`) is entered with `with`: {why}",
@@ -523,24 +460,6 @@ SKIPS = (
         "Graph break in a context manager",
         "The graph breaks inside `with {value}`, which cannot be entered again: {why}",
         ("Move what breaks out of the `with` block, or the `with` block into a function of its own.",),
-    ),
-    Reason(
-        "skip-resume",
-        "Graph break where tracing cannot be resumed",
-        "The graph breaks at a place fxjit cannot continue from: {why}",
-        ("Remove the graph break (see its reason).",),
-    ),
-    Reason(
-        "skip-no-tensor",
-        "Frame without a tensor operation",
-        "`{function}` did nothing with tensors, so there is nothing to compile.",
-        ("Nothing to do: what it calls is still compiled.",),
-    ),
-    Reason(
-        "skip-nothing-before-break",
-        "Graph break before any tensor operation, with nothing to gain after it",
-        "`{function}` breaks at once: {why}",
-        ("Remove the graph break (see its reason).",),
     ),
     Reason(
         "skip-internal",
@@ -586,24 +505,6 @@ SKIPS = (
         "Frame without a tensor operation",
         "`{function}` did nothing that goes in a graph, so there is nothing to compile.",
         ("Nothing to do: what it calls is still compiled.",),
-    ),
-    Reason(
-        "skip-internal-error",
-        "Internal error",
-        "The compiler failed on `{function}` and `config.suppress_errors` is on: {why}",
-        (_REPORT,),
-    ),
-    Reason(
-        "skip-backend-error",
-        "Backend failed",
-        "Backend `{backend}` failed on a graph of `{function}` and `config.suppress_errors` is on: {why}",
-        ("Try backend='eager' to see whether the graph itself is right.",),
-    ),
-    Reason(
-        "skip-guard-fails",
-        "A guard did not hold on the very frame it came from",
-        "{why}",
-        (_REPORT,),
     ),
 )
 
