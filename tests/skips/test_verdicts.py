@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import itertools
 import logging
 import math
 import random
 import re
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -230,16 +232,7 @@ def test_no_function_has_two_rows():
 
 
 def test_rows_that_match_nothing_are_reported():
-    import numpy.random
-    import platform
-    import sys
-    import uuid
-    import datetime
-    import importlib.util
-
-    import torch._dynamo
-    import torch.onnx
-    import torch.utils.checkpoint
-
+    for module in "platform uuid datetime importlib.util torch._dynamo torch.onnx torch.utils.checkpoint".split():
+        importlib.import_module(module)
     left = [name for name in rows.unresolved() if name.partition(".")[0] in sys.modules]
     assert not left, "these names are of no installed version: " + ", ".join(left)
