@@ -253,7 +253,7 @@ def deleting_names(x):
     del y
     cut()
     try:
-        return y
+        return y  # noqa: F821
     except UnboundLocalError:
         return z
 

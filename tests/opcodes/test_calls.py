@@ -62,7 +62,7 @@ BAD = [
     lambda: two(1),
     lambda: two(),
     lambda: two(1, 2, 3),
-    lambda: two(1, b=2, a=3),
+    lambda: two(1, **{"b": 2, "a": 3}),
     lambda: two(1, 2, c=3),
     lambda: two_of_four(1, 2, 3, 4, 5),
     lambda: two_of_four(),
@@ -76,7 +76,7 @@ BAD = [
     lambda: two(*3),
     lambda: two(**{"a": 1, "c": 2}),
     lambda: two(**{1: 2}),
-    lambda: two(**{"a": 1}, **{"a": 2}),
+    lambda: two(**dict(a=1), **dict(a=2)),
 ]
 
 

@@ -1,4 +1,7 @@
-"""raise, try, except, else, finally; chaining; exceptions that leave the compiled function. PYTEST_DONT_REWRITE: `assert` is meant."""
+"""raise, try, except, else, finally; chaining; exceptions that leave the compiled function.
+
+PYTEST_DONT_REWRITE: `assert` is meant as it stands.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def test_which_handler(agrees):
             if n == 1:
                 raise Wrong(4)
             if n == 2:
-                [][1]
+                [][n]
             if n == 3:
                 {}["missing"]
             x = x * 2
@@ -194,7 +197,7 @@ def test_an_exception_that_leaves_the_frame(agrees, how):
         if how == "callee":
             fail(3)
         if how == "native":
-            [][2]
+            [][len(how)]
         if how == "custom":
             raise Wrong(5, detail="d")
         assert how != "assert", "asserted"

@@ -1,4 +1,7 @@
-"""Branches and loops on what is known while tracing, and branches on data. PYTEST_DONT_REWRITE: `assert` is meant."""
+"""Branches and loops on what is known while tracing, and branches on data.
+
+PYTEST_DONT_REWRITE: `assert` is meant as it stands.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_deleted_cell_is_unbound(agrees):
         y = x
 
         def inner():
-            return y
+            return y  # noqa: F821
 
         del y
         x = x + 1

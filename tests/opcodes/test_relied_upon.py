@@ -189,7 +189,7 @@ def test_which_exception_class_is_a_global(x, monkeypatch):
     def program(x):
         try:
             raise ValueError
-        except Caught:
+        except Caught:  # noqa: F821
             return x + 1
         except ValueError:
             return x + 2

@@ -64,7 +64,7 @@ class GeneratorValue(Value):
             return False
         index += 1
         while instructions[index].opname == "LOAD_GLOBAL" and instructions[index + 1].opname == "CHECK_EXC_MATCH":
-            name, jump = instructions[index].argval, instructions[index + 2]
+            name, jump = str(instructions[index].argval), instructions[index + 2]
             cls = namespace.namespace.get(name, namespace.builtins.get(name))
             if jump.opname != "POP_JUMP_IF_FALSE" or jump.target is None or name in namespace.written:
                 return False
@@ -89,7 +89,8 @@ class GeneratorValue(Value):
     # -- running the body ----------------------------------------------------------------------------------------
 
     def resume(self, t: Tracer, sent: Value | None = None, exc: Value | None = None) -> tuple[bool, Value]:
-        """Run to the next `yield` with `sent` as its value, or with `exc` raised at it: (False, item) or (True, return value)."""
+        """Run to the next `yield` with `sent` as its value, or with `exc` raised at it: (False, item), or (True, what the body
+        returned)."""
         if self.running:
             t.raise_(ValueError, "generator already executing")
         if self.finished or (exc is not None and not self.started):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CellType
 from typing import Any, NoReturn, Protocol
 
@@ -22,7 +22,7 @@ from fxjit.frontend.interp import places
 from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, Return
-from fxjit.frontend.values.base import Lazy, Raised, Tracer, Value
+from fxjit.frontend.values.base import EffectLog, Lazy, Raised, Tracer, Value
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.guards.source import ClosureCellSource
 
@@ -33,8 +33,17 @@ MAX_BACKWARD_JUMPS = 100_000
 RECURSION_LIMIT = 12_000
 
 
+class Records(EffectLog, Protocol):
+    """The effect log, with what it will replay."""
+
+    def records(self) -> Sequence[object]: ...
+
+
 class InterpTracer(Tracer, Protocol):
     """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
+
+    @property
+    def effects(self) -> Records: ...
 
     frame: Machine | None
     root: Machine
@@ -45,8 +54,8 @@ class Machine:
     """One frame under way. `index` is the instruction being run, `pc` the next one."""
 
     __slots__ = (
-        "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator", "globals", "handled",
-        "index", "instructions", "locals", "parent", "pc", "stack", "steps", "suspended", "t",
+        "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
+        "globals", "handled", "index", "instructions", "locals", "parent", "pc", "stack", "steps", "suspended", "t",
     )  # fmt: skip
 
     def __init__(

@@ -79,8 +79,7 @@ def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> No
     open_ones = [generator for generator in known if generator.is_suspended]
     if not open_ones:
         return
-    effects = machine.t.effects
-    reachable = reach([*left, list(effects.records())])
+    reachable = reach([*left, list(machine.t.effects.records())])
     for generator in open_ones:
         if generator in reachable or generator.has_cleanup():
             _stop_at_creation(machine, stops, generator)

@@ -85,7 +85,8 @@ def matches(t: InterpTracer, exc: Value, against: Value) -> bool:
     """Whether `except against` catches `exc`."""
     against = against.realize()
     if issubclass(against.pytype(), tuple):
-        return any([matches(t, exc, item) for item in protocol.unpack(t, against)])
+        found = [matches(t, exc, item) for item in protocol.unpack(t, against)]  # all: each must be a class of exceptions
+        return any(found)
     if not is_exception_class(against):
         t.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
     cls = class_of(against)
