@@ -34,7 +34,6 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
-from fxjit.skips import frame_verdict
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
@@ -56,10 +55,6 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
                   builtins: dict[str, Any]) -> _C.Entry | None:
     """The entry for a frame about to start, stored on its code object; None: run the frame as it is."""
     frame = Frame(func, code, args, closure, globals_, builtins)
-    verdict = frame_verdict(code, globals_)
-    if verdict.skip:
-        entries.mark_skipped(code, options, verdict.reason, recursive=verdict.recursive)
-        return None
     if entries.waits_for_retry(code, options):
         return None
     with entries.compiling(code, options) as alone:
@@ -74,7 +69,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         why = [_why_not(entry, frame) for entry in known]
         if config.error_on_recompile:
             raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-        if len(known) >= config.recompile_limit:
+        if len(known) >= config.recompile_limit or entries.compiles(frame.code) >= config.accumulated_recompile_limit:
             _limit_reached(options, frame, why)
             return None
         events.report_recompile(frame.code, why, len(known) + 1)
@@ -233,12 +228,12 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
     # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled)
+    return _C.DisabledFunction(compiled, opaque=True)
 
 
 def _check_on_own_frame(tree: Any, frame: Frame) -> None:
     """Guards that do not hold on the frame they were made from would recompile for ever."""
-    if tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+    if not config.verify_guards or tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
         return
     failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
     what = failure[1].describe() if failure is not None else "unknown"

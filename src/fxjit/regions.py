@@ -11,18 +11,25 @@ import importlib
 import inspect
 import threading
 import weakref
+import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from . import _C, events, stance
+from . import _C, config, events, stance
+from .errors import FxjitError
 from .options import RegionOptions, region_options
-from .skips import frame_verdict, marks
+from .skips import frame_verdict, marks, mentions_tensors
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
 # That goes with the code, and nothing here keeps code alive.
 _last_options: dict[int, tuple[weakref.ref[CodeType], RegionOptions]] = {}
+
+
+# A frame is asked about this often before it counts as one that never sees a tensor.
+TENSORLESS_CALLS = 200
+_tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
 
 def is_tracing() -> bool:
@@ -76,16 +83,32 @@ def on_miss(
     """The hook's callback: a frame that no entry fits is about to start."""
     verdict = frame_verdict(code, globals_, func)
     if verdict.skip:
-        _C.set_flags(code, _C.get_flags(code) | (_C.SKIP_RECURSIVE if verdict.recursive else _C.SKIP))
+        entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
         events.log_passed_by(code, verdict.rule)
         return None
     if not stance.on_miss(code, region.key):
         return None
+    if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
+        return _tensorless(code, region.key)
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
+    except FxjitError as error:
+        if config.verbose:
+            raise
+        # Our own frames between the user's call and the error say nothing to the user; the cause keeps its own.
+        raise error.with_traceback(None) from error.__cause__
     finally:
         _tracing.on = before
+
+
+def _tensorless(code: CodeType, key: Any) -> None:
+    """A frame that has to do with tensors another time may not have today; after many such days it is left alone."""
+    ref, count = _tensorless_calls.get(id(code), (None, 0))
+    count = count + 1 if ref is not None and ref() is code else 1
+    _tensorless_calls[id(code)] = (weakref.ref(code), count)
+    if count >= TENSORLESS_CALLS:
+        _C.set_flags(code, _C.get_flags(code, key) | _C.SKIP, key)
 
 
 @functools.cache
@@ -128,3 +151,4 @@ def call_method(fn: Any) -> Any:
 
 def reset() -> None:
     _last_options.clear()
+    _tensorless_calls.clear()
