@@ -38,8 +38,11 @@ Boxed = Callable[[list[Any]], Any]
 verifier: Callable[..., None] | None = None
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph") -> CompiledGraph:
-    """Starts the C++ compiler and returns; the first call waits for it."""
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph", *, lone_kernels: bool = False) -> CompiledGraph:
+    """Starts the C++ compiler and returns; the first call waits for it.
+
+    `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
+    """
     tensor_shim.ensure()
     with timed("native.passes", name):
         for run in PASSES:
@@ -51,7 +54,8 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name:
         verify("lower", low, statements)
     with timed("native.schedule", name):
         steps = fuse(statements, hints)
-        steps = leave_to_aten(steps, low, gm)
+        if not lone_kernels:
+            steps = leave_to_aten(steps, low, gm)
         verify("schedule", low, steps)
     with timed("native.codegen", name):
         try:

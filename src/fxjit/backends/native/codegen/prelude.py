@@ -27,8 +27,8 @@ static FX fx_bf16 fx_bfloat(float x) {
   uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   fx_bf16 y; y.bits = x != x ? (uint16_t)0x7fc0 : (uint16_t)r; return y;
 }
-template <class T> static FX T fx_max(T a, T b) { return (a > b || a != a) ? a : b; }
-template <class T> static FX T fx_min(T a, T b) { return (a < b || a != a) ? a : b; }
+template <class T> static FX T fx_max(T a, T b) { return (a >= b || a != a) ? a : b; }
+template <class T> static FX T fx_min(T a, T b) { return (a <= b || a != a) ? a : b; }
 static FX float fx_abs(float x) { return __builtin_fabsf(x); }
 static FX double fx_abs(double x) { return __builtin_fabs(x); }
 template <class T> static FX T fx_abs(T x) { return x < 0 ? (T)-x : x; }

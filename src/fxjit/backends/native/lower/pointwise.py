@@ -239,7 +239,9 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
         -2: lambda: reciprocal(op("mul", base, base)),
         1: lambda: base,
     }
-    if isinstance(exponent, (int, float)) and exponent in simple:
+    # Eager takes no root of float16: its power of -inf is inf.
+    rooted = exponent in (0.5, -0.5) and dtype is torch.float16
+    if isinstance(exponent, (int, float)) and exponent in simple and not rooted:
         return result(node, simple[exponent]())
     return result(node, op("pow", base, operand(low, exponent, size, dtype)))
 

@@ -278,13 +278,15 @@ def normalize(compute: Compute, hints: Hints) -> Compute:
     inner = [ndim + j for j, size in enumerate(compute.rsize) if size != 1]
     weight = read_strides(compute, hints)
     inner.sort(key=lambda i: -weight[i])
-    if keep == list(range(ndim)) and inner == list(range(ndim, ndim + len(compute.rsize))):
+    # Reducing one element is taking it.
+    reduction = compute.reduction if inner else None
+    if reduction is compute.reduction and keep == list(range(ndim)) and inner == list(range(ndim, ndim + len(compute.rsize))):
         return compute
     expr = permute(compute.expr, tuple(keep + inner))
     domain = compute.domain
     return Compute(
         compute.out, tuple(domain[i] for i in keep), tuple(domain[i] for i in inner), expr,
-        tuple(compute.stride[i] for i in keep), compute.offset, compute.reduction, compute.origins,
+        tuple(compute.stride[i] for i in keep), compute.offset, reduction, compute.origins,
     )  # fmt: skip
 
 

@@ -1,0 +1,55 @@
+"""Fixtures of the native backend's tests: one cache folder for all of them, and ways to compile and to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fxjit import config
+from fxjit.backends.native import pipeline, spec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with config.patch(cache_dir=str(tmp_path_factory.mktemp("cache"))):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program the tests compile is checked after each stage."""
+    monkeypatch.setattr(pipeline, "verifier", spec.check)
+
+
+def to_kernels(function: Callable[..., Any], *inputs: Any, mode: str = "fake", names: str = "test") -> Callable[..., Any]:
+    """The function traced to ATen and compiled, with a kernel for every operator that has a lowering."""
+    gm = make_fx(function, tracing_mode=mode)(*inputs)
+    compiled = pipeline.compile_graph(gm, inputs, names, lone_kernels=True).finish()
+    return lambda *args: compiled(list(args))
+
+
+@pytest.fixture
+def kernels() -> Callable[..., Any]:
+    return to_kernels
+
+
+TOLERANCE = {torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-7, 1e-7), torch.float16: (1e-2, 2e-3), torch.bfloat16: (2e-2, 2e-2)}
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", scale: float = 1.0) -> None:
+    """Values within the type's tolerance (NaN equal to NaN), the same dtype, shape and strides."""
+    assert actual.dtype is expected.dtype, f"{what}: {actual.dtype}, eager {expected.dtype}"
+    assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)}, eager {tuple(expected.shape)}"
+    strides = [(a, b) for n, a, b in zip(expected.shape, actual.stride(), expected.stride()) if n > 1]
+    assert expected.numel() == 0 or all(a == b for a, b in strides), f"{what}: strides {actual.stride()}, eager {expected.stride()}"
+    rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    torch.testing.assert_close(actual, expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True, msg=lambda text: f"{what}: {text}")
+
+
+@pytest.fixture
+def same() -> Callable[..., None]:
+    return assert_same
