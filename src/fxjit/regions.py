@@ -11,13 +11,13 @@ import importlib
 import inspect
 import threading
 import weakref
-import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from . import _C, config, events, stance
 from .errors import FxjitError
+from .frontend import entries
 from .options import RegionOptions, region_options
 from .skips import frame_verdict, marks, mentions_tensors
 
