@@ -194,7 +194,8 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         handler = find_handler(descriptor) if descriptor is not NOT_IMPLEMENTED else None
         if handler is not None:
             return handler(t, [receiver, *args], dict(kwargs))
-        slot = _SLOT_METHODS.get(name)
+        known = receiver.is_constant() and all(arg.is_constant() for arg in args)
+        slot = None if known and isinstance(receiver.as_constant(), PLAIN_OPERANDS) else _SLOT_METHODS.get(name)
         if slot is not None and not kwargs and len(args) == slot[0]:
             return slot[1](t, receiver, *args)
         return _call_on_constants(t, receiver, name, args, kwargs)
@@ -215,6 +216,9 @@ def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Val
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
              args=", ".join(arg.describe() for arg in args))
 
+
+#: Operands whose special methods are called as they are when all arguments are known.
+PLAIN_OPERANDS: Final = (int, float, complex, str, bytes)
 
 _signatures: dict[Any, inspect.Signature | None] = {}
 
