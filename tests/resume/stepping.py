@@ -118,7 +118,8 @@ def step(state: State, kind: str = "instruction") -> State:
         names = ", ".join(f"a{n}" for n in range(real.code.co_argcount))
         scope: dict[str, Any] = {}
         cells = ", ".join(real.freevars)
-        source = f"def make({cells}):\n def capture({names}):\n  lambda: ({cells})\n  return {number}, [{names}]\n return capture"
+        body = f" def capture({names}):\n  lambda: ({cells})\n  return {number}, [{names}]"
+        source = f"def make({cells}):\n{body}\n return capture"
         exec(source, scope)
         dummy = scope["make"](*[None] * len(real.freevars)).__code__
         return Continuation(dummy, real.stack, real.locals, dummy.co_freevars, real.first, real.indices)

@@ -5,6 +5,7 @@ entry.py calls `replay` after the graph ran and after every source that is still
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Sequence
 
@@ -37,10 +38,8 @@ def _store_attr(cg: Rebuilder, effect: StoreAttr) -> None:
 
 def _discard(delete: Callable[[object, str], object], obj: object, name: str) -> None:
     """Delete an attribute; one that was made and deleted while tracing never came to be."""
-    try:
+    with contextlib.suppress(AttributeError):
         delete(obj, name)
-    except AttributeError:
-        pass
 
 
 def _accessors(obj: Value) -> tuple[Callable[..., object], Callable[..., object]]:

@@ -17,7 +17,7 @@ from .versions import BACKWARD, CACHES, EXTENDED_ARG, HAVE_ARGUMENT, JUMPS, OPNA
 
 _NOWHERE = Positions(None, None, None, None)
 
-_decoded: dict[int, tuple[ref[CodeType], list[Instruction], tuple[Protected, ...]]] = {}
+_decoded: dict[int, tuple[ref[CodeType], list[Instruction], tuple[Protected, ...], dict[str, Any]]] = {}
 
 
 def decode(code: CodeType) -> Code:
@@ -27,9 +27,9 @@ def decode(code: CodeType) -> Code:
         instructions, index_at = _instructions(code)
         protected = tuple(_protected(code, index_at, len(instructions)))
         key = id(code)
-        known = (ref(code, partial(_forget, _decoded, key)), instructions, protected)
+        known = (ref(code, partial(_forget, _decoded, key)), instructions, protected, {})
         _decoded[key] = known
-    return Code(code, known[1], known[2], code.co_varnames, code.co_cellvars, code.co_freevars)
+    return Code(code, known[1], known[2], code.co_varnames, code.co_cellvars, code.co_freevars, known[3])
 
 
 def _forget(table: dict[int, Any], key: int, dead: ref[CodeType]) -> None:

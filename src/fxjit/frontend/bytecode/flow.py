@@ -1,15 +1,14 @@
 """Questions about the control flow of a decoded code object: what can be reached, which locals are still read, what
 runs more than once. `interp` asks where a frame may stop, `resume` what a continuation keeps.
 
-Answers are remembered with the decoded instructions they are about."""
+Answers are remembered with the decoded code they are about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from .instruction import Code, Instruction
+from .instruction import Code
 from .normalize import LEAVES
 
 _READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
@@ -22,30 +21,6 @@ class Loop(NamedTuple):
 
     head: int
     last: int
-
-
-@dataclass(slots=True)
-class _Flow:
-    """What is known of one list of instructions."""
-
-    instructions: list[Instruction]
-    live: list[int] | None = None
-    names: tuple[str, ...] = ()
-    cyclic: frozenset[int] | None = None
-
-
-_flows: dict[int, _Flow] = {}
-_FLOWS_KEPT = 256
-
-
-def _flow_of(code: Code) -> _Flow:
-    """Keyed by the list that `decode` shares between callers; the list is held, so that its id stays its own."""
-    flow = _flows.get(id(code.instructions))
-    if flow is None:
-        while len(_flows) >= _FLOWS_KEPT:
-            _flows.pop(next(iter(_flows)), None)
-        flow = _flows[id(code.instructions)] = _Flow(code.instructions)
-    return flow
 
 
 def successors(code: Code, index: int) -> Iterator[int]:
@@ -83,17 +58,15 @@ def live_before(code: Code, index: int) -> frozenset[str]:
     the code may look at its locals by name."""
     if not _SEES_ALL_LOCALS.isdisjoint(code.code.co_names):
         return frozenset(code.varnames)
-    flow = _flow_of(code)
-    if flow.live is None:
-        flow.names, flow.live = _liveness(code)
-    bits = flow.live[index]
-    return frozenset(name for nth, name in enumerate(flow.names) if bits >> nth & 1)
+    live: list[int] | None = code.facts.get("live")
+    if live is None:
+        live = code.facts["live"] = _liveness(code)
+    return frozenset(name for nth, name in enumerate(code.varnames) if live[index] >> nth & 1)
 
 
-def _liveness(code: Code) -> tuple[tuple[str, ...], list[int]]:
+def _liveness(code: Code) -> list[int]:
     """Bit sets of live locals before each instruction, by iteration from the end to a fixed point."""
-    names = code.varnames
-    bit = {name: 1 << nth for nth, name in enumerate(names)}
+    bit = {name: 1 << nth for nth, name in enumerate(code.varnames)}
     count = len(code.instructions)
     gen, keep, after = [0] * count, [-1] * count, []
     for instruction in code.instructions:
@@ -120,7 +93,7 @@ def _liveness(code: Code) -> tuple[tuple[str, ...], list[int]]:
             if here != live[at]:
                 live[at] = here
                 changed = True
-    return names, live
+    return live
 
 
 def loops(code: Code) -> list[Loop]:
@@ -134,10 +107,10 @@ def loops(code: Code) -> list[Loop]:
 
 def in_loop(code: Code, index: int) -> bool:
     """Whether the instruction at `index` can run more than once in one call, by jumps or by handlers."""
-    flow = _flow_of(code)
-    if flow.cyclic is None:
-        flow.cyclic = _cyclic(code)
-    return index in flow.cyclic
+    cyclic: frozenset[int] | None = code.facts.get("cyclic")
+    if cyclic is None:
+        cyclic = code.facts["cyclic"] = _cyclic(code)
+    return index in cyclic
 
 
 def _cyclic(code: Code) -> frozenset[int]:
@@ -145,7 +118,7 @@ def _cyclic(code: Code) -> frozenset[int]:
     if not loops(code):
         return frozenset()
     count = len(code.instructions)
-    edges = []
+    edges: list[list[int]] = []
     for at in range(count):
         targets = [target for target in successors(code, at) if target < count]
         handler = code.handler_at(at)
@@ -158,13 +131,13 @@ def _cyclic(code: Code) -> frozenset[int]:
     for root in range(count):
         if root in order:
             continue
-        work = [(root, iter(edges[root]))]
+        work: list[tuple[int, Iterator[int]]] = [(root, iter(edges[root]))]
         order[root] = low[root] = len(order)
         path.append(root)
         on_path.add(root)
         while work:
-            node, targets = work[-1]
-            for target in targets:
+            node, remaining = work[-1]
+            for target in remaining:
                 if target not in order:
                     order[target] = low[target] = len(order)
                     path.append(target)

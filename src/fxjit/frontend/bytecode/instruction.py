@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class CallSpec(NamedTuple):
@@ -86,6 +86,8 @@ class Code:
     varnames: tuple[str, ...]
     cellvars: tuple[str, ...]
     freevars: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What `flow` found out; shared by all decodings of one code object."""
     _starts: Sequence[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
