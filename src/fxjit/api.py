@@ -136,8 +136,8 @@ def reset() -> None:
     if entries is not None:
         entries.reset()
     dynamic = sys.modules.get("fxjit.frontend.dynamic")
-    if dynamic is not None and hasattr(dynamic, "reset"):
-        dynamic.reset()
+    if dynamic is not None:
+        dynamic.forget_histories()
     reset_counters()
     regions.reset()
     events.reset()

@@ -63,8 +63,6 @@ trace_unittest: bool = _row(False, "Trace unittest's own methods instead of pass
 resume_in_loops: bool = _row(False, "Resume after a graph break inside a loop instead of skipping the frame.")
 resume_in_try: bool = _row(False, "Resume after a graph break inside a try block instead of skipping the frame.")
 nested_graph_breaks: bool = _row(False, "Break inside an inlined call and resume there, instead of at the call.")
-max_trace_instructions: int = _row(2_000_000, "Instructions run symbolically before a frame is given up.")
-inline_depth: int = _row(200, "Calls inlined into each other before the graph breaks.")
 
 # Shapes and numbers
 dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")
@@ -96,7 +94,6 @@ cache_dir: str = _row("", "Where compiled kernels are kept; empty: a folder in t
 disk_cache: bool = _row(True, "Look compiled kernels up on the disk.")
 cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
-compile_threads: int = _row(0, "Kernels compiled at the same time; 0: as many as there are processors.")
 
 
 class Group:

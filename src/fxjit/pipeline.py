@@ -55,12 +55,17 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
                   builtins: dict[str, Any]) -> _C.Entry | None:
     """The entry for a frame about to start, stored on its code object; None: run the frame as it is."""
     frame = Frame(func, code, args, closure, globals_, builtins)
-    if entries.waits_for_retry(code, options):
+    if entries.waits_for_retry(code, options) or _under_a_transform():
         return None
     with entries.compiling(code, options) as alone:
         if not alone:
             return None
         return _compile_within_limits(options, frame)
+
+
+def _under_a_transform() -> bool:
+    """Whether a transform (vmap, grad) or a dispatch mode is at work outside: it wants to see each operator itself."""
+    return torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:

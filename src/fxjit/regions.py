@@ -89,7 +89,8 @@ def on_miss(
     if not stance.on_miss(code, region.key):
         return None
     if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
-        return _tensorless(code, region.key)
+        _tensorless(code, region.key)
+        return None
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]

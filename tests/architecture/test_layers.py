@@ -59,7 +59,7 @@ LAYERS: dict[str, set[str]] = {
     "verify": LOW,
     "options": LOW | {"backends", "verify"},
     "stance": LOW,
-    "regions": LOW | {"skips", "options", "stance", "pipeline"},
+    "regions": LOW | {"skips", "options", "stance", "pipeline", "frontend.entries"},
     "module": LOW | {"skips", "options", "stance", "regions"},
     "api": LOW | {"skips", "options", "stance", "regions", "module", "interop"},
     "explain": LOW | {"api", "options"},

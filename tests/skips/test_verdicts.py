@@ -25,6 +25,7 @@ from fxjit.reasons import REASONS
 from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, marks
 from fxjit.skips.functions import ROWS, rows, steering
 from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
+from fxjit.testing import CompileCounter
 
 TRACE, GRAPH, CONSTANT, CALL, SKIP = Verdict.TRACE, Verdict.GRAPH, Verdict.CONSTANT, Verdict.CALL, Verdict.SKIP
 
@@ -36,6 +37,9 @@ def user_function(x):
 @functools.wraps(torch.sin)
 def wrapper_of_a_torch_function(x):
     return x
+
+
+from_torch = torch.ones
 
 
 class Module(torch.nn.Module):
@@ -236,3 +240,46 @@ def test_rows_that_match_nothing_are_reported():
         importlib.import_module(module)
     left = [name for name in rows.unresolved() if name.partition(".")[0] in sys.modules]
     assert not left, "these names are of no installed version: " + ", ".join(left)
+
+
+def test_frames_that_have_nothing_to_do_with_tensors():
+    def takes(*args):
+        return args
+
+    def names_torch():
+        return torch.ones(2)
+
+    def names_a_function_of_torch():
+        return from_torch(2)
+
+    module = Module()
+
+    def closes_over(x):
+        return module(x)
+
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+    def touched(fn, *args):
+        return frames.mentions_tensors(fn.__code__, args, fn.__closure__, fn.__globals__)
+
+    tensor = torch.ones(2)
+    assert touched(takes, tensor) and touched(takes, [1, {"a": (tensor,)}]) and touched(takes, Holder([tensor]))
+    assert touched(takes, module) and touched(takes, module.forward) and touched(takes, np.ones(2))
+    assert touched(names_torch) and touched(names_a_function_of_torch) and touched(closes_over, 3)
+    assert not touched(takes) and not touched(takes, 1, "a", [2.0], {"b": None}, Holder(5), len, Module)
+    with fxjit.config.patch(trace_numpy=False):
+        assert not touched(takes, np.ones(2))
+
+
+def test_a_frame_without_tensors_may_have_them_another_time():
+    counter = CompileCounter()
+
+    def maybe(x):
+        return None if x is None else x + 1
+
+    compiled = fxjit.compile(maybe, backend=counter)
+    assert compiled(None) is None and counter.frame_count == 0
+    compiled(torch.ones(2))
+    assert counter.frame_count == 1

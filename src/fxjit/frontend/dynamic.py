@@ -74,7 +74,7 @@ class ShapePolicy:
 
     def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
         self.history = history
-        self.dynamic = dynamic
+        self.dynamic = dynamic if config.dynamic_shapes else False
         self.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []

@@ -8,13 +8,15 @@ inside another compiler (torch._dynamo, AOTAutograd's wrappers) passes by with e
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import CodeType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fxjit import config
@@ -86,6 +88,65 @@ def _file_verdict(filename: str) -> FrameVerdict:
         module = path.rpartition("/lib/python")[2].partition("/")[2].partition("/")[0].removesuffix(".py")
         return _passed(f"the standard library: {module}")
     return TOUCH
+
+
+def mentions_tensors(
+    code: CodeType, args: tuple[object, ...], closure: tuple[CellType, ...] | None, globals: Mapping[str, Any]
+) -> bool:
+    """Whether a frame about to start has to do with tensors: in its arguments, its free variables, or the globals its
+    code names (a tensor, a module of tensors, `torch` itself)."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if any(_holds_tensor(torch, each, 4) for each in args):
+        return True
+    for cell in closure or ():
+        try:
+            if _holds_tensor(torch, cell.cell_contents, 2) or _is_tensor_library(cell.cell_contents):
+                return True
+        except ValueError:  # an empty cell
+            continue
+    named = (globals[name] for name in code.co_names if name in globals)
+    return any(_is_tensor_library(each) or _holds_tensor(torch, each, 1) for each in named)
+
+
+def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
+    """Looks into containers and plain objects, a few levels deep and never running code of the user's."""
+    kind = type(value)
+    if kind in _PLAIN or depth == 0:
+        return False
+    if issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+        return True
+    if kind.__module__ == "numpy":
+        return config.trace_numpy
+    inside: Iterable[object] = ()
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        inside = value
+    elif isinstance(value, dict):
+        inside = dict.values(value)
+    if any(_holds_tensor(torch, each, depth - 1) for each in itertools.islice(inside, 64)):
+        return True
+    if issubclass(kind, MethodType):
+        return _holds_tensor(torch, value.__self__, depth)  # type: ignore[attr-defined]
+    if issubclass(kind, (type, ModuleType, FunctionType)):
+        return False
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return any(_holds_tensor(torch, each, depth - 1) for each in itertools.islice(attributes.values(), 64))
+
+
+_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), range, slice})
+
+
+def _is_tensor_library(value: object) -> bool:
+    if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
+        return str(value.__module__).partition(".")[0] == "torch"
+    if not isinstance(value, ModuleType):
+        return False
+    name = value.__name__
+    return name == "torch" or name.startswith("torch.") or (config.trace_numpy and name.partition(".")[0] == "numpy")
 
 
 def _passed(rule: str, recursive: bool = False) -> FrameVerdict:
