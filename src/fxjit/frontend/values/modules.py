@@ -17,6 +17,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
@@ -165,6 +166,7 @@ INSTANCES.append((Module, ModuleValue))
 @wraps(Module, subclasses=True)
 def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
-        t.break_("value-unknown-type", value=source.name, type=type(obj).__name__)
+        t.guard(TypeIs(source, type(obj)))
+        return UntraceableValue(obj, source, "value-unknown-type", value=source.name, type=type(obj).__name__)
     t.guard(TypeIs(source, type(obj)))
     return ModuleValue(type(obj), source, obj)

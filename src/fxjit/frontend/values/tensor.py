@@ -17,8 +17,9 @@ import torch
 from fxjit.frontend.values import protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import ConstIs, InstanceHasAttr
+from fxjit.guards.kinds import ConstIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
 
 if TYPE_CHECKING:
@@ -360,7 +361,9 @@ def _behaves_like_tensor(cls: type) -> bool:
 def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
     reason = why_untraceable(obj)
     if reason is not None:
-        t.break_(reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
+        t.guard(TypeIs(source, type(obj)))
+        t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
+        return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
     node, fake = t.graph_input(obj, source)
     value = TensorValue(node, fake, type(obj), source, obj)
     t.register_tensor(value)
