@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from fxjit import logs
 from fxjit.counters import timed
@@ -63,6 +64,7 @@ def compile_with_aot(
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     pending: list[Any] = []
+    gm, restore = with_flat_outputs(ensure_module(gm))
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -79,7 +81,7 @@ def compile_with_aot(
     with functorch_config.patch(functionalize_rng_ops=False, force_non_lazy_backward_lowering=True):
         with timed("aot"):
             compiled: Callable[..., Any] = aot_module_simplified(
-                ensure_module(gm),
+                gm,
                 list(example_inputs),
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
@@ -91,7 +93,23 @@ def compile_with_aot(
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
-    return compiled
+    return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def with_flat_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:
+    """A graph that returns a flat tuple, as AOTAutograd wants it, and what puts the results back into their structure."""
+    if not isinstance(gm, torch.fx.GraphModule):
+        return gm, None
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    given = output.args[0]
+    if isinstance(given, (tuple, list)) and not any(isinstance(each, (tuple, list, dict)) for each in given):
+        return gm, None
+    leaves, spec = pytree.tree_flatten(given)
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(gm.graph, copies)
+    graph.output(tuple(copies[leaf] if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves))
+    return torch.fx.GraphModule(gm, graph), lambda results: pytree.tree_unflatten(list(results), spec)
 
 
 def ensure_module(gm: Any) -> torch.fx.GraphModule:

@@ -98,9 +98,18 @@ class Wrapper:
             return self.symbolic(meta)
         if isinstance(meta, (int, float, bool)) and node not in self.named and node.op != "placeholder":
             return repr(meta)
+        if isinstance(meta, (torch.SymBool, torch.SymFloat)) and node.op == "call_function" and node not in self.named:
+            self.calculate(node)
         name = self.tensor(node)
         uses.add(name)
         return name
+
+    def calculate(self, node: torch.fx.Node) -> None:
+        """A condition or a float made of symbolic sizes: Python calculates it."""
+        uses: set[str] = set()
+        text = self.call_text(node, uses)
+        self.named[node] = f"y_{node.name}"
+        self.lines.append(Line(f"{self.named[node]} = {text}", uses, {self.named[node]}))
 
     def tensor(self, node: torch.fx.Node) -> str:
         """The variable of a node's value; a view is made when it is first asked for."""

@@ -1,0 +1,315 @@
+"""Whole functions and modules through AOTAutograd: training, mutation, aliasing, symbolic sizes, under torch.compile's front end."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from fxjit.backends.aot import aot_eager, aot_eager_decomp_partition
+from fxjit.backends.native import native
+from fxjit.counters import counters
+
+BACKENDS = {"native": native, "aot_eager": aot_eager, "aot_eager_decomp_partition": aot_eager_decomp_partition}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def through(function, backend=native, **options):
+    return torch.compile(function, backend=backend, **options)
+
+
+class ConvNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c1, self.b1, self.c2, self.fc = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3, padding=1), nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.relu(self.b1(self.c1(x))), 2)
+        return self.fc(F.max_pool2d(F.silu(self.c2(x)), 2).flatten(1))
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.n1, self.qkv, self.out, self.n2 = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x):
+        batch, length, dim = x.shape
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
+        weights = torch.softmax(q @ k.transpose(-1, -2) / (dim // self.heads) ** 0.5, -1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, dim))
+        return x + self.mlp(self.n2(x))
+
+
+class Embedded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(20, 12), nn.LayerNorm(12), nn.Linear(12, 20)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.table(tokens)).tanh())
+
+
+MODULES = {
+    "conv": (ConvNet, lambda: torch.randn(4, 1, 8, 8)),
+    "attention": (Attention, lambda: torch.randn(2, 6, 16)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)), lambda: torch.randn(5, 8)),
+    "embedding": (Embedded, lambda: torch.randint(0, 20, (3, 7))),
+    "groupnorm": (lambda: nn.Sequential(nn.Conv2d(2, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()), lambda: torch.randn(2, 2, 6, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("name", list(MODULES))
+def test_training_step_has_eagers_outputs_gradients_and_buffers(name, backend):
+    make, example = MODULES[name]
+    eager = make()
+    ours = copy.deepcopy(eager)
+    compiled = through(ours, BACKENDS[backend])
+    for _ in range(3):
+        x = example()
+        a, b = eager(x), compiled(x)
+        torch.testing.assert_close(b, a)
+        for model, out in ((eager, a), (ours, b)):
+            model.zero_grad()
+            out.square().mean().backward()
+        for (parameter_name, p), q in zip(eager.named_parameters(), ours.parameters()):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-6, msg=lambda text: f"{parameter_name}: {text}")
+        for p, q in zip(eager.buffers(), ours.buffers()):
+            torch.testing.assert_close(q, p)
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_inference(name):
+    make, example = MODULES[name]
+    model = make().eval()
+    compiled = through(model)
+    with torch.no_grad():
+        for _ in range(2):
+            x = example()
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_gradients_of_inputs_and_of_inputs_alone():
+    def function(x, y):
+        return (x.sin() * y).sum(0), (x * 2).detach(), y.exp()
+
+    x, y = torch.randn(4, 5, requires_grad=True), torch.randn(5)
+    for f in (function, through(function)):
+        x.grad = None
+        outs = f(x, y)
+        assert [out.requires_grad for out in outs] == [True, False, False]
+        outs[0].sum().backward()
+        if f is function:
+            expected = x.grad
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_double_use_of_a_compiled_function_with_and_without_grad():
+    compiled = through(lambda x: (x * 2).tanh())
+    x = torch.randn(6, requires_grad=True)
+    with torch.no_grad():
+        assert not compiled(x).requires_grad
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * (1 - (x * 2).tanh() ** 2))
+
+
+def test_mutation_of_inputs():
+    def function(x, y):
+        x.add_(1)
+        y[1:].mul_(x[1:])
+        return x * 2
+
+    def check(f):
+        x, y = torch.arange(5.0), torch.ones(5)
+        return f(x, y), x, y
+
+    for a, b in zip(check(through(function)), check(function)):
+        assert torch.equal(a, b)
+
+
+def test_a_value_computed_before_a_mutation_is_the_old_one():
+    def function(x):
+        before = x + 1
+        x.mul_(2)
+        return before, x + 1
+
+    x, y = torch.randn(4), None
+    y = x.clone()
+    for a, b in zip(through(function)(x), function(y)):
+        assert torch.equal(a, b)
+    assert torch.equal(x, y)
+
+
+def test_outputs_that_alias():
+    def function(x):
+        y = x + 1
+        return x, x.view(-1), y, y[0], x.t()
+
+    x = torch.randn(3, 3)
+    a, b, c, d, e = through(function)(x)
+    assert a is x
+    assert b.data_ptr() == x.data_ptr() and e.data_ptr() == x.data_ptr() and e.stride() == x.t().stride()
+    assert d.data_ptr() == c.data_ptr()
+    c[0] = 5
+    assert (d == 5).all()
+
+
+def test_the_same_value_returned_twice():
+    def function(x):
+        y = x + 1
+        return y, y, y.detach()
+
+    for a, b in zip(through(function)(torch.ones(3)), function(torch.ones(3))):
+        assert torch.equal(a, b)
+
+
+def test_outputs_are_fresh_at_each_call():
+    compiled = through(lambda x: x * 2)
+    x = torch.randn(2000)
+    first = compiled(x)
+    kept = first.clone()
+    compiled(x + 1)
+    assert torch.equal(first, kept)
+
+
+def test_random_numbers_are_eagers():
+    def function(x):
+        return F.dropout(x, 0.5) * 2, torch.rand(4) + x[:4], torch.randn_like(x) * x, torch.bernoulli(torch.full((5,), 0.5))
+
+    x = torch.randn(64)
+    compiled = through(function)
+    compiled(x)
+    torch.manual_seed(3)
+    actual = compiled(x)
+    torch.manual_seed(3)
+    for a, b in zip(actual, function(x)):
+        torch.testing.assert_close(a, b)
+
+
+def test_dropout_in_training():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(0.2))
+    x = torch.randn(8, 16)
+    compiled = through(model)
+    compiled(x)
+    results = []
+    for f in (model, compiled):
+        model.zero_grad()
+        torch.manual_seed(5)
+        out = f(x)
+        out.sum().backward()
+        results.append((out.detach(), model[0].weight.grad.clone()))
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b)
+
+
+def test_one_compile_serves_several_sizes():
+    def function(x, y):
+        z = (x * y).relu()
+        return torch.softmax(z, -1), z.sum(0), z.reshape(-1)[: x.shape[0]] + x.shape[0], torch.cat([x, y]) * 2, F.layer_norm(x, x.shape[-1:])
+
+    compiled = through(function, dynamic=True)
+    before = counters["cache"]["hit"] + counters["cache"]["miss"]
+    for rows, columns in ((4, 8), (5, 9), (64, 100), (33, 3)):
+        x, y = torch.randn(rows, columns), torch.randn(rows, columns)
+        for a, b in zip(compiled(x, y), function(x, y)):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+    assert counters["cache"]["hit"] + counters["cache"]["miss"] - before == 1
+
+
+def test_symbolic_sizes_in_training():
+    model = MODULES["attention"][0]()
+    compiled = through(model, dynamic=True)
+    for batch, length in ((2, 6), (3, 9), (4, 5)):
+        x = torch.randn(batch, length, 16)
+        grads = []
+        for f in (model, compiled):
+            model.zero_grad()
+            f(x).square().mean().backward()
+            grads.append([p.grad.clone() for p in model.parameters()])
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_sizes_that_depend_on_data():
+    def function(x):
+        return x[x > 0].exp().sum(), x.nonzero() * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        compiled = through(function, fullgraph=True)
+        for _ in range(3):
+            x = torch.randn(20)
+            for a, b in zip(compiled(x), function(x)):
+                torch.testing.assert_close(a, b)
+
+
+def test_types_without_kernels_are_called_from_aten():
+    def function(x):
+        c = torch.complex(x, x * 2)
+        return (c * c).abs() + x, torch.fft.rfft(x).real * 2
+
+    x = torch.randn(16)
+    for a, b in zip(through(function)(x), function(x)):
+        torch.testing.assert_close(a, b)
+
+
+def test_operators_without_lowerings():
+    def function(x):
+        values, indices = (x + 1).sort(dim=-1)
+        top = torch.topk(x * 2, 3).values
+        return values * 2, indices + 1, top + 1, x.cumsum(0) * 2, torch.einsum("ij,kj->ik", x, x).relu(), x.max(1).values + 1, x.argmax(1)
+
+    x = torch.randn(6, 7)
+    for a, b in zip(through(function)(x), function(x)):
+        torch.testing.assert_close(a, b)
+
+
+def test_autocast():
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    x = torch.randn(8, 16)
+
+    def function(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    torch.testing.assert_close(through(function)(x), function(x), rtol=2e-2, atol=2e-2)
+
+
+def test_a_graph_module_with_parameters_of_its_own():
+    """Without a front end that lifts them: what torch.fx.symbolic_trace gives."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    gm = torch.fx.symbolic_trace(model)
+    x = torch.randn(3, 4)
+    compiled = native(gm, [x])
+    out = compiled(x)
+    torch.testing.assert_close(out, model(x))
+    out.sum().backward()
+    expected = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+    for p, g in zip(model.parameters(), expected):
+        torch.testing.assert_close(p.grad, g)
+
+
+def test_an_optimizer_step():
+    def update(p, g, m):
+        m.mul_(0.9).add_(g)
+        p.sub_(0.1 * m)
+
+    def run(f):
+        torch.manual_seed(1)
+        p, g, m = torch.randn(50), torch.randn(50), torch.randn(50)
+        f(p, g, m)
+        return p, m
+
+    for a, b in zip(run(through(update)), run(update)):
+        torch.testing.assert_close(a, b)
