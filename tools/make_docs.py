@@ -1,0 +1,104 @@
+"""`python tools/make_docs.py`: the pages of docs/ that are made from the code, so that they cannot go stale.
+
+docs/reasons.md (graph breaks and skips), docs/settings.md and docs/MAP.md. `--check` writes nothing and fails when a page
+is not what the code says; tests/architecture runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fxjit import config
+from fxjit.reasons import FAMILIES, Reason
+
+ROOT = Path(__file__).resolve().parents[1]
+MADE = "<!-- made by tools/make_docs.py; change the code and run it again -->\n"
+TITLES = ("What the user asked for", "Calls", "What is known only at run time", "Values", "Tensors and operators",
+          "Instructions", "Frames that are skipped")
+
+
+def reasons_page() -> str:
+    """Every reason of a graph break or a skip."""
+    lines = ["# Why a graph breaks, why a frame is skipped", "", MADE,
+             "Each break and each skip has one of these ids (`fxjit.explain(fn)(...).break_reasons[0].reason_id`, and",
+             "`FXJIT_LOGS=graph_breaks,skips`). Words in braces are filled in with what was found at the place.", ""]
+    for title, family in zip(TITLES, FAMILIES, strict=True):
+        lines += [f"## {title}", ""]
+        for reason in family:
+            lines += _reason(reason)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _reason(reason: Reason) -> list[str]:
+    lines = [f"### {reason.id}", "", f"**{reason.title}.** {reason.explanation}", ""]
+    if reason.hints:
+        lines += [f"* {hint}" for hint in reason.hints] + [""]
+    return lines
+
+
+def settings_page() -> str:
+    """Every setting of fxjit.config."""
+    lines = ["# Settings", "", MADE,
+             "`fxjit.config.<name> = value`, `with fxjit.config.patch(name=value):`, or the environment.", "",
+             "| name | type | default | environment | what it does |", "| --- | --- | --- | --- | --- |"]
+    for name, setting in config.SETTINGS.items():
+        kind = getattr(setting.type, "__name__", str(setting.type)).replace("|", "\\|")
+        doc = " ".join(setting.doc.split()).replace("|", "\\|")
+        lines.append(f"| `{name}` | {kind} | `{setting.default!r}` | `{setting.env}` | {doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def map_page() -> str:
+    """Every source file with the first sentence of what it says of itself."""
+    lines = ["# The files", "", MADE]
+    folder = None
+    for path in _sources():
+        here = path.parent.relative_to(ROOT)
+        if here != folder:
+            folder = here
+            lines += ["" if len(lines) > 3 else "", f"## {here}", ""]
+        lines.append(f"* `{path.name}`: {_first_sentence(path)}")
+    return "\n".join(lines) + "\n"
+
+
+def _sources() -> Iterator[Path]:
+    found = [path for path in (ROOT / "src/fxjit").rglob("*")
+             if path.suffix in (".py", ".c", ".h") and path.stat().st_size and "__pycache__" not in path.parts]
+    return iter(sorted(found, key=lambda path: (str(path.parent), path.name)))
+
+
+def _first_sentence(path: Path) -> str:
+    text = path.read_text()
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        start, end = text.find("/*"), text.find("*/")
+        said = "\n".join(line.strip().lstrip("*").strip() for line in text[start + 2:end].splitlines()) if start == 0 else ""
+    paragraph = " ".join(said.strip().split("\n\n")[0].split())
+    head, stop, _ = paragraph.partition(". ")
+    return head + ("." if stop and not head.endswith(".") else "")
+
+
+PAGES = {"reasons.md": reasons_page, "settings.md": settings_page, "MAP.md": map_page}
+
+
+def main() -> int:
+    stale = []
+    for name, make in PAGES.items():
+        path, text = ROOT / "docs" / name, make()
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(text)
+    if "--check" in sys.argv and stale:
+        print(f"not what the code says: {', '.join(stale)}; run python tools/make_docs.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
