@@ -17,8 +17,11 @@ help:
 demo: build
 	$(BIN)/python -m fxjit demo --plot demo.png $(ARGS)
 
-test: build lint
-	$(BIN)/python -m pytest -q $(ARGS)
+# Lint and types first, but the tests run whatever those say, and their summary comes last.
+test: build
+	@status=0; $(MAKE) --no-print-directory lint || status=1; \
+	$(BIN)/python -m pytest -q $(ARGS) || status=1; \
+	exit $$status
 
 lint: build
 	$(BIN)/ruff check src tests benchmarks

@@ -60,9 +60,6 @@ error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails 
 compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor among its arguments or in its graph.")
 allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
 trace_unittest: bool = _row(False, "Trace unittest's own methods instead of passing them by.")
-resume_in_loops: bool = _row(False, "Resume after a graph break inside a loop instead of skipping the frame.")
-resume_in_try: bool = _row(False, "Resume after a graph break inside a try block instead of skipping the frame.")
-nested_graph_breaks: bool = _row(False, "Break inside an inlined call and resume there, instead of at the call.")
 
 # Shapes and numbers
 dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +128,24 @@ def test_a_wrong_value_or_name_in_the_environment_is_said():
     assert "FXJIT_VERBOSE='perhaps': expected 1 or 0" in done.stderr
     done = fresh("import fxjit", FXJIT_RECOMPILE_LIMT="3")
     assert done.returncode == 0 and "Did you mean 'FXJIT_RECOMPILE_LIMIT'" in done.stderr
+
+
+# Names that programs written for torch.compile set; what each stands for is always on, or not there to be turned on.
+ACCEPTED_ONLY = {
+    "capture_func_transforms",
+    "fallback_random",
+    "guard_nn_modules",
+    "optimize_ddp",
+    "repro_after",
+    "repro_level",
+    "specialize_float",
+}
+
+
+def test_every_setting_is_read_somewhere():
+    source = Path(config.__file__).parent
+    text = "".join(path.read_text() for path in source.rglob("*.py") if path.name not in ("config.py", "doctor.py"))
+    unread = {name for name in config.SETTINGS if not re.search(rf"config\.{re.escape(name)}\b", text)}
+    groups = {"cpp.compiler", "cpp.fast_math", "cpp.simd", "cpp.openmp", "cpp.require", "cpp.extra_flags"}
+    groups |= {"triton.cudagraphs", "triton.max_autotune"}
+    assert unread - groups <= ACCEPTED_ONLY, sorted(unread - groups - ACCEPTED_ONLY)
