@@ -1,0 +1,32 @@
+"""Functions of torch that take the user's functions, in plain Python over tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch.utils import _pytree
+
+from fxjit.frontend.callables.table import polyfill
+
+
+@polyfill(associative_scan)
+def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False,
+                              combine_mode: str = "pointwise") -> Any:
+    """One step after the other: any order of combining gives the same, and this one asks least of `combine_fn`."""
+    leaves, spec = _pytree.tree_flatten(xs)
+    length = leaves[0].shape[dim]
+    steps = range(length - 1, -1, -1) if reverse else range(length)
+    carried = None
+    results: list[list[torch.Tensor]] = [[] for _ in leaves]
+    for step in steps:
+        here = _pytree.tree_unflatten([leaf.select(dim, step) for leaf in leaves], spec)
+        carried = here if carried is None else combine_fn(carried, here)
+        for result, leaf in zip(results, _pytree.tree_leaves(carried), strict=True):
+            result.append(leaf)
+    if reverse:
+        for result in results:
+            result.reverse()
+    return _pytree.tree_unflatten([torch.stack(result, dim) for result in results], spec)
