@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from . import api, events
@@ -32,10 +31,8 @@ class Explanation:
     skips: list[FrameSkipped] = field(default_factory=list)
     ops_per_graph: list[list[str]] = field(default_factory=list)
     out_guards: list[Any] = field(default_factory=list)
-    codes: list[tuple[CodeType, int | None]] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    error: BaseException | None = None
 
     @property
     def graph_count(self) -> int:
@@ -121,12 +118,9 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _add_graph(found: Explanation, event: FrameCompiled) -> None:
-    number = None
     if event.graph is not None:
         found.graphs.append(event.graph)
         found.ops_per_graph.append(list(event.ops))
-        number = len(found.graphs)
-    found.codes.append((event.code, number))
     found.out_guards.extend(event.guards)
     for phase, seconds in event.seconds.items():
         found.phases[phase] = found.phases.get(phase, 0.0) + seconds
