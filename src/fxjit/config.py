@@ -42,11 +42,13 @@ class _Row:
     doc: str
     in_cache_key: bool
     choices: tuple[Any, ...]
+    only_default: str
 
 
-def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
-    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels."""
-    return cast(T, _Row(default, doc, in_cache_key, choices))
+def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = (), only_default: str = "") -> T:
+    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels.
+    `only_default`: why no other value can be had yet; setting one is an error that says so."""
+    return cast(T, _Row(default, doc, in_cache_key, choices, only_default))
 
 
 # What happens to a frame
@@ -66,21 +68,38 @@ dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")
 assume_static_by_default: bool = _row(True, "A size is a constant until it is seen to change.")
 automatic_dynamic_shapes: bool = _row(True, "A size that changed between two calls becomes a symbol.")
 specialize_int: bool = _row(False, "Python integers stay constants even when they change from call to call.")
-specialize_float: bool = _row(True, "Python floats are constants; when off they become symbols when they change.")
+specialize_float: bool = _row(
+    True, "Python floats are constants.", only_default="floats as symbols are not supported; pass a 0-d tensor instead"
+)
 capture_scalar_outputs: bool = _row(False, "Put `.item()` and its like in the graph, as symbols without a value.")
 capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output shape depends on data in the graph.")
 
 # What is traced
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
-capture_func_transforms: bool = _row(True, "Trace torch.func transforms (vmap, grad and their like).")
-guard_nn_modules: bool = _row(True, "Guard the attributes of modules that a trace read.")
-optimize_ddp: bool = _row(True, "Split graphs at the bucket boundaries of DistributedDataParallel.")
-fallback_random: bool = _row(False, "Draw the same random numbers as eager, at some cost.", in_cache_key=True)
+capture_func_transforms: bool = _row(
+    True, "Accepted for programs that set it; a call of a torch.func transform ends the graph and runs eagerly either way."
+)
+guard_nn_modules: bool = _row(
+    True, "Guard the attributes of modules that a trace read.", only_default="unguarded modules would give wrong results"
+)
+optimize_ddp: bool = _row(
+    False,
+    "Split graphs at the bucket boundaries of DistributedDataParallel.",
+    only_default="graphs are not split for DistributedDataParallel; its hooks run when the backward of a graph ends",
+)
+fallback_random: bool = _row(True, "Draw the same random numbers as eager.", only_default="native always draws eager's")
 verify_guards: bool = _row(True, "Check that a frame's new guards hold on that very frame before they are kept.")
 
 # Finding mistakes
-repro_after: str | None = _row(None, "Bisect a failing graph after this stage.", choices=(None, "dynamo", "aot"))
-repro_level: int = _row(2, "1 writes the graph, 2 also reduces it, 3 reduces always, 4 checks accuracy.")
+repro_after: str | None = _row(
+    None,
+    "Bisect a failing graph after this stage.",
+    choices=(None, "dynamo", "aot"),
+    only_default="there is no bisection yet; verify_correctness and debug_dir say which graph is wrong, and keep it",
+)
+repro_level: int = _row(
+    2, "How far a failing graph is reduced.", only_default="there is no bisection yet; see repro_after"
+)
 verify_correctness: bool = _row(False, "Run each new graph beside eager and raise AccuracyError where they differ.")
 debug: bool = _row(False, "Write a folder for each compile: graphs, guards, bytecode, generated source, timing.")
 debug_dir: str = _row("", "Where those folders go; setting it turns them on. Empty with `debug`: ./fxjit_debug.")
@@ -130,6 +149,7 @@ ALIASES: Mapping[str, str] = {
 }
 SETTINGS: dict[str, Setting] = {}
 _CHOICES: dict[str, tuple[Any, ...]] = {}
+_ONLY_DEFAULT: dict[str, str] = {}
 _listeners: list[Callable[[str, Any], None]] = []
 _PUBLIC_FUNCTIONS = frozenset({"patch", "to_dict", "cache_key", "describe", "reset", "on_change"})
 
@@ -251,6 +271,8 @@ def _checked(name: str, value: Any) -> Any:
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+    if name in _ONLY_DEFAULT and value != setting.default:
+        raise ConfigError(f"fxjit.config.{name} can only be {setting.default!r} for now: {_ONLY_DEFAULT[name]}.")
     if type(value) in accepted:
         return value
     if float in accepted and type(value) is int:
@@ -301,6 +323,8 @@ def _collect() -> None:
             setting = SETTINGS[name] = Setting(name, kind, row.default, env, row.doc, row.in_cache_key)
             if row.choices:
                 _CHOICES[name] = row.choices
+            if row.only_default:
+                _ONLY_DEFAULT[name] = row.only_default
             holder[attribute] = _checked(name, _from_environment(setting))
     known = {setting.env for setting in SETTINGS.values()}
     for variable in os.environ:
