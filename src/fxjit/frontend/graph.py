@@ -67,6 +67,16 @@ class GraphBuilder:
             node.meta["stack_trace"] = stack_trace
         return node
 
+    def mark(self) -> int:
+        """How many calls there are, for `take_back`."""
+        return self.operator_count
+
+    def take_back(self, mark: int) -> None:
+        """Remove the calls behind the first `mark` ones. Inputs met meanwhile stay until `finish` drops them."""
+        calls = [node for node in self.graph.nodes if node.op != "placeholder"]
+        for node in reversed(calls[mark:]):
+            self.graph.erase_node(node)
+
     @property
     def operator_count(self) -> int:
         """Calls in the graph so far."""
@@ -90,7 +100,7 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output":
                 continue
-            pure = (node.op == "placeholder" or node.op == "call_method" and node.target in _PURE_METHODS
-                    or node.op == "call_function" and node.target in _PURE_FUNCTIONS)
+            pure = (node.op == "placeholder" or (node.op == "call_method" and node.target in _PURE_METHODS)
+                    or (node.op == "call_function" and node.target in _PURE_FUNCTIONS))
             if pure:
                 self.graph.erase_node(node)

@@ -219,6 +219,15 @@ class Trace:
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     @contextlib.contextmanager
+    def rehearsal(self, function: str) -> Iterator[None]:
+        """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
+        nodes, effects = self.builder.mark(), len(self.effects.records())
+        yield
+        if len(self.effects.records()) != effects:
+            self.break_("call-autograd-engine", function=function)
+        self.builder.take_back(nodes)
+
+    @contextlib.contextmanager
     def fake_execution(self) -> Iterator[None]:
         """Operators called inside run on fake tensors, with shapes propagated symbolically."""
         with contextlib.ExitStack() as stack:

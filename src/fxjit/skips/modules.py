@@ -30,6 +30,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.amp": ("TRACE", ""),
     "torch.autograd": ("SKIP", "call-autograd-engine"),
     "torch.autograd.grad_mode": ("TRACE", ""),
+    "torch.autograd.function": ("TRACE", ""),
     "torch.autograd.profiler": ("TRACE", ""),
     "torch.ao": ("TRACE", ""),
     "torch._numpy": ("TRACE", ""),

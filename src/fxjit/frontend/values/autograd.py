@@ -1,22 +1,121 @@
-"""Autograd in traced code: `torch.autograd.Function` and functions that talk to the autograd engine.
+"""`torch.autograd.Function` in traced code.
 
-Calling a custom Function ends the graph: its forward and backward are Python of the user's that autograd runs.
+Where no gradient is asked for, a call is its `forward`, traced like any other function. Where one is, the call is one
+node that runs the real `apply`, so that autograd finds the user's `backward`; what both of them read is guarded
+because they are rehearsed: traced, and the operators taken back.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 import torch
 
 from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.contexts import set_grad_mode
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+
+_APPLY: Final[Any] = torch.autograd.Function.apply
 
 
-_APPLY: Any = torch.autograd.Function.apply
+class RehearsingTracer(Tracer, Protocol):
+    """The trace as this file sees it."""
+
+    def rehearsal(self, function: str) -> AbstractContextManager[None]:
+        """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
+
+
+class FunctionContextValue(UserObjectValue):
+    """`ctx`: what `forward` leaves for `backward`."""
+
+    def __init__(self, cls: type, needs_grad: Sequence[Value]) -> None:
+        super().__init__(cls)
+        self.needs_grad = needs_grad
+        self.saved: list[Value] = []
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "needs_input_grad":
+            return TupleValue(self.needs_grad)
+        if name in ("saved_tensors", "saved_variables"):
+            return TupleValue(self.saved)
+        if hasattr(self, "meth_" + name):
+            return protocol.make_builtin_method(t, self, name)
+        return super().tp_getattro(t, name)
+
+    def meth_save_for_backward(self, t: Tracer, *tensors: Value) -> Value:
+        self.saved = list(tensors)
+        return t.make(None)
+
+    def meth_save_for_forward(self, t: Tracer, *tensors: Value) -> Value:
+        return t.make(None)
+
+    def meth_mark_non_differentiable(self, t: Tracer, *tensors: Value) -> Value:
+        return t.make(None)
+
+    def meth_set_materialize_grads(self, t: Tracer, value: Value) -> Value:
+        return t.make(None)
+
+    def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
+        t.break_("call-autograd-engine", function="ctx.mark_dirty")
 
 
 @handles(_APPLY.__func__)
-def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _apply(t: RehearsingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
-    t.break_("call-autograd-engine", function=f"{args[0].describe()}.apply")
+    owner, *given = args
+    cls = owner.as_constant()
+    name = f"{cls.__qualname__}.apply"
+    if kwargs:
+        t.break_("call-autograd-engine", function=name)
+    tensors = [arg for arg in given if isinstance(arg, TensorValue)]
+    if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
+        return _forward(t, owner, cls, given)[0]
+    with t.rehearsal(name):
+        _rehearse(t, owner, cls, given)
+    return t.emit(apply_function(cls), given)
+
+
+def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Value, FunctionContextValue]:
+    """`forward` as autograd calls it: without recording. What it gives back of its own arguments is a view of them."""
+    needs = [t.make(isinstance(arg, TensorValue) and arg.fake.requires_grad) for arg in given]
+    ctx = FunctionContextValue(cls._backward_cls, needs)
+    forward = protocol.getattr_(t, owner, "forward")
+    before = torch.is_grad_enabled()
+    set_grad_mode(t, False)
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        result = t.call(forward, [ctx, *given], None)
+    else:
+        result = t.call(forward, given, None)
+        t.call(protocol.getattr_(t, owner, "setup_context"), [ctx, TupleValue(given), result], None)
+    set_grad_mode(t, before)
+    if any(result is arg for arg in given) and isinstance(result, TensorValue):
+        result = t.emit("view_as", [result, result])
+    elif issubclass(result.pytype(), tuple) and any(item is arg for item in protocol.unpack(t, result) for arg in given):
+        t.break_("call-autograd-engine", function=f"{cls.__qualname__}.apply")
+    return result, ctx
+
+
+def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> None:
+    """Trace forward and backward once, for what they read and for whether they can be traced at all."""
+    result, ctx = _forward(t, owner, cls, given)
+    outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
+    gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
+                 for output in outputs]
+    set_grad_mode(t, False)
+    t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
+    set_grad_mode(t, True)
+
+
+def apply_function(cls: Any) -> Callable[..., Any]:
+    """The function that a graph calls for `cls.apply`: FX wants one with a name and a module."""
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)
+
+    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    return apply

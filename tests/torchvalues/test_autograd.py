@@ -1,0 +1,102 @@
+"""`torch.autograd.Function` in traced code: eager's values, eager's gradients, and guards on what both passes read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+
+SCALE = 2.0
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x ** 3 * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 30 * x ** 2 * ctx.factor, None
+
+
+class Pair(torch.autograd.Function):
+    @staticmethod
+    def forward(x, y):
+        return x * y, x + y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, product_grad, sum_grad):
+        x, y = ctx.saved_tensors
+        return product_grad * y + sum_grad, product_grad * x * 5 + sum_grad if ctx.needs_input_grad[1] else None
+
+
+class Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.sign() * SCALE
+
+
+class Loud(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * float(x.sum())
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_the_users_backward_gives_the_gradient(check):
+    check(lambda x: Cube.apply(x * 2, 3.0).sin(), leaf(3))
+
+
+def test_several_results_and_setup_context(check):
+    check(lambda x, y: Pair.apply(x, y), leaf(3), leaf(3))
+    check(lambda x, y: Pair.apply(x, y), leaf(3), torch.randn(3))
+
+
+def test_an_argument_that_is_given_back(check):
+    check(lambda x: Through.apply(x * 2) + 1, leaf(3))
+    check(lambda x: Through.apply(x) is x, torch.randn(3))
+
+
+def test_without_gradients_it_is_its_forward(check, graphs_of):
+    check(lambda x: Cube.apply(x, 3.0), torch.randn(3))
+    with torch.no_grad():
+        _, graphs = graphs_of(lambda x: Cube.apply(x, 3.0), leaf(3))
+    assert "Cube" not in graphs[0].code
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_backward_reads_is_guarded(monkeypatch, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x: Through.apply(x * 1), backend=backend, fullgraph=True)
+    for scale in (2.0, 7.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        x = leaf(3)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), scale))
+
+
+def test_a_forward_that_cannot_be_traced_breaks_the_graph(breaks):
+    assert breaks(lambda x: Loud.apply(x), leaf(3)) == "data-item"
+    fxjit.reset()
+    x = leaf(3)
+    torch.testing.assert_close(fxjit.compile(Loud.apply, backend="eager")(x), Loud.apply(x))
