@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+
+try:
+    importlib.import_module("fxjit._C")
+except ImportError as error:
+    raise ImportError(
+        "fxjit's C extension cannot be loaded. Build it with `pip install .` in a clone; it needs a C compiler and "
+        f"CPython's headers (Debian, Ubuntu: apt install gcc python3-dev). The loader said: {error}"
+    ) from error
+
 from . import config, errors
 from .api import (
     allow_in_graph,
