@@ -1,0 +1,308 @@
+"""`python -m benchmarks.models --list`: other people's programs, captured by fxjit and compared with eager.
+
+For each program (benchmarks/programs.py): how many graphs and breaks, whether an identical call or another batch size
+compiles again, how long tracing and the first call take, and whether outputs and gradients are eager's. Each program
+has a process of its own. Printed as a Markdown table, which is what docs/models.md holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+import fxjit
+from benchmarks.programs import MORE, PROGRAMS, Program
+from benchmarks.timing import markdown
+
+RTOL, ATOL = 1e-3, 1e-4
+_SEED = 0
+
+
+@dataclasses.dataclass
+class Row:
+    """What was seen of one program under one compiler. Empty `error`: all went as it should."""
+
+    name: str
+    graphs: int = 0
+    breaks: int = 0
+    operators: int = 0
+    #: Graphs compiled by the second call (the same inputs), the third and the fourth (other batch sizes).
+    again: tuple[int, int, int] = (0, 0, 0)
+    tracing: float = 0.0
+    first: float = 0.0
+    outputs: str = "-"
+    gradients: str = "-"
+    error: str = ""
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def cells(self) -> tuple[str, ...]:
+        again = ", ".join(map(str, self.again))
+        return (self.name, f"{self.graphs} / {self.breaks} / {self.operators}", again, f"{self.tracing:.2f}",
+                f"{self.first:.2f}", self.outputs, self.gradients, self.error)
+
+
+HEADER = ("program", "graphs / breaks / operators", "compiled again by the same call, 2nd, 3rd batch size", "tracing, s",
+          "first call, s", "outputs", "gradients", "error")
+
+
+class Counted:
+    """A backend that counts its graphs and passes them on."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self.backend = backend
+        self.graphs = 0
+        self.operators = 0
+
+    def __call__(self, gm: torch.fx.GraphModule, examples: Any) -> Any:
+        self.graphs += 1
+        self.operators += sum(node.op.startswith("call_") for node in gm.graph.nodes)
+        return self.backend(gm, examples)
+
+
+class Fxjit:
+    """fxjit with one of its backends."""
+
+    def __init__(self, backend: str) -> None:
+        self.counted = Counted(fxjit.lookup_backend(backend))
+
+    def compile(self, fn: Any) -> Any:
+        fxjit.reset()
+        return fxjit.compile(fn, backend=self.counted)
+
+    def breaks(self) -> int:
+        return sum(fxjit.counters["graph_break"].values())
+
+    def tracing_seconds(self) -> float:
+        from fxjit.counters import time_by_phase
+
+        return sum(seconds for phase, seconds in time_by_phase().items() if phase != "backend")
+
+    def notes(self) -> list[str]:
+        found = [f"break: {what} ({count})" for what, count in fxjit.counters["graph_break"].items()]
+        return found + [f"skip: {what} ({count})" for what, count in fxjit.counters["skip"].items()]
+
+
+class TorchCompile:
+    """torch.compile, for the numbers beside ours."""
+
+    def __init__(self, backend: str) -> None:
+        import torch._dynamo
+
+        self.dynamo = torch._dynamo
+        self.counted = Counted(self.dynamo.lookup_backend("inductor" if backend == "native" else backend))
+
+    def compile(self, fn: Any) -> Any:
+        self.dynamo.reset()
+        return torch.compile(fn, backend=self.counted)
+
+    def breaks(self) -> int:
+        return sum(self.dynamo.utils.counters["graph_break"].values())
+
+    def tracing_seconds(self) -> float:
+        return sum(sum(times) for name, times in self.dynamo.utils.compilation_time_metrics.items()
+                   if name == "_compile.compile_inner")
+
+    def notes(self) -> list[str]:
+        return [f"break: {str(what).splitlines()[0]} ({n})" for what, n in self.dynamo.utils.counters["graph_break"].items()]
+
+
+def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row:
+    """One row: the program is run in eager and compiled, from the same seed."""
+    row = Row(name)
+    try:
+        torch.manual_seed(_SEED)
+        eager = _builder(name)()
+        torch.manual_seed(_SEED)
+        ours = _builder(name)()
+    except ImportError as error:
+        row.error = f"not installed: {error}"
+        return row
+    try:
+        compiled = way.compile(ours.fn)
+        _outputs(row, way, eager, ours, compiled)
+        if gradients and eager.module is not None:
+            _gradients(row, eager, ours, compiled)
+    except Exception as error:
+        row.error = f"{type(error).__name__}: {error}"[:300].replace("\n", " ").replace("|", "\\|")
+        row.notes.append(traceback.format_exc())
+    row.notes += way.notes()
+    return row
+
+
+def _builder(name: str) -> Callable[[], Program]:
+    return PROGRAMS[name] if name in PROGRAMS else MORE[name]
+
+
+def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program, compiled: Any) -> None:
+    """Four calls: two alike, then two with other batch sizes."""
+    wrong: list[str] = []
+    seen = 0
+    again = []
+    first, second, third = eager.batches
+    for turn, batch in enumerate((first, first, second, third)):
+        expected = _call(eager, eager.fn, batch)
+        start = time.perf_counter()
+        actual = _call(ours, compiled, batch)
+        seconds = time.perf_counter() - start
+        if turn == 0:
+            row.first, row.tracing = seconds, way.tracing_seconds()
+            row.graphs, row.operators, row.breaks = way.counted.graphs, way.counted.operators, way.breaks()
+        else:
+            again.append(way.counted.graphs - seen)
+        seen = way.counted.graphs
+        wrong += [f"call {turn + 1}: {what}" for what in differences(expected, actual, "result")]
+    row.again = (again[0], again[1], again[2])
+    row.outputs = "as eager's" if not wrong else wrong[0]
+    row.notes += wrong
+
+
+def _call(program: Program, fn: Any, batch: int) -> Any:
+    torch.manual_seed(_SEED + batch)
+    arguments = program.inputs(batch)
+    with contextlib.nullcontext() if program.needs_grad else torch.no_grad():
+        return program.run(fn, **arguments) if program.run is not None else fn(**arguments)
+
+
+def _gradients(row: Row, eager: Program, ours: Program, compiled: Any) -> None:
+    found = []
+    for program, fn in ((eager, eager.fn), (ours, compiled)):
+        assert program.module is not None
+        program.module.zero_grad()
+        torch.manual_seed(_SEED)
+        result = fn(**program.inputs(program.batches[0]))
+        _loss(result).backward()
+        found.append({name: parameter.grad for name, parameter in program.module.named_parameters()})
+    wrong = list(differences(found[0], found[1], "gradients"))
+    row.gradients = "as eager's" if not wrong else wrong[0]
+    row.notes += wrong
+
+
+def _loss(result: Any) -> torch.Tensor:
+    """The loss a model gives, or the mean of the squares of its outputs."""
+    loss = getattr(result, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    tensors = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return sum((each.float().square().mean() for each in tensors), torch.zeros(()))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict) or hasattr(value, "keys"):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _leaves(each)
+    elif hasattr(value, "sample") and not isinstance(value, torch.Tensor):
+        yield value.sample
+    else:
+        yield value
+
+
+def differences(expected: Any, actual: Any, where: str) -> Iterator[str]:
+    """Where two results differ, in type, structure or value."""
+    if type(expected) is not type(actual):
+        yield f"{where}: {type(actual).__name__}, not {type(expected).__name__}"
+    elif isinstance(expected, (torch.Tensor, np.ndarray, np.generic)):
+        yield from _differing_arrays(expected, actual, where)
+    elif hasattr(expected, "keys"):
+        if list(expected.keys()) != list(actual.keys()):
+            yield f"{where}: keys {list(actual.keys())}, not {list(expected.keys())}"
+            return
+        for key in expected.keys():  # noqa: SIM118
+            yield from differences(expected[key], actual[key], f"{where}[{key!r}]")
+    elif isinstance(expected, (list, tuple)):
+        if len(expected) != len(actual):
+            yield f"{where}: length {len(actual)}, not {len(expected)}"
+            return
+        for index, (one, other) in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]")
+    elif isinstance(expected, float):
+        if not np.isclose(expected, actual, rtol=RTOL, atol=ATOL, equal_nan=True):
+            yield f"{where}: {actual}, not {expected}"
+    elif type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):
+        yield from differences(vars(expected), vars(actual), where)
+    elif expected != actual:
+        yield f"{where}: {actual!r}, not {expected!r}"
+
+
+def _differing_arrays(expected: Any, actual: Any, where: str) -> Iterator[str]:
+    one, other = torch.as_tensor(expected), torch.as_tensor(actual)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        yield f"{where}: {other.dtype} {tuple(other.shape)}, not {one.dtype} {tuple(one.shape)}"
+    elif one.requires_grad != other.requires_grad:
+        yield f"{where}: requires_grad {other.requires_grad}, not {one.requires_grad}"
+    elif not torch.allclose(one, other, rtol=RTOL, atol=ATOL, equal_nan=True):
+        yield f"{where}: off by {(one.double() - other.double()).abs().max():.2g}"
+
+
+def _in_process(name: str, options: argparse.Namespace) -> Row:
+    """The row of a program run in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.models", "--only", name, "--backend", options.backend, "--json"]
+    command += ["--with-torch-compile"] if options.torch else []
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, env=dict(os.environ), check=False)
+    except subprocess.TimeoutExpired:
+        return Row(name, error=f"took more than {options.timeout} seconds")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return Row(name, error=f"exit status {done.returncode}: " + (done.stderr.strip().splitlines() or [""])[-1])
+    return Row(**json.loads(lines[-1]))
+
+
+def _measure_here(name: str, options: argparse.Namespace, torchs: bool) -> Row:
+    return measure(name, TorchCompile(options.backend) if torchs else Fxjit(options.backend), not options.no_gradients)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="every program of the list")
+    parser.add_argument("--more", action="store_true", help="the other programs too")
+    parser.add_argument("--names", action="store_true", help="print the programs' names")
+    parser.add_argument("--only", action="append", default=[], help="this program, in this process; may be repeated")
+    parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
+    parser.add_argument("--with-torch-compile", dest="torch", action="store_true", help="torch.compile in fxjit's place")
+    parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--notes", action="store_true", help="tell why graphs broke, and what differed")
+    return parser
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    names = list(PROGRAMS) + (list(MORE) if options.more else [])
+    if options.names:
+        print("\n".join(names))
+        return
+    chosen = options.only or (names if options.list or options.more else [])
+    if not chosen:
+        _parser().error("say --list, --more or --only NAME")
+    rows = []
+    for name in chosen:
+        row = _measure_here(name, options, options.torch) if options.only else _in_process(name, options)
+        rows.append(row)
+        if options.json:
+            print(json.dumps(dataclasses.asdict(row)), flush=True)
+        else:
+            print(" | ".join(row.cells()), file=sys.stderr, flush=True)
+        if options.notes:
+            print("\n".join("    " + note for note in row.notes), file=sys.stderr, flush=True)
+    if not options.json:
+        print(markdown(HEADER, [row.cells() for row in rows]))
+
+
+if __name__ == "__main__":
+    main()
