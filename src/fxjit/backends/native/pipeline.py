@@ -145,7 +145,7 @@ def callable_by_itself(
 ) -> bool:
     """The node's arguments are in memory, and no one reads what the kernel would have made beside its results."""
     assert isinstance(step, Group)
-    if node.op != "call_function" or is_view(node):
+    if node.op != "call_function" or is_view(node) or any(name in low.buffers and low.buffers[name].kind == "input" for name in step.writes()):
         return False
     homes = {low.home[each] for each in results_of(node) if each in low.home}
     for name in step.writes():
@@ -179,12 +179,13 @@ def as_extern(node: torch.fx.Node, low: Lowering) -> Extern:
 
 
 def hidden_buffers(steps: list[Step], position: int, outside: set[str], readers: dict[str, set[int]]) -> frozenset[str]:
+    """What a group writes and only it reads."""
     step = steps[position]
     assert isinstance(step, Group)
+    kept = {member.compute.out.name for member in step.members if member.compute.out.kind == "input"} | outside
     return frozenset(
-        name for name in step.writes()
-        if name not in outside and not readers.get(name, set()) - {position} and step_writes_once(steps, name)
-    )  # fmt: skip
+        name for name in step.writes() - kept if not readers.get(name, set()) - {position} and step_writes_once(steps, name)
+    )
 
 
 def step_writes_once(steps: list[Step], name: str) -> bool:
@@ -206,7 +207,8 @@ def generate(
         if not isinstance(step, Group):
             planned.append(step)
             continue
-        kernel = render(step, hidden_buffers(steps, position, outside, readers), hints, config.num_threads)
+        hidden = hidden_buffers(steps, position, outside, readers)
+        kernel = render(step, hidden, hints, config.num_threads)
         entry = functions.setdefault(kernel.body, f"k{len(functions)}")
         planned.append(Launch(step, kernel, entry))
         counters["native"]["kernels"] += 1

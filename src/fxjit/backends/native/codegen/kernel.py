@@ -56,6 +56,7 @@ class Renderer:
         self.group, self.hidden, self.hints = group, hidden, hints
         self.threads = f" num_threads({threads})" if threads else ""
         self.makers = {member.compute.out.name: member for member in group.members}
+        self.position = {id(member): k for k, member in enumerate(group.members)}
         self.outer = [f"o{k}" for k in range(len(group.outer))]
         self.order: dict[str, Buffer | None] = {}
         self.pointers: dict[str, str] = {}
@@ -216,8 +217,8 @@ class Renderer:
     def at_hand(self, member: Member, names: dict[str, str]):  # type: ignore[no-untyped-def]
         def given(load: Load) -> tuple[str, bool] | None:
             maker = self.makers.get(load.buffer)
-            if maker is None:
-                return None
+            if maker is None or self.position[id(maker)] >= self.position[id(member)]:
+                return None  # not made here, or an input read before the member that writes to it
             name = load.buffer
             if not self.group.reducing:
                 return (names[name], True) if name in names and reads_same_place(load, maker, member, self.group.outer) else None

@@ -10,7 +10,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from ..index import same_sizes, sizes_of
-from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load, loads
+from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from . import create, indexing, norm, pointwise, reduce, views
 from .table import LOWERINGS, Lowering, NoLowering, Opaque, is_view, meta_of, op_name, worth_storing
 
@@ -157,7 +157,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         f"{node.target}: lowered to {value.dtype}{value.size}, expected {meta.dtype}{tuple(meta.shape)}"
     )
     low.env[node] = value
-    if is_view(node):
+    if is_view(node) or node in low.home:
         return
     expr = value.expr
     if is_plain_load(expr) and isinstance(expr, Load):
@@ -184,7 +184,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     """An ATen call. Its tensor arguments must be in memory; its results are memory it makes, or views of its arguments."""
     mutated = mutated_arguments(node)
     for arg in mutated:
-        settle_readers(low, low.materialize(arg), node)
+        low.settle_readers(low.materialize(arg), node)
     reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
     writes = frozenset(low.home[arg] for arg in mutated)
     first = low.counter
@@ -215,11 +215,3 @@ def mutated_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
             given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             found += [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.fx.Node)]
     return found
-
-
-def settle_readers(low: Lowering, buffer: str, before: torch.fx.Node) -> None:
-    """Values not stored yet that read memory about to be written are stored first."""
-    for node, value in list(low.env.items()):
-        if isinstance(value, Value) and node not in low.home and not is_view(node):
-            if any(load.buffer == buffer for load in loads(value.expr)) and any(user > before or user is before for user in node.users):
-                low.realize(node)

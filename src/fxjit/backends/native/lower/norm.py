@@ -18,7 +18,7 @@ from .table import Lowering, NoLowering, lowers, meta_of
 def results(node: torch.fx.Node, *exprs: Expr | None) -> tuple[Any, ...]:
     out = []
     for meta, expr in zip(meta_of(node), exprs, strict=True):
-        out.append(None if expr is None or meta is None else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype))))
+        out.append(None if expr is None or not isinstance(meta, torch.Tensor) else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype))))
     return tuple(out)
 
 
@@ -120,6 +120,58 @@ def lower_batch_norm_inference(
     if any(meta.numel() != 0 for meta in metas[1:]):
         raise NoLowering("statistics are asked for")
     return (results_one(metas[0], y), *empty)
+
+
+@lowers("_native_batch_norm_legit_functional.default")
+def lower_batch_norm(
+    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """(y, mean, 1/std, new running mean, new running variance)."""
+    x = low.value(x)
+    if not training or any(size == 0 for size in x.size) or x.dtype is not torch.float32:
+        raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
+    dims = (0, *range(2, x.ndim))
+    batch_var, batch_mean = variance(low, x, dims, 0, x.dtype)
+    batch_var = stored(low, batch_var, x.size[1:2])
+    invstd = stored(low, op("rsqrt", op("add", batch_var, const(eps, x.dtype))), x.size[1:2])
+    y = op("mul", op("sub", x.expr, over(batch_mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
+    if bias is not None:
+        y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))
+    count = count_as(prod(x.size[dim] for dim in dims), 1, x.dtype)
+    unbiased = op("div", op("mul", batch_var, count), op("sub", count, const(1, x.dtype)))
+    running = [
+        op("add", op("mul", low.value(old).expr, const(1 - momentum, x.dtype)), op("mul", new, const(momentum, x.dtype)))
+        for old, new in ((mean, batch_mean), (var, unbiased))
+    ]
+    return results(node, y, batch_mean, invstd, *running)
+
+
+def scaled(low: Lowering, invstd: Expr, weight: Any) -> Expr:
+    return invstd if weight is None else op("mul", invstd, low.value(weight).expr)
+
+
+@lowers("native_batch_norm_backward.default")
+def lower_batch_norm_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any,
+    train: bool, eps: float, mask: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    grad, x = low.value(grad), low.value(x)
+    if not train or any(size == 0 for size in x.size) or x.dtype is not torch.float32:
+        raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
+    dims = (0, *range(2, x.ndim))
+    m, r = low.value(mean).expr, low.value(invstd).expr
+    centred = op("sub", x.expr, over(m, (1,), x.ndim))
+    total = reduce_expr(low, grad.expr, x.size, dims, "sum", x.dtype)
+    dot = reduce_expr(low, op("mul", grad.expr, centred), x.size, dims, "sum", x.dtype)
+    dx: Expr | None = None
+    if mask[0]:
+        count = count_as(prod(x.size[dim] for dim in dims), 1, x.dtype)
+        average = stored(low, op("div", total, count), x.size[1:2])
+        slope = stored(low, op("div", op("mul", op("mul", dot, r), r), count), x.size[1:2])
+        factor = stored(low, scaled(low, r, weight), x.size[1:2])
+        less = op("sub", op("sub", grad.expr, over(average, (1,), x.ndim)), op("mul", centred, over(slope, (1,), x.ndim)))
+        dx = op("mul", less, over(factor, (1,), x.ndim))
+    return results(node, dx, op("mul", dot, r) if mask[1] else None, total if mask[2] else None)
 
 
 def results_one(meta: torch.Tensor, expr: Expr) -> Value:

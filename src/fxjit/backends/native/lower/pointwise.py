@@ -11,7 +11,7 @@ import torch.fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from ..index import Sizes, sizes_of
+from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Expr, Value, compute_type, expand, reindex
 from ..ops import MATH, cast, compare, const, op, where
 from .table import Lowering, NoLowering, lowers, meta_of
@@ -380,6 +380,35 @@ def lower_clone(low: Lowering, node: torch.fx.Node, x: Any, memory_format: Any =
 @lowers("copy.default")
 def lower_copy(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> Value:
     return result(node, operand(low, low.value(source), out_size(node), meta_of(node).dtype))
+
+
+@lowers("copy_.default")
+def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> Value:
+    """A mutation that the graph ends with: the kernel that computes the value writes it where it belongs."""
+    target = node.args[0]
+    assert isinstance(target, torch.fx.Node)
+    x = low.value(x)
+    buffer = low.buffers.get(low.home.get(target, ""))
+    if buffer is None or target.op != "placeholder" or overlaps(buffer.size, buffer.stride):
+        raise NoLowering("a mutation of something else than a plain input")
+    low.settle_readers(buffer.name, node)
+    low.store_in(buffer, operand(low, low.value(source), x.size, x.dtype), x.size, None)
+    low.home[node] = buffer.name
+    return x
+
+
+def overlaps(sizes: Sizes, strides: Sizes) -> bool:
+    """Whether two elements may be one: an expanded tensor. Uncertain counts as yes."""
+    reach: Any = 0
+    for size, stride in sorted(zip(sizes, strides, strict=True), key=lambda pair: pair[1] if isinstance(pair[1], int) else 1 << 62):
+        if size == 1:
+            continue
+        if not isinstance(stride, int) or not isinstance(size, int):
+            return not all(equal(a, b) for a, b in zip(strides, contiguous_strides(sizes), strict=True))
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 # Activations with arguments, and derivatives

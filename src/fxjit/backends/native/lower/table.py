@@ -155,6 +155,13 @@ class Lowering:
         self.env[node] = load_all(buffer) if buffer.dtype in SUPPORTED else Opaque(buffer)
         self.origins[node] = frozenset()
 
+    def settle_readers(self, buffer: str, before: torch.fx.Node) -> None:
+        """Values not stored yet that read memory which `before` writes, and are used after it, are stored first."""
+        for node, value in list(self.env.items()):
+            if isinstance(value, Value) and node not in self.home and not is_view(node):
+                if any(load.buffer == buffer for load in loads(value.expr)) and any(used_after(user, before) for user in node.users):
+                    self.realize(node)
+
     def materialize(self, node: torch.fx.Node) -> str:
         """The buffer that a node's tensor lives in; views live where their base lives."""
         if node in self.home:
@@ -186,6 +193,11 @@ class Lowering:
     @staticmethod
     def relative_offset(meta: torch.Tensor, base: torch.Tensor) -> Size:
         return sub(size_of(meta.storage_offset()), size_of(base.storage_offset()))
+
+
+def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether a user, or what looks through it as a view, comes after the node."""
+    return user > node or is_view(user) and any(used_after(each, node) for each in user.users)
 
 
 class Opaque:

@@ -148,8 +148,11 @@ class Fuser:
         for name in reads:
             first = max([first, *self.writers.get(name, ())])
         out = compute.out.name
-        for index in (*self.writers.get(out, ()), *self.readers.get(out, ())):
+        for index in self.writers.get(out, ()):
             first = max(first, index + 1)
+        # What an input held before it is written: readers stand before, or beside where `legal` allows it.
+        for index in self.readers.get(out, ()):
+            first = max(first, index)
         return first
 
     def candidates(self, compute: Compute, reads: set[str]) -> list[int]:
@@ -166,7 +169,7 @@ class Fuser:
         assert isinstance(group, Group)
         if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
             return None
-        for attempt in (self.as_inner, self.as_row, self.regroup):
+        for attempt in (self.as_inner, self.as_row, self.as_permuted, self.regroup):
             made = attempt(group, compute)
             if made is not None and legal(made, self.hints):
                 return made
@@ -209,6 +212,20 @@ class Fuser:
             return None
         members = [redomain(m, common, m.inner) for m in group.members]
         return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.lane, group.split, True)
+
+    def as_permuted(self, group: Group, compute: Compute) -> Group | None:
+        """A statement that reads what the group reduced, with its loops in the group's order instead of its memory's."""
+        if compute.reduction is not None or not group.reducing:
+            return None
+        rows = {member.compute.out.name for member in group.members if member.gives_row}
+        for load in loads(compute.expr):
+            if load.buffer in rows and not load.gathers:
+                outer = [k for k, stride in enumerate(load.strides) if stride != 0]
+                inner = [k for k, stride in enumerate(load.strides) if stride == 0]
+                if not outer or not inner or outer + inner == sorted(outer + inner):
+                    return None
+                return self.as_inner(group, permuted(compute, tuple(outer + inner)))
+        return None
 
     def regroup(self, group: Group, compute: Compute) -> Group | None:
         """A reduction joins a pointwise group: its outer loops become the group's."""
@@ -290,6 +307,13 @@ def normalize(compute: Compute, hints: Hints) -> Compute:
     )  # fmt: skip
 
 
+def permuted(compute: Compute, order: tuple[int, ...]) -> Compute:
+    """A statement that does not reduce, with its loops in another order."""
+    pick = tuple(compute.size[k] for k in order)
+    stride = tuple(compute.stride[k] for k in order)
+    return Compute(compute.out, pick, (), permute(compute.expr, order), stride, compute.offset, None, compute.origins)
+
+
 def read_strides(compute: Compute, hints: Hints) -> list[int]:
     """A loop's weight: the strides by which it steps through what is read, added up."""
     total = [0] * len(compute.domain)
@@ -342,8 +366,10 @@ def reads_same_place(load: Load, producer: Member, reader: Member, outer: Sizes)
 def legal(group: Group, hints: Hints) -> bool:
     """Every value made in the group is read in it only where it was made, and its slots can be laid out."""
     makers: dict[str, Member] = {}
+    readers: dict[str, list[tuple[Load, Member]]] = {}
     for member in group.members:
         for load in loads(member.compute.expr):
+            readers.setdefault(load.buffer, []).append((load, member))
             producer = makers.get(load.buffer)
             if producer is not None:
                 if member.is_row and group.reducing and not producer.gives_row:
@@ -354,6 +380,12 @@ def legal(group: Group, hints: Hints) -> bool:
             return False
         makers[member.compute.out.name] = member
     assign_slots(group)
+    for name, writer in makers.items():
+        # Memory that is read before it is written: each place by the iteration that writes it, and not later.
+        for load, reader in readers.get(name, ()):
+            before = group.members.index(reader) <= group.members.index(writer)
+            if before and not (reads_same_place(load, writer, reader, group.outer) and reader.slot <= writer.slot):
+                return False
     return not group.split or all(member.slot == 0 for member in group.members if not member.is_row)
 
 
