@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
 from collections.abc import Mapping, Sequence
@@ -153,7 +154,7 @@ class ClassValue(Value):
             return objects.new_instance(cls)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
-        base = t.call(t.make(base_type), [] if base_type in (dict, list, set) else list(args), None)
+        base = t.call(t.make(base_type), [] if base_type in _MUTABLE else list(args), None)
         return objects.new_instance(cls, base)
 
     # -- operators -----------------------------------------------------------------------------------------------
@@ -213,12 +214,14 @@ def _constant_tree(t: Tracer, key: Value) -> Any:
 def init_native(t: Tracer, obj: objects.UserObjectValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
     """The builtin `__init__` of an instance's builtin part: fills a dict, list or set; checks nothing else."""
     base_type = objects.builtin_base(obj.cls)
-    if base_type in (dict, list, set) and (args or kwargs) and obj.base is not None:
-        fill = {dict: "update", list: "extend", set: "update"}[base_type]  # type: ignore[index]
-        t.call(protocol.getattr_(t, obj.base, fill), args, kwargs)
+    if base_type in _MUTABLE and (args or kwargs) and obj.base is not None:
+        t.call(protocol.getattr_(t, obj.base, "__init__"), args, kwargs)
 
 
-@handles(dict.__init__, list.__init__, set.__init__)
+_MUTABLE = (dict, list, set, collections.deque)
+
+
+@handles(dict.__init__, list.__init__, set.__init__, collections.deque.__init__)
 def _init_builtin_part(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj, *rest = args
     if isinstance(obj, objects.UserObjectValue):
@@ -252,7 +255,7 @@ def _new_of(native: type) -> None:
         return cls.new_object(t, rest, kwargs)
 
 
-for _native in (dict, list, tuple, set, frozenset, str, int, float):
+for _native in (dict, list, tuple, set, frozenset, collections.deque, str, int, float):
     _new_of(_native)
 
 

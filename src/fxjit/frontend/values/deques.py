@@ -97,6 +97,14 @@ class DequeValue(SequenceValue):
             return self
         return NOT_IMPLEMENTED
 
+    def meth___init__(self, t: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
+        self._changing(t)
+        none = maxlen is None or (maxlen.is_constant() and maxlen.as_constant() is None)
+        self.maxlen = None if none or maxlen is None else as_index(t, maxlen)
+        self.items = [] if iterable is None else protocol.unpack(t, iterable)
+        self._trim(left=True)
+        return t.make(None)
+
     def meth_append(self, t: Tracer, value: Value) -> Value:
         self._changing(t)
         self.items.append(value)
@@ -211,5 +219,6 @@ def set_deque(target: Any, items: tuple[Any, ...]) -> None:
 def wrap_deque(t: Tracer, obj: collections.deque[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     t.guard(LengthIs(source, len(obj)))
-    maxlen = t.wrap(obj.maxlen, AttrSource(source, "maxlen")).as_constant()
+    bound = t.wrap(obj.maxlen, AttrSource(source, "maxlen"))
+    maxlen = None if obj.maxlen is None else as_index(t, bound)
     return DequeValue([Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)], source, maxlen)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue
+from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
@@ -295,7 +296,7 @@ def _second_argument(iterator: Any) -> Any:
 def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     sequence = t.wrap(_underlying(obj), ApplySource(source, _underlying))
-    index = t.wrap(_position(obj), ApplySource(source, _position)).as_constant()
+    index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
     return SequenceIteratorValue(sequence.realize(), index, source=source)
 
 
@@ -303,7 +304,7 @@ def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
 def _wrap_range_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     whole = t.wrap(_underlying(obj), ApplySource(source, _underlying)).as_constant()
-    index = t.wrap(_position(obj), ApplySource(source, _position)).as_constant()
+    index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
     return RangeIteratorValue(whole[index:], source)
 
 
@@ -320,7 +321,8 @@ def _wrap_count(t: Tracer, obj: Any, source: Source) -> Value:
 def _wrap_repeat(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     item = t.wrap(_first_argument(obj), ApplySource(source, _first_argument))
-    times = t.wrap(_second_argument(obj), ApplySource(source, _second_argument)).as_constant()
+    count = t.wrap(_second_argument(obj), ApplySource(source, _second_argument))
+    times = None if _second_argument(obj) is None else as_index(t, count)
     return RepeatValue(item.realize(), times, source)
 
 

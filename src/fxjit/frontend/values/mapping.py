@@ -476,7 +476,14 @@ class DictViewValue(Value):
         return set_operation(t, op, theirs, mine) if reflected else set_operation(t, op, mine, theirs)
 
     def tp_repr(self, t: Tracer) -> Value:
-        inner = ", ".join(protocol.repr_(t, element).as_constant() for element in self.elements())
+        busy = t.new_source_state("repr")
+        if id(self.mapping) in busy:
+            return t.make("...")
+        busy[id(self.mapping)] = True
+        try:
+            inner = ", ".join(protocol.repr_(t, element).as_constant() for element in self.elements())
+        finally:
+            del busy[id(self.mapping)]
         return t.make(f"{self.pytype().__name__}([{inner}])")
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -623,6 +630,27 @@ def wrap_defaultdict(t: Tracer, obj: collections.defaultdict[Any, Any], source: 
 def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.MappingProxyType))
     return MappingProxyValue(DictValue.around(t, dict(obj), ApplySource(source, dict)), source)
+
+
+def copied_mapping(view: Any) -> dict[Any, Any]:
+    """A copy of the dict behind a view: the dict itself cannot be reached from it."""
+    ordered = type(view) in _ORDERED_VIEWS
+    return collections.OrderedDict(view.mapping) if ordered else dict(view.mapping)
+
+
+_ORDERED_VIEWS: Final = tuple(_DICT_TYPES[collections.OrderedDict, kind][0] for kind in ("keys", "values", "items"))
+
+
+def _wraps_view(kind: str) -> None:
+    @wraps(*(_DICT_TYPES[cls, kind][0] for cls in (dict, collections.OrderedDict)))
+    def wrap_view(t: Tracer, obj: Any, source: Source) -> Value:
+        t.guard(TypeIs(source, type(obj)))
+        mapping = DictValue.around(t, copied_mapping(obj), ApplySource(source, copied_mapping))
+        return DictViewValue(mapping, kind, source)
+
+
+for _kind in ("keys", "values", "items"):
+    _wraps_view(_kind)
 
 
 @makes(dict, collections.OrderedDict)

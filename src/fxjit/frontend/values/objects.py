@@ -7,8 +7,9 @@ dict, list, tuple, ... keeps its builtin part in `base`, a container value.
 
 from __future__ import annotations
 
+import collections
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.callables.table import handles
@@ -25,7 +26,7 @@ _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert
                          "float": "__float__", "index": "__index__", "complex": "__complex__", "round": "__round__",
                          "trunc": "__trunc__", "floor": "__floor__", "ceil": "__ceil__"}
 #: Builtin types whose instances carry contents of their own, nearest first.
-BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, str, int, float)
+BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, int, float)
 
 
 def builtin_base(cls: type) -> type | None:
@@ -186,11 +187,18 @@ class UserObjectValue(Value):
     def _try_special(self, t: Tracer, name: str, *args: Value) -> Value | _NotImplemented:
         method = self._user_special(t, name)
         if method is None:
+            self._refuse_c_slot(t, name)
             return NOT_IMPLEMENTED
         result = t.call(method, args, None)
         if result.is_constant() and result.as_constant() is NotImplemented:
             return NOT_IMPLEMENTED
         return result
+
+    def _refuse_c_slot(self, t: Tracer, name: str) -> None:
+        """What a C type that is not modelled does for an operator is not known."""
+        raw, owner = descriptors.find(self.cls, name)
+        if self.base is None and owner is not object and isinstance(raw, types.WrapperDescriptorType):
+            t.break_("value-slot", slot=name, type=self.cls.__name__)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         method = self._user_special(t, "__call__")
@@ -281,7 +289,10 @@ class UserObjectValue(Value):
         method = self._user_special(t, "__contains__")
         if method is not None:
             return t.make(protocol.truth(t, t.call(method, [item], None)))
-        return NOT_IMPLEMENTED if self.base is None else t.make(protocol.contains(t, self.base, item))
+        if self.base is None:
+            self._refuse_c_slot(t, "__contains__")
+            return NOT_IMPLEMENTED
+        return t.make(protocol.contains(t, self.base, item))
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
         method = self._user_special(t, "__getitem__")
@@ -359,9 +370,8 @@ class UserObjectValue(Value):
             for key, value in self.base.items.values():
                 cg.call(store, self, key, value)
                 cg.asm.pop()
-        elif self.base is not None and builtin_base(self.cls) in (list, set):
-            native = list.extend if issubclass(self.cls, list) else set.update
-            cg.call(native, self, _contents(self.base))
+        elif self.base is not None and builtin_base(self.cls) in _FILLED_BY:
+            cg.call(_FILLED_BY[builtin_base(self.cls)], self, _contents(self.base))
             cg.asm.pop()
         for name, attr in cg.effects.stored_attrs(self).items():
             if attr is not None:
@@ -379,6 +389,18 @@ def new_instance(cls: type, base: Value | None = None) -> UserObjectValue:
     return kind(cls, base=base)
 
 
+def fill_deque(queue: Any, items: tuple[Any, ...]) -> None:
+    """What new bytecode calls to fill an instance of a subclass of deque; the bound comes first."""
+    maxlen, *rest = items
+    collections.deque.__init__(queue, rest, maxlen)
+
+
+#: Puts the items into a new instance of a subclass of a mutable builtin.
+_FILLED_BY: Final[dict[type | None, Callable[..., Any]]] = {
+    list: list.extend, set: set.update, collections.deque: fill_deque,
+}
+
+
 class _ContentsValue(Value):
     """The items of a container as a fresh plain container, for building a subclass from them."""
 
@@ -394,9 +416,12 @@ class _ContentsValue(Value):
         if items is None:
             cg.push_const(self.base.as_constant())
             return
+        bound = [self.base.maxlen] if hasattr(self.base, "maxlen") else []
+        for known in bound:
+            cg.push_const(known)
         for item in (items.values() if isinstance(items, dict) else items):
             cg.push(item)
-        cg.asm.build_tuple(len(items))
+        cg.asm.build_tuple(len(items) + len(bound))
 
 
 def _contents(base: Value) -> Value:
