@@ -10,7 +10,7 @@ import types
 
 from fxjit.frontend.values.base import Lazy, Rebuilder, Tracer, Value
 from fxjit.frontend.values.wrap import makes, wraps
-from fxjit.guards.kinds import HasAttr, TypeIs
+from fxjit.guards.kinds import PythonCheck, TypeIs
 from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, Source
 
 
@@ -24,6 +24,7 @@ class CellValue(Value):
     def __init__(self, contents: Value | None = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.contents = contents
+        self._found_empty = contents is None and source is not None
 
     def pytype(self) -> type:
         return types.CellType
@@ -32,6 +33,8 @@ class CellValue(Value):
         """What is in the cell; None when it is empty."""
         contents = self.contents
         if contents is None:
+            if self._found_empty and self.source is not None:
+                t.guard(PythonCheck((self.source,), _is_empty, "an empty cell"))
             return None
         if type(contents) is Lazy:
             contents = self.contents = contents.realize()
@@ -41,6 +44,7 @@ class CellValue(Value):
         """Put `value` in; None empties the cell."""
         t.effects.mutate(self)
         self.contents = value
+        self._found_empty = False
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "cell_contents":
@@ -77,6 +81,14 @@ class CellValue(Value):
         cg.asm.store_attr("cell_contents")
 
 
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - whether it raises is the question
+    except ValueError:
+        return True
+    return False
+
+
 def _contents_source(source: Source) -> Source:
     """Where the contents of the cell at `source` are: the frame's own cells have a shorter way."""
     if isinstance(source, ClosureCellSource):
@@ -91,7 +103,6 @@ def wrap_cell(t: Tracer, cell: types.CellType, source: Source) -> Value:
     try:
         contents = cell.cell_contents
     except ValueError:
-        t.guard(HasAttr(source, "cell_contents", False))
         return CellValue(None, source)
     return CellValue(Lazy(t, contents, _contents_source(source)), source)
 

@@ -1,0 +1,56 @@
+"""Random programs give what they give eagerly. `FXJIT_FUZZ_SEEDS=1000:2000` runs others; a failure names its seed."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import linecache
+import os
+import pathlib
+
+import pytest
+import torch
+
+import fxjit
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def _load(name: str, path: pathlib.Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+programs = _load("fuzz_programs", _HERE / "programs.py")
+compare = _load("fuzz_compare", _HERE.parent / "opcodes" / "conftest.py")
+
+FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_SEEDS", "0:40").split(":"))
+INPUTS = (
+    (torch.arange(-1.0, 2.0), [1], 2),
+    (torch.arange(-1.0, 2.0), [1], 2),
+    (torch.arange(1.0, 4.0), [], 0),
+    (torch.arange(-2.0, 3.0), [2], 5),
+    (torch.arange(-3.0, 4.0), [2, 3], 5),
+)
+
+
+def function(seed: int):
+    source, file = programs.program(seed), f"<fuzz {seed}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    namespace = {"__name__": f"fuzz{seed}"}
+    exec(compile(source, file, "exec"), namespace)
+    return namespace["program"]
+
+
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
+def test_a_random_program(seed):
+    fxjit.reset()
+    program = function(seed)
+    compiled = fxjit.compile(program, backend="eager")
+    for inputs in INPUTS:
+        for_eager, for_compiled = copy.deepcopy(inputs), copy.deepcopy(inputs)
+        expected = compare.outcome(program, for_eager)
+        compare.assert_same(expected, compare.outcome(compiled, for_compiled))
+        compare.assert_same(for_eager, for_compiled, "inputs")
