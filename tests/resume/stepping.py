@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType
 from typing import Any
 
+from fxjit import _C
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.effects import Effects
@@ -100,7 +101,12 @@ def run(code: CodeType, state: State) -> Any:
     args = [object() for _ in state.code.argument_slots]
     if args:
         args[0] = state.first
-    return fn(*args)
+    return finished(fn(*args))
+
+
+def finished(result: Any) -> Any:
+    """What a frame came to in the end, where its code returned the rest of it: the hook does the same."""
+    return result() if type(result) is _C.Continue else result
 
 
 class Left(Exception):

@@ -410,6 +410,117 @@ fx_entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *slots, Py_
     return result;
 }
 
+PyObject *
+fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots, Py_ssize_t nslots)
+{
+    PyObject *callee = entry_function(entry, func);
+    if (callee == NULL) {
+        return NULL;
+    }
+    entry->hits++;
+    PyObject *result = fx_hook_call_handing_over(callee, slots, nslots);
+    Py_DECREF(callee);
+    return result;
+}
+
+/* ---- the rest of a frame ---- */
+
+/* Generated code that stopped at a graph break returns one of these in place of calling the rest of its frame: whoever
+ * ran the code does that when its frame is gone. So a chain of breaks neither nests frames, nor keeps what the earlier
+ * ones held, nor shows in a traceback. */
+typedef struct {
+    PyObject_VAR_HEAD
+    PyObject *items[1]; /* the function, then its arguments */
+} FxContinue;
+
+static PyTypeObject FxContinue_Type;
+
+static PyObject *
+continue_new(PyObject *type, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t size = PyVectorcall_NARGS(nargsf);
+    if (size == 0 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0) || !PyFunction_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "Continue() takes a function and its positional arguments");
+        return NULL;
+    }
+    FxContinue *self = PyObject_GC_NewVar(FxContinue, &FxContinue_Type, size);
+    if (self == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        self->items[i] = Py_NewRef(args[i]);
+    }
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+static int
+continue_traverse(FxContinue *self, visitproc visit, void *arg)
+{
+    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
+        Py_VISIT(self->items[i]);
+    }
+    return 0;
+}
+
+static int
+continue_clear(FxContinue *self)
+{
+    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
+        Py_CLEAR(self->items[i]);
+    }
+    return 0;
+}
+
+static void
+continue_dealloc(FxContinue *self)
+{
+    PyObject_GC_UnTrack(self);
+    continue_clear(self);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *
+continue_call(FxContinue *self, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_GET_SIZE(args) != 0 || (kwargs != NULL && PyDict_GET_SIZE(kwargs) != 0)) {
+        PyErr_SetString(PyExc_TypeError, "the rest of a frame takes no arguments: it has them");
+        return NULL;
+    }
+    return fx_finish(Py_NewRef((PyObject *)self));
+}
+
+static PyTypeObject FxContinue_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.Continue",
+    .tp_doc = "Continue(fn, /, *args)\n--\n\nWhat generated code returns in place of fn(*args). Call it once.",
+    .tp_basicsize = offsetof(FxContinue, items),
+    .tp_itemsize = sizeof(PyObject *),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall = (vectorcallfunc)continue_new,
+    .tp_dealloc = (destructor)continue_dealloc,
+    .tp_traverse = (traverseproc)continue_traverse,
+    .tp_clear = (inquiry)continue_clear,
+    .tp_call = (ternaryfunc)continue_call,
+};
+
+PyObject *
+fx_finish(PyObject *result)
+{
+    while (result != NULL && Py_IS_TYPE(result, &FxContinue_Type)) {
+        FxContinue *rest = (FxContinue *)result;
+        for (Py_ssize_t i = 0; i < Py_SIZE(rest); i++) {
+            if (rest->items[i] == NULL) {
+                PyErr_SetString(PyExc_RuntimeError, "the rest of a frame runs once");
+                Py_DECREF(rest);
+                return NULL;
+            }
+        }
+        result = fx_hook_call_handing_over(rest->items[0], rest->items + 1, Py_SIZE(rest) - 1);
+        Py_DECREF(rest);
+    }
+    return result;
+}
+
 int
 fx_find_entry(CodeExtra *extra, Group *group, PyObject *key, PyFunctionObject *func, PyObject *const *slots,
               Py_ssize_t nslots, FxEntry **found)
@@ -613,7 +724,8 @@ fxjit_entries_init(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "fxjit needs a slot on code objects, and other extensions hold all of them");
         return -1;
     }
-    if (PyModule_AddType(module, &FxEntry_Type) < 0 || PyModule_AddIntConstant(module, "SKIP", FX_SKIP) < 0 ||
+    if (PyModule_AddType(module, &FxEntry_Type) < 0 || PyModule_AddType(module, &FxContinue_Type) < 0 ||
+        PyModule_AddIntConstant(module, "SKIP", FX_SKIP) < 0 ||
         PyModule_AddIntConstant(module, "SKIP_RECURSIVE", FX_SKIP_RECURSIVE) < 0 ||
         PyModule_AddIntConstant(module, "TRANSFORMED", FX_TRANSFORMED) < 0 ||
         PyModule_AddIntConstant(module, "FROZEN", FX_FROZEN) < 0) {

@@ -85,8 +85,16 @@ is_plain_function(const PyCodeObject *code)
 /* Whether the entry's code can stand in for a frame of `code`; 0 with an exception set where it cannot. */
 int fx_entry_fits(FxEntry *entry, PyCodeObject *code);
 
-/* Calls the entry's code with the argument slots, globals and closure of a frame of `func`. */
+/* Calls the entry's code with the argument slots, globals and closure of a frame of `func`. What comes back may be a
+ * Continue. */
 PyObject *fx_entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *slots, Py_ssize_t nslots);
+
+/* The same, and gives up the references in `slots` (NULL afterwards) when the code begins. */
+PyObject *fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots, Py_ssize_t nslots);
+
+/* What entry code came to in the end: where it returned a Continue, runs the rest, and the rest of that. Takes the
+ * reference and gives a new one; NULL is passed through. */
+PyObject *fx_finish(PyObject *result);
 
 /* A strong reference to the first entry of the group that holds, in `*found`; NULL there when none does. -1: a guard
  * raised. Guards may run code, which may change the table under `extra`; the caller keeps the code object alive. */

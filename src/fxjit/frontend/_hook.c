@@ -25,6 +25,7 @@ typedef struct {
     FxHookState now;
     int active;                     /* whether this thread is counted in hook.threads */
     _PyInterpreterFrame *delegated; /* the frame that was last passed on to another evaluator */
+    FxHandover *handover;           /* what the next frame lets its caller give up; NULL: nothing */
     char *stack_floor;              /* do not recurse below this address; NULL: not looked up yet */
 } HookThread;
 
@@ -154,6 +155,33 @@ fx_hook_bypass(void)
     return here.now.bypass;
 }
 
+PyObject *
+fx_hook_call_handing_over(PyObject *func, PyObject **slots, Py_ssize_t nslots)
+{
+    FxHandover handover = {func, slots, nslots, here.handover};
+    here.handover = &handover;
+    PyObject *result = PyObject_Vectorcall(func, slots, nslots, NULL);
+    here.handover = handover.outer;
+    return result;
+}
+
+/* Whether the frame was called by the function above. The caller's references go: the frame holds its own, so that
+ * nothing is finalized by that. */
+static inline int
+take_handover(_PyInterpreterFrame *frame)
+{
+    FxHandover *handover = here.handover;
+    if (handover == NULL || fx_frame_function(frame) != handover->func) {
+        return 0;
+    }
+    here.handover = handover->outer;
+    for (Py_ssize_t i = 0; i < handover->nslots; i++) {
+        Py_CLEAR(handover->slots[i]);
+    }
+    handover->nslots = 0;
+    return 1;
+}
+
 /* ---- Region ---- */
 
 static PyObject *
@@ -274,7 +302,7 @@ fx_hook_run_entry(FxRegion *region, PyFunctionObject *func, PyObject *const *slo
     if (entry == NULL) {
         return 0;
     }
-    *result = fx_entry_run(entry, func, slots, nslots);
+    *result = fx_finish(fx_entry_run(entry, func, slots, nslots));
     Py_DECREF(entry);
     return 1;
 }
@@ -351,9 +379,11 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
     return (FxEntry *)answer;
 }
 
-/* The frame of a plain function starts in a region, and its code is not to be skipped. */
+/* The frame of a plain function starts in a region, and its code is not to be skipped. `is_rest`: it is the rest of
+ * another one, and whoever runs it will run the rest of this one too (fx_finish). */
 static PyObject *
-evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra, Group *group, int flags)
+evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra, Group *group, int flags,
+                   int is_rest)
 {
     PyCodeObject *code = fx_frame_code(frame);
     PyFunctionObject *func = (PyFunctionObject *)fx_frame_function(frame);
@@ -373,8 +403,11 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
         return flags & FX_SKIP_RECURSIVE ? pass_on_without_region(tstate, frame) : pass_on(tstate, frame, 0);
     }
     if (entry != NULL) {
-        result = fx_entry_run(entry, func, frame->localsplus, nslots);
+        result = fx_entry_run_for_frame(entry, func, frame->localsplus, nslots);
         Py_DECREF(entry);
+        if (!is_rest) {
+            result = fx_finish(result);
+        }
     }
     fx_frame_discard(tstate, frame);
     return result;
@@ -383,6 +416,7 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
 static PyObject *
 hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
 {
+    int is_rest = here.handover != NULL && take_handover(frame);
     if (here.now.bypass || frame == here.delegated) {
         return run_by_cpython(tstate, frame, throwflag);
     }
@@ -410,7 +444,7 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         must_run_by_line(tstate, code)) {
         return pass_on(tstate, frame, throwflag);
     }
-    return evaluate_in_region(tstate, frame, extra, group, flags);
+    return evaluate_in_region(tstate, frame, extra, group, flags, is_rest);
 }
 
 /* ---- functions of the module ---- */

@@ -32,6 +32,19 @@ int fx_hook_bypass(void);
 int fx_hook_run_entry(FxRegion *region, PyFunctionObject *func, PyObject *const *slots, Py_ssize_t nslots,
                       PyObject **result);
 
+/* References that a caller gives up as soon as the frame it calls has its own: generated code that stands in for a frame
+ * must not keep the frame's arguments alive for the whole call. */
+typedef struct FxHandover {
+    PyObject *func; /* the function that is about to be called */
+    PyObject **slots;
+    Py_ssize_t nslots;
+    struct FxHandover *outer;
+} FxHandover;
+
+/* Calls func(*slots), with references that are given up (NULL in `slots` afterwards) once its frame has begun, if our
+ * evaluator sees it. */
+PyObject *fx_hook_call_handing_over(PyObject *func, PyObject **slots, Py_ssize_t nslots);
+
 /* How many argument slots the frame of this code starts with. */
 static inline Py_ssize_t
 fx_argument_slots(const PyCodeObject *code)

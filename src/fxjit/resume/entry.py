@@ -3,8 +3,9 @@
 pipeline.py calls `plan` before it finishes the graph and `assemble` after the backend compiled it. The code takes the
 frame's argument slots as plain parameters and has the frame's free variables. In order: load the graph's inputs, call
 it; load what later writes may hide; replay effects; then return the value, or put the stack and the locals in place, run
-the instruction that broke as it stands, and call the continuation with what is live. What is needed no longer is
-unbound before that instruction: the frame keeps nothing alive that the user's own would not."""
+the instruction that broke as it stands, and return a `_C.Continue` of the continuation and what is live, which _entries.c
+runs. What is needed no longer is unbound before that instruction: the frame keeps nothing alive that the user's own
+would not."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from types import CellType, CodeType
 from typing import Any
 
+from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.flow import live_before
 from fxjit.frontend.bytecode.instruction import Code, Instruction, Positions
@@ -227,7 +229,8 @@ class _Rest:
     # -- after it --------------------------------------------------------------------------------------------------
 
     def _continue(self, outcome: Outcome) -> None:
-        """Take the stack down, leaving the blocks, and call the continuation."""
+        """Take the stack down, leaving the blocks, and return the rest of the frame, for whoever runs this code to call: so
+        nothing of this frame is alive meanwhile, and it is in no traceback."""
         asm = self.asm
         if outcome.ends:
             return
@@ -242,10 +245,9 @@ class _Rest:
             with asm.under(guarding):
                 slots[at] = self._keep("slot")
         continuation = self._continuation(outcome)
-        asm.null_before()
+        asm.begin_call(_C.Continue)
         asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)
-        asm.null_after()
-        count = len(continuation.stack) + len(continuation.locals)
+        count = 1 + len(continuation.stack) + len(continuation.locals)
         if continuation.first is not None:
             asm.load_local(self.entry.result.arg_names[0])
             count += 1
