@@ -96,11 +96,12 @@ class Writer:
             return self.pick(*self.numbers, "1", "2", "3")
         left, right = self.number(depth + 1), self.number(depth + 1)
         return self.maybe_cut(self.pick(
-            f"({left} + {right})", f"({left} - {right})", f"({left} * {right})", f"(len(items) + {left})", f"max({left}, {right})",
+            f"({left} + {right})", f"({left} - {right})", f"({left} * {right})", f"(len(items) + {left})",
+            f"max({left}, {right})",
             f"sum([{left}, {right}])", f"({left} if {self.condition(depth + 1)} else {right})", f"helper({left}, {right})",
             f"helper({left}, k={right})", f"helper(*[{left}, {right}, 1], **{{'q': 1}})", f"abs({left})",
-            f"len('%s-%s' % ({left}, {right}))", f"[{left}, {right}][0]", f"{{'a': {left}}}['a']", f"(lambda v, w={right}: v + w)({left})",
-            f"sum(v for v in gen(2))", f"Box({left}).twice",
+            f"len('%s-%s' % ({left}, {right}))", f"[{left}, {right}][0]", f"{{'a': {left}}}['a']",
+            f"(lambda v, w={right}: v + w)({left})", "sum(v for v in gen(2))", f"Box({left}).twice",
         ))  # fmt: skip
 
     def tensor(self, depth: int = 0) -> str:
@@ -188,7 +189,8 @@ class Writer:
 
     def for_(self, depth: int) -> None:
         index = self.name("i")
-        self.emit(depth, f"for {index} in {self.pick('range(2)', '[1, 2]', 'gen(2)', 'list(range(3))[1:]', 'zip([1, 2], [3, 4])')}:")
+        over = self.pick("range(2)", "[1, 2]", "gen(2)", "list(range(3))[1:]", "zip([1, 2], [3, 4])")
+        self.emit(depth, f"for {index} in {over}:")
         self.emit(depth + 1, f"{index} = {index} if isinstance({index}, int) else {index}[0]")
         self.numbers.append(index)
         outer, self.in_loop = self.in_loop, True
