@@ -3,7 +3,8 @@ backward with what is saved between them, each handed to a compiler.
 
 `aot_eager` and `aot_eager_decomp_partition` run those graphs as they are: they tell a mistake of the tracer from one of a
 compiler. The native backend gives its own compiler (`compile_with_aot`). Mutation of inputs and aliases of inputs among
-the outputs are put right by AOTAutograd's wrapper around the compiled graphs.
+the outputs are put right by AOTAutograd's wrapper around the compiled graphs; graphs without either are called directly
+(direct.py).
 """
 
 from __future__ import annotations
@@ -63,15 +64,20 @@ def compile_with_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
+    from .direct import Parts, direct_call
+
     pending: list[Any] = []
+    parts = Parts()
+    autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
     gm, restore = with_flat_outputs(ensure_module(gm))
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             if logs.enabled("aot_graphs"):
                 log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
+            parts.note(name, graph)
             with timed(f"aot.{name}"):
-                compiled = compiler(graph, inputs, name)
+                compiled = parts.graphs[name] = compiler(graph, inputs, name)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
             return compiled
@@ -93,6 +99,7 @@ def compile_with_aot(
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
+    compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 
 

@@ -194,7 +194,7 @@ def step_writes_once(steps: list[Step], name: str) -> bool:
 
 def generate(
     gm: torch.fx.GraphModule, low: Lowering, steps: list[Step], hints: Hints
-) -> tuple[cc.Compilation | None, Callable[[cc.Compilation | None], tuple[Boxed, Boxed]]]:
+) -> tuple[cc.Compilation | None, Callable[[cc.Compilation | None], tuple[Any, ...]]]:
     """The translation unit, on its way to the compiler, and how the executor is made once it has come back."""
     outside = escaping(low, gm)
     readers: dict[str, set[int]] = {}
@@ -221,12 +221,12 @@ def generate(
             f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in functions.items()
         )
         compilation = cc.start(source)
-    quick, first = wrapper.sources(planned)
+    texts = wrapper.sources(planned)
     if output_log.isEnabledFor(20):
-        output_log.info("%s", (source if functions else "") + quick)
+        output_log.info("%s", (source if functions else "") + texts[0])
     arguments = {launch.entry: (len(launch.kernel.buffers), len(launch.kernel.symbols)) for launch in planned if isinstance(launch, Launch)}
 
-    def build(done: cc.Compilation | None) -> tuple[Boxed, Boxed]:
+    def build(done: cc.Compilation | None) -> tuple[Any, ...]:
         namespace = dict(wrapper.namespace)
         if done is not None:
             library = done.library()
@@ -235,11 +235,12 @@ def generate(
         odd: list[str] = namespace.setdefault("_odd", [])
         odd.clear()
         made = []
-        for text in (quick, first):
+        for text in texts:
             scope = dict(namespace)
             exec(compile(text, "<fxjit executor>", "exec"), scope)
+            _C.set_flags(scope["call"].__code__, _C.TRANSFORMED)
             made.append(scope["call"])
-        return made[0], made[1]
+        return tuple(made)
 
     return compilation, build
 
@@ -254,6 +255,7 @@ class CompiledGraph:
         self.compilation, self.build, self.name = compilation, build, name
         self.run: Boxed | None = None
         self.first: Boxed | None = None
+        self.over_arguments: list[Any] = []
         if build is None:
             self.run = torch.fx.Interpreter(gm).boxed_run
 
@@ -261,9 +263,32 @@ class CompiledGraph:
         """Waits for the compiler; raises CppCompileError if it failed."""
         if self.run is None and self.first is None:
             with timed("native.cpp", self.name):
-                self.run_later, self.first = self.build(self.compilation)
+                self.run_later, self.first, *self.over_arguments = self.build(self.compilation)
             self.build = self.compilation = None
         return self
+
+    def unboxed(self, num_inputs: int) -> Callable[..., tuple[Any, ...]]:
+        """The same over plain arguments, as one function: after its first call there is nothing around the graph."""
+        self.finish()
+        if self.first is None:
+            return lambda *args: tuple(self(list(args)))
+        quick, first = self.over_arguments
+        odd: list[str] = first.__globals__["_odd"]
+
+        def settle(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            chosen = first if odd else quick
+            counters["native"]["unexpected strides"] += len(odd)
+            function.__code__ = chosen.__code__
+            self.gm = None
+            return outputs
+
+        # A function over the same globals, whose code is replaced by the code of `quick` once the first call was seen.
+        names = ", ".join(f"a{index}" for index in range(num_inputs))
+        scope = first.__globals__
+        scope.update(_first=first, _settle=settle)
+        exec(f"def run({names}):\n    return _settle(_first({names}))\n", scope)
+        function: Any = scope["run"]
+        return function  # type: ignore[no-any-return]
 
     def __call__(self, args: list[Any]) -> Any:
         run = self.run

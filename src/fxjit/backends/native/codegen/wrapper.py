@@ -1,7 +1,8 @@
 """The function that runs a compiled graph: allocates, launches kernels, calls ATen, in the order of the schedule.
 
 It is Python text, `call(args)` over a list of inputs which it empties, so that an input dies with its last use. A second
-text, used for the first call, also checks that each ATen call returned the strides its fake tensor promised.
+text, used for the first call, also checks that each ATen call returned the strides its fake tensor promised. Both exist
+also as `call(a, b, ...)`, which returns a tuple: what an inference graph is called by where nothing stands between.
 """
 
 from __future__ import annotations
@@ -275,8 +276,8 @@ class Wrapper:
 
     # The whole text
 
-    def sources(self, steps: list[Step | Launch]) -> tuple[str, str]:
-        """(the text for every later call, the text for the first one)."""
+    def sources(self, steps: list[Step | Launch]) -> tuple[str, str, str, str]:
+        """(the text for every later call, the text for the first one), over a list, and both over plain arguments."""
         self.take_inputs()
         for step in steps:
             if isinstance(step, Launch):
@@ -287,12 +288,14 @@ class Wrapper:
         last = self.result()
         self.bind_symbols()
         self.lines.append(last)
-        return self.assemble(False), self.assemble(True)
+        return self.assemble(False), self.assemble(True), self.assemble(False, True), self.assemble(True, True)
 
-    def assemble(self, checked: bool) -> str:
+    def assemble(self, checked: bool, unboxed: bool = False) -> str:
         lines = [line for line in self.lines if checked or not line.checked_only]
         death = self.deaths(lines)
-        body = [f"({''.join(name + ', ' for name in self.inputs)}) = args" if self.inputs else "pass", "args.clear()", *self.prologue]
+        names = "".join(name + ", " for name in self.inputs)
+        unpack = [f"({names}) = args" if self.inputs else "pass", "args.clear()"]
+        body = [*(() if unboxed else unpack), *self.prologue]
         used = set().union(*(line.uses for line in lines)) if lines else set()
         unused = [name for name in self.inputs if name not in used and not any(name in text for text in self.prologue)]
         if unused:
@@ -312,7 +315,10 @@ class Wrapper:
                 # Memory that may be used again keeps a variable of another name.
                 body += [f"r_{name} = {name}" for name in gone if self.release(free, name, kept)]
                 body.append(f"del {', '.join(gone)}")
-        return "def call(args):\n" + "".join(f"    {text}\n" for text in body)
+        if unboxed:
+            values = lines[-1].text.removeprefix("return ")
+            body[-1] = f"return ({values[1:-1]})" if values.startswith("[") and values != "[]" else "return ()"
+        return f"def call({names if unboxed else 'args'}):\n" + "".join(f"    {text}\n" for text in body)
 
     def take(self, free: dict[Any, list[str]], buffer: Buffer) -> str | None:
         names = free.get(self.pool_key(buffer))

@@ -1,0 +1,187 @@
+"""Calling AOTAutograd's compiled graphs without its runtime wrappers, where those would have nothing to do.
+
+`aot.py` notes what AOTAutograd compiled (`Parts`) and asks `direct_call` for a callable over the graph's own inputs:
+one function for an inference graph, one autograd node for a training graph. None where a wrapper has work: an input is
+mutated, an output aliases something, subclasses, effects, functional random numbers, autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
+
+from fxjit import _C
+
+Boxed = Callable[[list[Any]], Any]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What AOTAutograd gave to the compilers: by `forward`, `backward` or `inference`."""
+
+    graphs: dict[str, Boxed] = field(default_factory=dict)
+    num_inputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    meta: ViewAndMutationMeta | None = None
+    autocast: bool = False
+
+    def note(self, name: str, graph: torch.fx.GraphModule) -> None:
+        """Before a graph is compiled, which may rewrite it."""
+        context = torch._guards.TracingContext.try_get()
+        if name != "backward":
+            self.meta = getattr(context, "fw_metadata", None)
+            self.autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
+        self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
+        self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+
+
+def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Callable[..., Any] | None:
+    """The callable over `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
+    meta = parts.meta
+    if meta is None or autocast or parts.autocast or not _is_plain(meta, gm):
+        return None
+    if set(parts.graphs) == {"inference"}:
+        graph = parts.graphs["inference"]
+        if parts.num_inputs["inference"] != num_inputs or len(parts.outputs["inference"]) != meta.num_outputs:
+            return None
+        if any(info.requires_grad for info in meta.output_info):
+            return None
+        unboxed = getattr(graph, "unboxed", None)
+        if unboxed is not None:
+            return unboxed(num_inputs)  # type: ignore[no-any-return]
+        return _unseen(lambda *args: graph(list(args)))
+    if set(parts.graphs) == {"forward", "backward"} and parts.num_inputs["forward"] == num_inputs:
+        grads = parts.outputs["backward"]
+        if len(grads) != num_inputs or any(
+            grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
+        ):
+            return None  # such inputs must be cut from the autograd graph, which the wrapper does
+        return _training(parts.graphs["forward"], parts.graphs["backward"], meta)
+    return None
+
+
+_UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
+
+
+def _is_plain(meta: ViewAndMutationMeta, gm: torch.fx.GraphModule) -> bool:
+    """No mutation, no alias, no subclass, no effect, no functional random numbers; nothing held by the module."""
+    if any(info.mutates_data or info.mutates_metadata for info in meta.input_info):
+        return False
+    if any(info.output_type not in _UNALIASED for info in meta.output_info):
+        return False
+    plain = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta, *meta.subclass_tangent_meta)
+    if not all(isinstance(each, PlainTensorMeta) for each in plain if each is not None):
+        return False
+    odd = (
+        meta.num_intermediate_bases, meta.num_outputs_aliased, meta.num_mutated_inp_runtime_indices, len(meta.tokens),
+        meta.num_backward_tokens, meta.num_outputs_rng_offset, getattr(meta, "num_graphsafe_rng_states", 0),
+        getattr(meta, "num_opaque_objects_saved_for_bw", 0) or 0, int(meta.is_rng_op_functionalized),
+        len(getattr(meta, "act_input_indices", ())), int(meta.grad_enabled_mutation is not None),
+        len(meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw),
+    )  # fmt: skip
+    return not any(odd) and next(gm.parameters(), None) is None and next(gm.buffers(), None) is None
+
+
+def _unseen(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Code of ours that the frame hook passes by."""
+    _C.set_flags(fn.__code__, _C.TRANSFORMED)
+    return fn
+
+
+def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutationMeta) -> Callable[..., Any]:
+    """One autograd node: forward keeps what the backward graph wants, backward gives it the gradients."""
+    returned = meta.num_forward_returns
+    num_symbols = meta.num_symints_saved_for_bw or 0
+    unchecked = getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0
+    without_grad = tuple(index for index, info in enumerate(meta.output_info)
+                         if not info.requires_grad and issubclass(info.raw_type, torch.Tensor))
+    wanted = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor)
+                   and getattr(info, "requires_grad_for_backward", info.requires_grad))
+    formats = tuple(tangent.memory_format for tangent in meta.subclass_tangent_meta)  # type: ignore[union-attr]
+    contiguous = tuple(each is not None and each.memory_format is torch.contiguous_format for each in formats)
+    layouts = tuple(zip(wanted, contiguous, formats, strict=True))
+    undetermined = meta.deterministic is False
+    # To autograd these are tensors of their own, as after eager's `_unsafe_view`.
+    views = tuple(index for index, info in enumerate(meta.output_info) if info.output_type is OutputType.unsafe_view_alias)
+
+    def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+        outs = forward_graph(list(args))
+        saved = outs[returned:]
+        if num_symbols:
+            ctx.symbols = saved[-num_symbols:]
+            del saved[-num_symbols:]
+        for index, tensor in enumerate(saved):
+            if tensor._is_view():
+                saved[index] = tensor.detach()
+        if unchecked:
+            ctx.unchecked = saved[-unchecked:]
+            del saved[-unchecked:]
+        ctx.save_for_backward(*saved)
+        for index in views:
+            outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
+        if without_grad:
+            ctx.mark_non_differentiable(*[outs[index] for index in without_grad])
+            ctx._materialize_non_diff_grads = False
+        return tuple(outs[:returned])
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        given = grads[0] if len(grads) == 1 and type(grads[0]) is list else list(grads)
+        del grads
+        args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
+        if unchecked:
+            args += ctx.unchecked
+        for index, plain, layout in layouts:
+            grad = given[index]
+            if type(grad) is not torch.Tensor:
+                raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(grad).__name__}; "
+                                   "compiled backward graphs take plain tensors")
+            if not (plain and grad.is_contiguous()):
+                grad = coerce_to_expected_memory_format(grad, layout)
+            args.append(grad)
+        given.clear()
+        if undetermined and torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
+                               "which was compiled without it, and its backward")
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+            raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
+        if torch.is_grad_enabled():
+            return _Once.apply(torch.empty(0, requires_grad=True), ctx, backward_graph, args)
+        _drop_saved(ctx)
+        return tuple(backward_graph(args))
+
+    for each in (forward, backward):
+        _unseen(each)
+    node = type("CompiledGraph", (torch.autograd.Function,), {
+        "forward": staticmethod(forward), "backward": staticmethod(backward), "boxed_grads_call": True,
+    })  # fmt: skip
+    # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]
+
+
+def _drop_saved(ctx: Any) -> None:
+    """Saved tensors live in the list now, so that each can die with its last use."""
+    drop = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if drop is not None:
+        drop()
+
+
+class _Once(torch.autograd.Function):
+    """Keeps the graph connected under create_graph=True, and says so when the second derivative is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, connected: torch.Tensor, node: Any, graph: Boxed, args: list[Any]) -> Any:
+        _drop_saved(node)
+        return tuple(graph(args))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("a compiled graph has no second derivative: torch.compile with aot_autograd does not currently "
+                           "support double backward, nor does fxjit. Use backend='eager' for what is differentiated twice")
+
