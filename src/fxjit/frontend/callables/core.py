@@ -11,7 +11,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -73,11 +73,26 @@ class LateNumber(Value):
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, LateNumber) or other.fn is not self.fn:
-            t.break_("call-builtin", function=self.fn.__name__, args=", ".join(arg.describe() for arg in self.args))
+            self._refuse(t)
         return t.make((self.args == other.args) == (op == "=="))
 
     def nb_bool(self, t: Tracer) -> Value:
         return t.make(True)
+
+    def _refuse(self, t: Tracer) -> NoReturn:
+        t.break_("call-builtin", function=self.fn.__name__, args=", ".join(arg.describe() for arg in self.args))
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        self._refuse(t)
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        self._refuse(t)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        self._refuse(t)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        self._refuse(t)
 
 
 @function(threading.get_ident)

@@ -47,7 +47,9 @@ class DictValue(Value):
     @classmethod
     def around(cls, t: Tracer, real: Mapping[Any, Any], source: Source, factory: Value | None = None) -> DictValue:
         """The open value of a dict that exists."""
-        value = cls(t, (), type(real), source, factory)
+        kind = next(base for base in (collections.OrderedDict, collections.defaultdict, dict, object)
+                    if isinstance(real, base))
+        value = cls(t, (), kind, source, factory)
         value._real = real
         return value
 

@@ -313,12 +313,13 @@ def set_iterator_behind(elements: set[Any], taken: int) -> Any:
 @wraps(set, frozenset)
 def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    cls = set if isinstance(obj, set) else frozenset  # also for the builtin part of an instance of a subclass
     if _keyed_by_itself(obj):
         t.guard(SetIs(source, frozenset(obj)))
-        return SetValue(t, [t.make(item) for item in obj], type(obj), source, obj)
+        return SetValue(t, [t.make(item) for item in obj], cls, source, obj)
     t.guard(LengthIs(source, len(obj)))
     values = [t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
-    return SetValue(t, values, type(obj), source)
+    return SetValue(t, values, cls, source)
 
 
 @makes(set, frozenset)
