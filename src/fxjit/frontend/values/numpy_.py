@@ -17,7 +17,6 @@ from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import Source
 
-
 #: Universal functions, and functions that arrays may override (numpy.prod and its like).
 _FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 
@@ -111,7 +110,7 @@ def call_on_scalars(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
         t.break_("numpy-function", function=name)
     try:
         result = fn(*known, **named)
-    except Exception as error:  # noqa: BLE001 - it is the user's exception, whatever it is
+    except Exception as error:
         t.raise_(type(error), *error.args)
     if isinstance(result, np.ndarray):
         t.break_("numpy-function", function=name)
