@@ -96,6 +96,8 @@ class ClassValue(Value):
         if isinstance(meta_call, types.FunctionType) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
             fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))
             return t.call(fn, args, kwargs)
+        if isinstance(meta_call, type):  # TypedDict: calling the class calls dict
+            return t.call(t.make(meta_call), args, kwargs)
         if isinstance(self.cls, enum.EnumMeta):
             return self._enum_lookup(t, args, kwargs)
         return self.instantiate(t, args, kwargs)
@@ -121,7 +123,7 @@ class ClassValue(Value):
             obj = t.call(fn, [self, *args], kwargs)
         else:
             obj = self.new_object(t, args, kwargs)
-        if not issubclass(obj.pytype(), cls):
+        if cls not in obj.pytype().__mro__:  # not issubclass: `type.__call__` does not ask the metaclass
             return obj
         self._init(t, obj, args, kwargs)
         return obj

@@ -81,6 +81,8 @@ class UserObjectValue(Value):
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
             if self.base is not None and isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object:
+                if name == "__getitem__" and descriptors.find(self.cls, "__missing__")[1] is not None:
+                    return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, name)
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
         return self._getattr_hook(t, name, None)
