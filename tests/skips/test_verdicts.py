@@ -283,3 +283,23 @@ def test_a_frame_without_tensors_may_have_them_another_time():
     assert compiled(None) is None and counter.frame_count == 0
     compiled(torch.ones(2))
     assert counter.frame_count == 1
+
+
+def test_modules_can_be_made_in_traced_code_after_torch_compile_ran():
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+    init, setstate = torch.nn.Module.__init__, torch.nn.Module.__setstate__
+    try:
+        install_generation_tagging_init()
+        module = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)])
+
+        def f(x):
+            for layer in module[:2]:
+                x = layer(x)
+            return x
+
+        x = torch.ones(2)
+        assert torch.equal(fxjit.compile(f, backend="eager", fullgraph=True)(x), f(x))
+    finally:
+        torch.nn.Module.__init__, torch.nn.Module.__setstate__ = init, setstate
+        torch.nn.Module.___needs_generation_tag_patch = True

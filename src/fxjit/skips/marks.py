@@ -103,9 +103,22 @@ def set_substitute(original: Any, traceable: Callable[..., Any]) -> None:
 
 
 def substitute_for(fn: Any) -> Callable[..., Any] | None:
-    """The Python function to trace instead of `fn` (`substitute_in_graph`)."""
+    """The Python function to trace instead of `fn` (`substitute_in_graph`), or None."""
     found: Callable[..., Any] | None = _substitutes.get(fn)
-    return found
+    return found if found is not None else _original_of_tagging(fn)
+
+
+def _original_of_tagging(fn: Any) -> Callable[..., Any] | None:
+    """Once torch.compile ran, torch wraps `nn.Module.__init__` to number modules for itself; only the original counts."""
+    if not isinstance(fn, FunctionType) or fn.__code__.co_name not in _TAGGING or not fn.__closure__:
+        return None
+    if not fn.__code__.co_filename.replace("\\", "/").endswith("/torch/_dynamo/mutation_guard.py"):
+        return None
+    original = fn.__closure__[fn.__code__.co_freevars.index(_TAGGING[fn.__code__.co_name])].cell_contents
+    return original if isinstance(original, FunctionType) else None
+
+
+_TAGGING = {"patched_init": "init", "patched_setstate": "setstate"}
 
 
 def set_disabled(wrapper: Any, target: Any, recursive: bool, reason: str | None) -> None:
