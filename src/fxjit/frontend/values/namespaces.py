@@ -123,6 +123,12 @@ def _discard(namespace: dict[str, Any], name: str) -> None:
     namespace.pop(name, None)
 
 
+def known_namespace(t: Tracer, namespace: dict[str, Any]) -> NamespaceValue | None:
+    """The value of a globals dict that the trace has looked at."""
+    found = t.new_source_state("namespaces").get(id(namespace))
+    return found if isinstance(found, NamespaceValue) else None
+
+
 def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, Any], is_root: bool = False) -> NamespaceValue:
     """The one value of a globals dict in this trace."""
     known: dict[Any, Any] = t.new_source_state("namespaces")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import types
 
 from fxjit.frontend.values import descriptors
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import AttrSource, Source
@@ -34,7 +36,7 @@ class PyModuleValue(Value):
         cg.push_const(self.module)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        written = t.effects.load_attr(self, name)
+        written = self._written(t, name)
         if isinstance(written, Value):
             return written
         try:
@@ -49,8 +51,19 @@ class PyModuleValue(Value):
             return t.make(found)
         return t.wrap(found, AttrSource(self.source, name)).realize()
 
+    def _written(self, t: Tracer, name: str) -> Value | _NotImplemented | None:
+        """As effects.load_attr; what functions of the module wrote to its globals counts."""
+        namespace = known_namespace(t, vars(self.module))
+        if namespace is not None and name in namespace.written:
+            value = namespace.written[name]
+            return NOT_IMPLEMENTED if value is None else value.realize()
+        return t.effects.load_attr(self, name)
+
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        t.effects.store_attr(self, name, value)
+        if type(self.module) is not types.ModuleType:
+            t.effects.store_attr(self, name, value)  # its class may have a say: torch.backends.cudnn and its like
+        elif not namespace_value(t, vars(self.module), vars(builtins)).store(t, name, value):
+            t.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
 
 
 @wraps(types.ModuleType, subclasses=True)
