@@ -2,7 +2,7 @@
 
 `asm.Asm` collects the instructions, `assemble` is its last step. Written here rather than over the `bytecode` library:
 constants may be any objects (the library marshals and merges them), original instructions are copied by their number
-(the library wants each argument in its own enums, a second table of versions), and it costs a third of the time.
+(the library wants each argument in its own enums, a second table of versions), and it takes half the time.
 Formats: CPython's Objects/locations.md and Objects/exception_handling_notes.txt; stack effects come from `dis`."""
 
 from __future__ import annotations
