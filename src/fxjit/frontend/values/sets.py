@@ -38,11 +38,14 @@ class SetValue(Value):
                  order: set[HashKey] | frozenset[HashKey] | None = None) -> None:
         super().__init__(source)
         self.cls = cls
-        self.elements: dict[HashKey, Value] = {}
+        self._fill(t, values, order)
+
+    def _fill(self, t: Tracer, values: Iterable[Value], order: set[HashKey] | frozenset[HashKey] | None) -> None:
+        elements: dict[HashKey, Value] = {}
         for value in values:
-            self.elements.setdefault(key_of(t, value, self.elements), value.realize())
-        kind = set if issubclass(cls, set) else frozenset
-        self.order: Any = kind(self.elements if order is None else order)
+            elements.setdefault(key_of(t, value, elements), value.realize())
+        kind = set if issubclass(self.cls, set) else frozenset
+        self.elements, self.order = elements, kind(elements if order is None else order)
 
     @property
     def shell(self) -> bool:  # type: ignore[override]  # a frozenset is built whole
@@ -61,6 +64,11 @@ class SetValue(Value):
 
     def as_constant(self) -> frozenset[Any]:
         return frozenset(self.order)
+
+    #: Keys and elements, and the keys in iteration order.
+    elements: dict[HashKey, Value]
+    order: Any
+    _obj: set[Any] | frozenset[Any] | None = None
 
     def _put(self, key: HashKey, value: Value) -> None:
         self.elements[key] = value
@@ -258,6 +266,46 @@ class SetValue(Value):
         return t.make(None)
 
 
+class SourcedSetValue(SetValue):
+    """A set that exists and whose elements have to be looked at one by one: not before somebody asks for them, because
+    asking may run the elements' own `__hash__`."""
+
+    def __init__(self, t: Tracer, obj: set[Any] | frozenset[Any], cls: type, source: Source) -> None:
+        super().__init__(t, (), cls, source)
+        self._t = t
+        self._obj: set[Any] | frozenset[Any] | None = obj
+
+    def _look(self) -> None:
+        obj, source = self._obj, self.source
+        assert source is not None
+        if obj is not None:
+            values = [self._t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
+            self._obj = None
+            try:
+                self._fill(self._t, values, None)
+            except BaseException:
+                self._obj = obj
+                raise
+
+    @property
+    def elements(self) -> dict[HashKey, Value]:  # type: ignore[override]  # a plain attribute of the others
+        self._look()
+        return self._elements
+
+    @elements.setter
+    def elements(self, elements: dict[HashKey, Value]) -> None:
+        self._elements = elements
+
+    @property
+    def order(self) -> Any:
+        self._look()
+        return self._order
+
+    @order.setter
+    def order(self, order: Any) -> None:
+        self._order = order
+
+
 class SetIteratorValue(IteratorValue):
     cls = type(iter(set()))
 
@@ -313,13 +361,12 @@ def set_iterator_behind(elements: set[Any], taken: int) -> Any:
 @wraps(set, frozenset)
 def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    cls = set if isinstance(obj, set) else frozenset  # also for the builtin part of an instance of a subclass
+    cls: type = set if isinstance(obj, set) else frozenset  # also for the builtin part of an instance of a subclass
     if _keyed_by_itself(obj):
         t.guard(SetIs(source, frozenset(obj)))
         return SetValue(t, [t.make(item) for item in obj], cls, source, obj)
     t.guard(LengthIs(source, len(obj)))
-    values = [t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
-    return SetValue(t, values, cls, source)
+    return SourcedSetValue(t, obj, cls, source)
 
 
 @makes(set, frozenset)
