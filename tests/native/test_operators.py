@@ -369,3 +369,16 @@ def test_derivatives(kernels, same):
 
     for name, actual, expected in zip(BACKWARDS, kernels(function, x)(x), function(x)):
         same(actual, expected, name, scale=4)
+
+
+def test_max_pooling(kernels, same):
+    x = torch.randn(2, 3, 9, 8)
+    x[0, 0, 3, 3] = float("nan")
+    x[0, 1, 2:4, 2:4] = 1.0
+
+    def function(x):
+        cases = [F.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x + 1, 3, 1, return_indices=True), F.max_pool2d(x, (1, 2), return_indices=True)]
+        return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1)]
+
+    for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):
+        same(actual, expected, str(k))

@@ -26,7 +26,7 @@ from .codegen.wrapper import Launch, Wrapper
 from .index import UnprintableSize
 from .ir import Extern, Statement, loads
 from .lower import lower_graph
-from .lower.table import Lowering, is_view, meta_of
+from .lower.table import Lowering, is_view, meta_of, op_name
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
@@ -107,6 +107,9 @@ def escaping(low: Lowering, gm: torch.fx.GraphModule) -> set[str]:
 
 # Which groups ATen does as well
 
+# Operators that ATen has only scalar loops for: a kernel of their own pays.
+KERNELS_ALONE = frozenset({"max_pool2d_with_indices.default", "_native_batch_norm_legit_functional.default"})
+
 
 def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) -> list[Step]:
     """A group that is one operator of the graph, all of it, becomes a call of that operator."""
@@ -145,6 +148,8 @@ def callable_by_itself(
 ) -> bool:
     """The node's arguments are in memory, and no one reads what the kernel would have made beside its results."""
     assert isinstance(step, Group)
+    if op_name(node) in KERNELS_ALONE:
+        return False
     if node.op != "call_function" or is_view(node) or any(name in low.buffers and low.buffers[name].kind == "input" for name in step.writes()):
         return False
     homes = {low.home[each] for each in results_of(node) if each in low.home}

@@ -49,7 +49,7 @@ class Wrapper:
     def __init__(self, low: Lowering, gm: torch.fx.GraphModule) -> None:
         self.low, self.gm = low, gm
         self.lines: list[Line] = []
-        self.namespace: dict[str, Any] = dict(HELPERS)
+        self.namespace: dict[str, Any] = {**HELPERS, "_odd": []}
         self.roots: dict[str, str] = {}
         self.pinned: set[str] = set()
         self.named: dict[torch.fx.Node, str] = {}
@@ -379,7 +379,6 @@ HELPERS: dict[str, Any] = {
     "_floordiv": operator.floordiv,
     "_mod": operator.mod,
     "_promised": promised,
-    "_odd": [],
 }
 
 # Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
@@ -388,6 +387,14 @@ METHODS: dict[str, str] = {
     "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select", "detach.default": "detach",
 }  # fmt: skip
 _functions: Any = torch._C._VariableFunctions
+#: Operators whose overload named here is what torch's function of the same name calls with the same positional tensors.
+_SAME_NAME = (
+    "mm.default", "bmm.default", "addmm.default", "convolution.default", "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor",
+    "relu.default", "tanh.default", "sigmoid.default", "exp.default", "log.default", "sqrt.default", "rsqrt.default", "neg.default",
+    "abs.default", "sin.default", "cos.default", "erf.default", "maximum.default", "minimum.default", "where.self",
+    "sum.default", "mean.default", "clone.default", "embedding.default",
+)  # fmt: skip
 DIRECT: dict[str, Callable[..., Any]] = {
-    "mm.default": _functions.mm, "bmm.default": _functions.bmm, "addmm.default": _functions.addmm, "convolution.default": _functions.convolution,
-}  # fmt: skip
+    **{name: getattr(_functions, name.partition(".")[0]) for name in _SAME_NAME},
+    "linear.default": torch._C._nn.linear,
+}
