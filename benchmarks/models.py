@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -199,7 +199,7 @@ def _loss(result: Any) -> torch.Tensor:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict) or hasattr(value, "keys"):
+    if isinstance(value, Mapping):
         for each in value.values():
             yield from _leaves(each)
     elif isinstance(value, (list, tuple)):
@@ -217,11 +217,11 @@ def differences(expected: Any, actual: Any, where: str) -> Iterator[str]:
         yield f"{where}: {type(actual).__name__}, not {type(expected).__name__}"
     elif isinstance(expected, (torch.Tensor, np.ndarray, np.generic)):
         yield from _differing_arrays(expected, actual, where)
-    elif hasattr(expected, "keys"):
+    elif isinstance(expected, Mapping):
         if list(expected.keys()) != list(actual.keys()):
             yield f"{where}: keys {list(actual.keys())}, not {list(expected.keys())}"
             return
-        for key in expected.keys():  # noqa: SIM118
+        for key in expected:
             yield from differences(expected[key], actual[key], f"{where}[{key!r}]")
     elif isinstance(expected, (list, tuple)):
         if len(expected) != len(actual):

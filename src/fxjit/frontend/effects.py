@@ -82,6 +82,21 @@ class Effects:
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         self._log.append(CallLater(fn, tuple(args)))
 
+    def length(self) -> int:
+        """A place in the log, for `calls_since`."""
+        return len(self._log)
+
+    def calls_since(self, start: int) -> bool:
+        """Whether a call was put off since `start`."""
+        return any(isinstance(effect, CallLater) for effect in self._log[start:])
+
+    def withdraw_calls(self, start: int) -> bool:
+        """Forget the calls put off since `start`, if nothing else happened since."""
+        if not all(isinstance(effect, CallLater) for effect in self._log[start:]):
+            return False
+        del self._log[start:]
+        return True
+
     def __bool__(self) -> bool:
         return bool(self._log)
 

@@ -13,7 +13,6 @@ import functools
 import inspect
 import itertools
 import json
-import logging
 import math
 import operator
 import os
@@ -540,35 +539,3 @@ def _is_ignored(category: type) -> bool:
         if issubclass(category, cls):
             return action == "ignore" and message is None and module is None and lineno == 0
     return False
-
-
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
-           "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL}
-
-
-def _logs(name: str, level: int) -> None:
-    @handles(getattr(logging.Logger, name))
-    def method(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        logger = getattr(args[0], "obj", None)
-        if isinstance(logger, logging.Logger) and not logger.isEnabledFor(level):
-            return t.make(None)
-        t.break_("call-print", function=f"logging.Logger.{name}")
-
-    @handles(getattr(logging, name))
-    def on_root(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not logging.getLogger().isEnabledFor(level):
-            return t.make(None)
-        t.break_("call-print", function=f"logging.{name}")
-
-
-for _name, _level in _LEVELS.items():
-    if getattr(logging.Logger, _name, None) is not None:
-        _logs(_name, _level)
-
-
-@handles(logging.Logger.isEnabledFor)
-def is_enabled_for(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    logger = getattr(args[0], "obj", None)
-    if not isinstance(logger, logging.Logger):
-        t.break_("call-builtin", function="logging.Logger.isEnabledFor", args=args[0].describe())
-    return fold_call(t, logger.isEnabledFor, args[1:], kwargs)

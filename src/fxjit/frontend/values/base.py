@@ -67,6 +67,15 @@ class EffectLog(Protocol):
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
 
+    def length(self) -> int:
+        """A place in the log, for the two below."""
+
+    def calls_since(self, start: int) -> bool:
+        """Whether a call was put off since `start`."""
+
+    def withdraw_calls(self, start: int) -> bool:
+        """Forget the calls put off since `start`, if nothing else happened since; whether it could."""
+
 
 class Tracer(Protocol):
     """The trace under way, as values see it (frontend/trace.py implements it)."""

@@ -103,7 +103,8 @@ class StaticMethodValue(Value):
 
 
 class CachedFunctionValue(Value):
-    """A function under functools.lru_cache or functools.cache: its function is traced at each call, as if uncached."""
+    """A function under functools.lru_cache or functools.cache: its function is traced at each call, as if uncached. One that
+    is called for what it writes to the outside (`warning_once`) is called itself, after the graph."""
 
     def __init__(self, fn: Any, source: Source) -> None:
         super().__init__(source)
@@ -119,7 +120,13 @@ class CachedFunctionValue(Value):
         handler = find_handler(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
-        return t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
+        before = t.effects.length()
+        result = t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
+        if t.effects.calls_since(before):
+            if not (result.is_constant() and result.as_constant() is None and t.effects.withdraw_calls(before)):
+                t.break_("call-print", function=self.fn.__qualname__)
+            t.effects.call_later(call_named, (self.fn, tuple(kwargs), *args, *kwargs.values()))
+        return result
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("cache_info", "cache_clear", "cache_parameters"):
@@ -135,6 +142,12 @@ class CachedFunctionValue(Value):
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push_const(self.fn)
+
+
+def call_named(fn: Callable[..., Any], names: tuple[str, ...], *args: Any) -> Any:
+    """Call `fn` with the last arguments under `names`."""
+    split = len(args) - len(names)
+    return fn(*args[:split], **dict(zip(names, args[split:], strict=True)))
 
 
 # -- wrapping ------------------------------------------------------------------------------------------------------
