@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fxjit.guards.source import Source
 
 _log = logs.artifact("dynamic")
+#: Symbols stand for machine words; bigger ints are constants.
+_WORD: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class ShapePolicy:
         if isinstance(number, float) or config.specialize_int or self.dynamic is False:
             return False
         varied = self.history.varies(source.name, number)
-        if number in (0, 1):
+        if number in (0, 1) or not -_WORD < number < _WORD:
             return False
         return bool(self.dynamic) or (varied and config.automatic_dynamic_shapes)
 
