@@ -113,6 +113,8 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         outs = forward_graph(list(args))
+        if type(outs) is not list:
+            outs = list(outs)
         saved = outs[returned:]
         if num_symbols:
             ctx.symbols = saved[-num_symbols:]
