@@ -1,0 +1,251 @@
+"""The stages one by one: lowering against the reference interpreter, what shares a kernel, how memory is reused, the text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fxjit.backends.native import pipeline, reference, spec
+from fxjit.backends.native.codegen.cpp import operation
+from fxjit.backends.native.codegen.kernel import render
+from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments
+from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
+from fxjit.backends.native.lower import lower_graph
+from fxjit.backends.native.lower.table import LOWERINGS, lowers
+from fxjit.backends.native.ops import REDUCTIONS, SCALARS
+from fxjit.backends.native.passes.cleanup import PASSES
+from fxjit.backends.native.printer import program_text, schedule_text
+from fxjit.backends.native.schedule.fuse import Group, Hints, fuse
+
+
+def lowered(function, *inputs):
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
+    for run in PASSES:
+        run(gm.graph)
+    low = lower_graph(gm)
+    return gm, low, pipeline.live(low, gm)
+
+
+def steps_of(function, *inputs):
+    gm, low, statements = lowered(function, *inputs)
+    steps = fuse(statements, Hints({}))
+    spec.check("schedule", low, steps)
+    return gm, low, steps
+
+
+def groups_of(function, *inputs):
+    return [step for step in steps_of(function, *inputs)[2] if isinstance(step, Group)]
+
+
+PROGRAMS = {
+    "pointwise": lambda x: ((x * 2 + 1).relu() - x.T.exp() / 3).sigmoid(),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "log_softmax over columns": lambda x: torch.log_softmax(x, 0),
+    "layer norm": lambda x: F.layer_norm(x, (8,)),
+    "reductions": lambda x: (x.sum(0) + x.amax(0), x.mean(), (x > 0).any(1), x.var(1), x.prod(0)),
+    "views": lambda x: (x.view(4, 2, 8)[:, 0].transpose(0, 1) + 1, x.flip(0) * 2, x[1:5, ::2].exp()),
+    "cat and pad": lambda x: (torch.cat([x, x + 1], 1) * 2, F.pad(x, (1, 2), value=3.0) + 1),
+    "indexing": lambda x: (x[torch.tensor([1, -1])] + 1, x.gather(1, torch.zeros(3, 2, dtype=torch.int64)) * 2),
+    "triangles": lambda x: x.tril(1) + torch.eye(8) + torch.arange(8),
+    "types": lambda x: (x.half() * 2).float() + (x > 0) + x.to(torch.int32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_lowered_programs_mean_what_eager_does(name):
+    """Run by the reference interpreter: what is tested is lowering alone."""
+    torch.manual_seed(0)
+    x = torch.randn(8, 8)
+    gm, low, statements = lowered(PROGRAMS[name], x)
+    spec.check("lower", low, statements)
+    placeholder = next(iter(gm.graph.find_nodes(op="placeholder")))
+    constants = {low.home[node]: getattr(gm, node.target) for node in gm.graph.find_nodes(op="get_attr")}
+    memory = reference.run(low, statements, {low.home[placeholder]: x, **constants})
+    outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    expected = PROGRAMS[name](x)
+    for node, value in zip(outputs, expected if isinstance(expected, tuple) else (expected,)):
+        home, meta = memory[low.home[node]], node.meta["val"]
+        torch.testing.assert_close(home.as_strided(meta.shape, meta.stride()), value, rtol=1e-3, atol=1e-3)
+
+
+def test_a_chain_of_operators_is_one_kernel():
+    (group,) = groups_of(lambda x, y: ((x + y) * x).tanh() - y, torch.randn(4, 5), torch.randn(4, 5))
+    assert len(group.members) == 1 and not group.reducing
+
+
+def test_values_used_twice_are_computed_once():
+    def function(x):
+        y = x.exp() * 2
+        return y + 1, y * 3, y
+
+    (group,) = groups_of(function, torch.randn(10))
+    body = render(group, frozenset(), Hints({}), 0).body
+    assert body.count("expf(") == 1
+
+
+def test_softmax_is_one_kernel_whose_exponentials_stay_on_the_stack():
+    gm, low, steps = steps_of(lambda x: torch.softmax(x * 2, -1), torch.randn(6, 50))
+    (group,) = steps
+    assert group.reducing and [member.slot for member in group.members] == [0, 1, 1, 2]
+    outside = pipeline.escaping(low, gm)
+    kernel = render(group, frozenset(group.writes() - outside), Hints({}), 0)
+    assert len(kernel.buffers) == 2 and re.search(r"float s_\d+\[50\]", kernel.body)
+
+
+def test_layer_norm_with_what_feeds_and_follows_it_is_one_kernel():
+    def function(x, r, w, b):
+        return F.gelu(F.layer_norm(x + r, (32,), w, b)) * 2
+
+    (group,) = groups_of(function, torch.randn(6, 32), torch.randn(6, 32), torch.randn(32), torch.randn(32))
+    assert group.reducing and not group.lane
+
+
+def test_a_reduction_of_columns_runs_across_lanes():
+    (group,) = groups_of(lambda x: (x * 2).sum(0), torch.randn(100, 30))
+    assert group.lane
+
+
+def test_one_long_sum_is_shared_by_threads():
+    (group,) = groups_of(lambda x: (x * 2).sum(), torch.randn(100_000))
+    assert group.split
+
+
+def test_batch_norm_in_training_is_one_kernel_with_its_running_statistics():
+    def function(x, w, b, m, v):
+        y, _, _, mean, var = torch.ops.aten._native_batch_norm_legit_functional(x, w, b, m, v, True, 0.1, 1e-5)
+        return torch.relu(y), mean, var
+
+    c = torch.rand(5)
+    (group,) = groups_of(function, torch.randn(4, 5, 6, 6), c, c.clone(), c.clone(), c.clone())
+    assert group.reducing
+
+
+def test_what_reads_a_transposed_value_is_a_kernel_of_its_own():
+    def function(x):
+        y = x.exp() + 1
+        return y, y.T.contiguous() * 2
+
+    assert len(groups_of(function, torch.randn(6, 7))) == 2
+
+
+def test_a_kernel_is_not_joined_across_a_call_it_depends_on():
+    gm, low, steps = steps_of(lambda x: (x.relu() @ x).relu() + x.relu(), torch.randn(4, 4))
+    kinds = [type(step) for step in steps]
+    assert kinds[0] is Group and Extern in kinds and kinds[-1] is Group
+
+
+def test_operators_alone_are_left_to_aten():
+    gm = make_fx(lambda x: torch.softmax(x, -1), tracing_mode="fake")(torch.randn(4, 4))
+    compiled = pipeline.compile_graph(gm, [])
+    assert compiled.compilation is None
+    assert torch.equal(compiled([torch.ones(4, 4)]), torch.softmax(torch.ones(4, 4), -1))
+
+
+def test_equal_kernels_are_one_function(kernels, monkeypatch):
+    sources = []
+    start = pipeline.cc.start
+    monkeypatch.setattr(pipeline.cc, "start", lambda source: sources.append(source) or start(source))
+
+    def layer(x, w):
+        return (x @ w).relu() * 2
+
+    def function(x, *weights):
+        for w in weights:
+            x = layer(x, w)
+        return x
+
+    weights = [torch.randn(6, 6) for _ in range(5)]
+    torch.testing.assert_close(kernels(function, weights[0], *weights)(weights[0], *weights), function(weights[0], *weights))
+    assert sources[0].count('extern "C"') == 1
+
+
+def test_memory_is_used_again(monkeypatch):
+    texts = []
+    original = pipeline.Wrapper.sources
+    monkeypatch.setattr(pipeline.Wrapper, "sources", lambda self, steps: texts.append(original(self, steps)) or texts[-1])
+    w = torch.randn(64, 64)
+    gm = make_fx(lambda x: ((((x + 1).relu() @ x).relu() * 2 @ x).relu() - 1) @ x, tracing_mode="fake")(w)
+    compiled = pipeline.compile_graph(gm, [w])
+    assert re.search(r"b\d+ = r_b\d+", texts[0][0])
+    torch.testing.assert_close(compiled([w]), ((((w + 1).relu() @ w).relu() * 2 @ w).relu() - 1) @ w)
+
+
+def test_inputs_die_with_their_last_use():
+    import weakref
+
+    gm = make_fx(lambda x, y: (x + 1) @ y, tracing_mode="fake")(torch.randn(4, 4), torch.randn(4, 4))
+    compiled = pipeline.compile_graph(gm, [])
+    for _ in range(2):
+        x = torch.randn(4, 4)
+        gone, args = weakref.ref(x), [x, torch.randn(4, 4)]
+        del x
+        compiled(args)
+        assert gone() is None and args == []
+
+
+def test_texts_are_stable():
+    """The same program prints the same twice: these are golden files, logs, and keys of the cache."""
+    one, two = (program_text(lowered(PROGRAMS["softmax"], torch.randn(8, 8))[2]) for _ in range(2))
+    assert one == two
+    _, low, steps = steps_of(PROGRAMS["softmax"], torch.randn(8, 8))
+    assert schedule_text(steps, low).startswith("kernel over [8] reducing from ")
+
+
+# The tables
+
+
+def test_every_scalar_operation_has_a_text_and_a_meaning():
+    for name, row in SCALARS.items():
+        if name == "cast":
+            continue
+        dtype = torch.float32 if not row.integers else torch.int64
+        args = tuple(Const(1, dtype) for _ in range(row.arity))
+        assert operation(Op(name, args, dtype), ["a", "b", "c"][: row.arity])
+        assert callable(row.torch)
+    assert all(callable(kind.torch) for kind in REDUCTIONS.values())
+
+
+def test_an_operator_has_one_lowering():
+    assert "add.Tensor" in LOWERINGS
+    with pytest.raises(ValueError, match="two lowerings"):
+        lowers("add.Tensor")(lambda low, node: None)
+
+
+def test_lowered_operators_exist():
+    """A name that no torch has would silently never match."""
+    missing = [name for name in LOWERINGS if not hasattr(getattr(torch.ops.aten, name.split(".")[0], None), name.split(".")[1])]
+    assert set(missing) <= {"_fused_rms_norm.default", "contiguous.default", "convert_element_type.default", "_safe_softmax.default", "iota.default"}
+
+
+def test_the_verifier_refuses_what_is_illegal():
+    _, low, statements = lowered(lambda x: x + 1, torch.randn(3))
+    compute = statements[0]
+    wrong = type(compute)(compute.out, compute.size, (), Op("add", (Const(1.0, torch.float32), Const(1, torch.int64)), torch.float32), compute.stride)
+    with pytest.raises(spec.IllegalProgram, match="add of"):
+        spec.check("lower", low, [wrong])
+    unknown = Load("b99", torch.float32, torch.float32, (1,), 0)
+    with pytest.raises(spec.IllegalProgram):
+        spec.check("lower", low, [type(compute)(compute.out, compute.size, (), unknown, compute.stride)])
+    assert isinstance(load_all(compute.out), Value)
+
+
+# Sizes
+
+
+def test_arithmetic_of_sizes():
+    import sympy
+
+    s, t = sympy.symbols("s t", integer=True, positive=True)
+    assert segments((6, 4), (2, 12)) == [([0, 1], [0, 1])]
+    assert segments((6, 4), (6, 2, 2)) == [([0], [0]), ([1], [1, 2])]
+    assert segments((s, 8), (s * 8,)) == [([0, 1], [0])]
+    assert segments((s,), (t,)) is None
+    assert refine((24,), (4, 6)) == (4, 6) and refine((6, 4), (3, 8)) == (3, 2, 4) and refine((s * 4,), (s, 4)) == (s, 4)
+    assert refine((6,), (5,)) is None
+    assert exact_quotient(s * t, t) == s and exact_quotient(s, t) is None and exact_quotient(12, 5) is None
+    assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
