@@ -135,6 +135,8 @@ class ConstantValue(Value):
         return super().tp_iter(t)
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        if isinstance(self.obj, (str, bytes)) and getattr(key, "specialize", None) is not None:
+            key = key.specialize(t)  # type: ignore[attr-defined]  # a size that varies: which character is a fact
         if isinstance(self.obj, (str, bytes)) and key.is_constant():
             return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
         if isinstance(self.obj, (str, bytes)):
