@@ -61,6 +61,9 @@ class RunningLoader:
     def load_builtin(self, name: str) -> None:
         self.stack.append(self.scope.builtins[name])
 
+    def load_source(self, source: Source) -> None:
+        source.load(self)
+
     def load_globals(self) -> None:
         self.stack.append(self.scope.globals)
 

@@ -47,6 +47,9 @@ class Scope:
 class Loader(Protocol):
     """Emits the bytecode that loads a source. Each method leaves one object on the stack, for those it takes."""
 
+    def load_source(self, source: Source) -> None:
+        """Load what `source` leads to: by its own steps, or from where it is kept."""
+
     def load_local(self, name: str) -> None: ...
     def load_deref(self, name: str) -> None: ...
     def load_cell(self, name: str) -> None: ...
@@ -335,7 +338,7 @@ class AttrSource(_Step):
         return getattr(self._base.fetch(scope), self._arg)
 
     def load(self, loader: Loader) -> None:
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_attr(self._arg)
 
 
@@ -386,7 +389,7 @@ class ItemSource(_Step):
         return get_item(self._base.fetch(scope), self._arg)
 
     def load(self, loader: Loader) -> None:
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_item(self._arg)
 
     def _same(self, other: Any) -> bool:
@@ -428,7 +431,7 @@ class DictKeySource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(nth_key)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_const(self._arg)
         loader.call(2)
 
@@ -451,7 +454,7 @@ class TypeSource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(type)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.call(1)
 
 
@@ -473,7 +476,7 @@ class InstanceDictSource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(instance_dict)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.call(1)
 
 
@@ -494,7 +497,7 @@ class CellContentsSource(_Step):
         return self._base.fetch(scope).cell_contents
 
     def load(self, loader: Loader) -> None:
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_attr("cell_contents")
 
 
@@ -516,7 +519,7 @@ class CallSource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(operator.call)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.call(1)
 
 
@@ -546,7 +549,7 @@ class ApplySource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(self._arg)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.call(1)
 
 
@@ -594,7 +597,7 @@ class TensorSizeSource(_TensorNumber):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(tensor_size)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_const(self._arg)
         loader.call(2)
 
@@ -617,7 +620,7 @@ class TensorStrideSource(_TensorNumber):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(tensor_stride)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.load_const(self._arg)
         loader.call(2)
 
@@ -640,5 +643,5 @@ class TensorOffsetSource(_Step):
 
     def load(self, loader: Loader) -> None:
         loader.begin_call(tensor_offset)
-        self._base.load(loader)
+        loader.load_source(self._base)
         loader.call(1)

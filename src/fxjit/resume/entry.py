@@ -9,7 +9,7 @@ would not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CellType, CodeType
 from typing import Any
 
@@ -97,8 +97,11 @@ class _Entry:
             return {}
         asm, inputs = self.asm, self.result.graph.inputs
         asm.begin_call(self.compiled)
+        asm.share(_shared_bases([item.source for item in inputs]))
         for item in inputs:
-            item.source.load(asm)
+            asm.load_source(item.source)
+        self.temps += asm.shared_locals
+        asm.share(())
         asm.call(len(inputs))
         outputs = self.plan.outputs
         if not outputs:
@@ -119,6 +122,21 @@ class _Entry:
     def unbind_temps(self) -> None:
         for name in (*self.temps, *self.cg.temps):
             self.asm.delete_local(name)
+
+
+def _shared_bases(sources: Sequence[Source]) -> list[Source]:
+    """The sources that more than one of `sources` goes through: `model.layers[0].__dict__` of its two parameters."""
+    users: dict[Source, set[Source]] = {}
+    for source in sources:
+        step, base = source, source.base
+        while base is not None:
+            known = users.setdefault(base, set())
+            first = not known
+            known.add(step)
+            if not first:
+                break
+            step, base = base, base.base
+    return [base for base, steps in users.items() if base.base is not None and len(steps) > 1]
 
 
 class _Rest:

@@ -7,7 +7,7 @@ apart by identity, never hashed, compared or copied; not later either, when some
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType
 from typing import Any
@@ -69,6 +69,8 @@ class Asm:
         self._held: dict[int, Held] = {}
         self._names: dict[str, int] = {}
         self._temps = 0
+        #: Sources that several others start from, with the local that keeps each once it was loaded.
+        self._shared: dict[Any, str | None] = {}
 
     # -- the basis -------------------------------------------------------------------------------------------------
 
@@ -187,6 +189,29 @@ class Asm:
     def load_builtin(self, name: str) -> None:
         """For names that the frame's globals do not have."""
         self.load_global(name)
+
+    def share(self, sources: Iterable[Any]) -> None:
+        """From now on `load_source` loads each of these once and keeps it in a local; an empty list ends that."""
+        self._shared = dict.fromkeys(sources)
+
+    def load_source(self, source: Any) -> None:
+        """Load what a source (of fxjit.guards) leads to."""
+        if source not in self._shared:
+            source.load(self)
+            return
+        name = self._shared[source]
+        if name is not None:
+            self.load_local(name)
+            return
+        source.load(self)
+        name = self._shared[source] = self.fresh_local("shared")
+        self.dup()
+        self.store_local(name)
+
+    @property
+    def shared_locals(self) -> list[str]:
+        """The locals that keep shared sources now."""
+        return [name for name in self._shared.values() if name is not None]
 
     def load_globals(self) -> None:
         """The globals dict of the running frame."""
