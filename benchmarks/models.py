@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import time
@@ -253,7 +252,7 @@ def _in_process(name: str, options: argparse.Namespace) -> Row:
     command = [sys.executable, "-m", "benchmarks.models", "--only", name, "--backend", options.backend, "--json"]
     command += ["--with-torch-compile"] if options.torch else []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, env=dict(os.environ), check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, check=False)
     except subprocess.TimeoutExpired:
         return Row(name, error=f"took more than {options.timeout} seconds")
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

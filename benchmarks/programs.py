@@ -454,4 +454,7 @@ def prog_train_step_adamw() -> Program:
         scheduler.step()
         return loss.detach(), norm.detach(), [each.detach().clone() for each in model.parameters()]
 
-    return Program(step, lambda batch: {"x": torch.randn(batch, 16), "y": torch.arange(batch) % 4}, (32, 48, 64), needs_grad=True)
+    def inputs(batch: int) -> Arguments:
+        return {"x": torch.randn(batch, 16), "y": torch.arange(batch) % 4}
+
+    return Program(step, inputs, (32, 48, 64), needs_grad=True)
