@@ -481,8 +481,8 @@ def _writes_outside(fn: Any) -> None:
         t.break_("call-print", function=callable_name(fn))
 
 
-for _fn in (print, input, open, breakpoint):
-    _writes_outside(_fn)
+for _outside in (print, input, open, breakpoint):
+    _writes_outside(_outside)
 
 
 def _runs_code(fn: Any) -> None:
@@ -491,8 +491,8 @@ def _runs_code(fn: Any) -> None:
         t.break_("call-builtin", function=fn.__name__, args=", ".join(arg.describe() for arg in args))
 
 
-for _fn in (eval, exec, compile):
-    _runs_code(_fn)
+for _code_runner in (eval, exec, compile):
+    _runs_code(_code_runner)
 
 
 @handles(builtins.__import__)

@@ -77,8 +77,8 @@ for _op, _fn in protocol.INPLACE.items():
     _operator_inplace(_op, _fn)
 for _op, _fn in protocol.COMPARE.items():
     _operator_compare(_op, _fn)
-for _op, _fn in (("neg", operator.neg), ("pos", operator.pos), ("invert", operator.invert), ("index", operator.index)):
-    _operator_unary(_op, _fn)
+for _op in ("neg", "pos", "invert", "index"):
+    _operator_unary(_op, protocol.UNARY[_op])
 
 
 @function(operator.abs)
@@ -323,8 +323,7 @@ def context_variable(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> 
     """The value that the variable has in the context of the call, guarded."""
     variable = args[0]
     real = getattr(variable, "obj", None)
-    known = isinstance(real, contextvars.ContextVar)
-    if not known or variable.source is None:
+    if not isinstance(real, contextvars.ContextVar) or variable.source is None:
         t.break_("call-builtin", function="ContextVar.get", args=variable.describe())
     try:
         value = real.get()
@@ -378,8 +377,8 @@ def _arrangement(fn: Any) -> None:
         return FixedIteratorValue(fn, [TupleValue(row) for row in fn(pool, size)])
 
 
-for _cls in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
-    _arrangement(_cls)
+for _choice in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+    _arrangement(_choice)
 
 
 # -- collections, copy, dataclasses, enum, typing, inspect, re ---------------------------------------------------
@@ -442,10 +441,10 @@ def _inspects(fn: Any, cls: Any) -> None:
         return t.make(issubclass(object.pytype(), cls))
 
 
-for _fn, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
-                   (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
-                   (inspect.isgenerator, types.GeneratorType)):
-    _inspects(_fn, _kind)
+for _asks, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
+                     (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
+                     (inspect.isgenerator, types.GeneratorType)):
+    _inspects(_asks, _kind)
 
 
 @function(copy.copy)

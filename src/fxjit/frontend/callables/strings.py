@@ -36,7 +36,8 @@ def format_text(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @function(str.format_map)
 def format_map(t: Tracer, template: Value, mapping: Value, /) -> Value:
-    return t.make(_Formatter(t).vformat(template.as_constant(), (), _Names(t, mapping)))  # type: ignore[arg-type]
+    names: Any = _Names(t, mapping)
+    return t.make(_Formatter(t).vformat(template.as_constant(), (), names))
 
 
 class _Names:

@@ -10,10 +10,11 @@ from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
 from fxjit.frontend.callables.table import NotPlain, fold_call, function, handles, plain
-from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
+from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
@@ -331,7 +332,7 @@ def property_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(types.MethodType)
 def method_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return descriptors.MethodValue(args[0], args[1])
+    return MethodValue(args[0], args[1])
 
 
 @handles(types.SimpleNamespace)

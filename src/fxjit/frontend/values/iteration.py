@@ -138,10 +138,10 @@ def consume(iterator: Iterator[Any], count: int) -> None:
 
 
 def iterator_at(sequence: Any, index: int) -> Iterator[Any]:
-    iterator = iter(sequence)
+    iterator: Iterator[Any] = iter(sequence)
     if index:
-        iterator.__setstate__(index)
-    return iterator  # type: ignore[no-any-return]
+        iterator.__setstate__(index)  # type: ignore[attr-defined]  # iterators of lists, tuples and texts have it
+    return iterator
 
 
 def reversed_at(sequence: Any, index: int) -> Iterator[Any]:

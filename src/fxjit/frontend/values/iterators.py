@@ -337,7 +337,7 @@ class OpaqueIteratorValue(IteratorValue):
         t.break_("value-iterator", value=self.describe(), type=self.cls.__name__)
 
 
-_OPAQUE: Final = (
+_OPAQUE: Final[tuple[type, ...]] = (
     zip, map, enumerate, filter, reversed, itertools.chain, itertools.cycle, itertools.islice, itertools.product,
     itertools.permutations, itertools.combinations, itertools.accumulate, itertools.zip_longest, itertools.takewhile,
     itertools.dropwhile, itertools.starmap, itertools.groupby, itertools.compress, itertools.pairwise,

@@ -17,7 +17,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer,
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.keys import HashKey, key_of
-from fxjit.frontend.values.sequence import TupleValue, same_or_equal
+from fxjit.frontend.values.sequence import TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
@@ -231,15 +231,15 @@ class DictValue(Value):
         return self
 
     def tp_repr(self, t: Tracer) -> Value:
-        busy = t.new_source_state("repr")
+        busy = busy_reprs(t)
         if id(self) in busy:
             return t.make("{...}")
-        busy[id(self)] = True
+        busy.add(id(self))
         try:
             pairs = [(protocol.repr_(t, key).as_constant(), protocol.repr_(t, value.realize()).as_constant())
                      for key, value in self.items.values()]
         finally:
-            del busy[id(self)]
+            busy.discard(id(self))
         text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
         if issubclass(self.cls, collections.defaultdict):
             factory = "None" if self.factory is None else protocol.repr_(t, self.factory).as_constant()
@@ -478,14 +478,14 @@ class DictViewValue(Value):
         return set_operation(t, op, theirs, mine) if reflected else set_operation(t, op, mine, theirs)
 
     def tp_repr(self, t: Tracer) -> Value:
-        busy = t.new_source_state("repr")
+        busy = busy_reprs(t)
         if id(self.mapping) in busy:
             return t.make("...")
-        busy[id(self.mapping)] = True
+        busy.add(id(self.mapping))
         try:
             inner = ", ".join(protocol.repr_(t, element).as_constant() for element in self.elements())
         finally:
-            del busy[id(self.mapping)]
+            busy.discard(id(self.mapping))
         return t.make(f"{self.pytype().__name__}([{inner}])")
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:

@@ -163,8 +163,8 @@ def wrap_range(t: Tracer, obj: range, source: Source) -> Value:
 @wraps(slice)
 def wrap_slice(t: Tracer, obj: slice, source: Source) -> Value:
     t.guard(TypeIs(source, slice))
-    parts = (t.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step"))
-    return SliceValue(*parts, source=source)
+    start, stop, step = (t.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step"))
+    return SliceValue(start, stop, step, source)
 
 
 @makes(range)

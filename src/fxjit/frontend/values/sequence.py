@@ -123,14 +123,14 @@ class SequenceValue(Value):
         return t.make(sum(same_or_equal(t, self.item(i), value) for i in self._indices()))
 
     def text_of(self, t: Tracer, opening: str, closing: str) -> str:
-        busy = t.new_source_state("repr")
+        busy = busy_reprs(t)
         if id(self) in busy:
             return f"{opening}...{closing}"
-        busy[id(self)] = True
+        busy.add(id(self))
         try:
             return opening + ", ".join(protocol.repr_(t, item).as_constant() for item in self.realized()) + closing
         finally:
-            del busy[id(self)]
+            busy.discard(id(self))
 
 
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -406,10 +406,11 @@ def field_names(cls: type) -> dict[str, int]:
     if known is None:
         known = {}
         if is_namedtuple_class(cls):
-            known = {name: i for i, name in enumerate(cls._fields)
+            fields: tuple[str, ...] = getattr(cls, "_fields", ())
+            known = {name: i for i, name in enumerate(fields)
                      if type(getattr(cls, name, None)).__name__ == "_tuplegetter"}
         elif is_structseq_class(cls):
-            sample = cls(range(cls.n_fields))
+            sample = cls(range(getattr(cls, "n_fields", 0)))
             named = {name: getattr(sample, name) for name, member in vars(cls).items()
                      if type(member).__name__ == "member_descriptor"}
             known = dict(sorted(named.items(), key=operator.itemgetter(1)))
@@ -474,6 +475,12 @@ def same_or_equal(t: Tracer, a: Value, b: Value) -> bool:
     return a is b or protocol.is_(t, a, b) or protocol.equal(t, a, b)
 
 
+def busy_reprs(t: Tracer) -> set[int]:
+    """The containers whose repr is being made: inside itself a container is shown as `...`."""
+    found: set[int] = t.new_source_state("repr").setdefault("busy", set())
+    return found
+
+
 def sequence_part(value: Value, base: type) -> SequenceValue | None:
     """`value` as a list (tuple), if it is one or an instance of a subclass."""
     inner = getattr(value, "base", None)
@@ -505,7 +512,7 @@ def iterated(t: Tracer, value: Value, message: str) -> list[Value]:
 def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> list[Value]:
     """`sorted(items, key=key, reverse=reverse)`. Constants are sorted at once, other keys by traced `<`."""
     no_key = key is None or (key.is_constant() and key.as_constant() is None)
-    keys = items if no_key else [t.call(key, [item]) for item in items]
+    keys = items if no_key or key is None else [t.call(key, [item]) for item in items]
     if all(k.is_constant() for k in keys):
         try:
             constants = [k.as_constant() for k in keys]

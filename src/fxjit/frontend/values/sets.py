@@ -307,7 +307,7 @@ class SourcedSetValue(SetValue):
 
 
 class SetIteratorValue(IteratorValue):
-    cls = type(iter(set()))
+    cls: type = type(iter(set()))
 
     def __init__(self, elements: SetValue, source: Source | None = None) -> None:
         super().__init__(source)
