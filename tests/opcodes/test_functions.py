@@ -151,3 +151,20 @@ def test_a_class_statement_runs_as_it_stands(agrees):
         return y + Local.factor
 
     agrees(program, torch.ones(3), fullgraph=False)
+
+
+def test_a_cached_function_made_here(agrees):
+    import sys
+
+    @functools.lru_cache(maxsize=None)
+    def outside(n):
+        return n if n < 2 else outside(n - 1) + outside(n - 2)
+
+    def program(x):
+        @functools.cache
+        def fib(n):
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+        return x + fib(40) % 7 + outside(50) % 5, fib.__name__, sys.getrecursionlimit()
+
+    agrees(program, torch.ones(3))

@@ -55,7 +55,8 @@ class Machine:
 
     __slots__ = (
         "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
-        "globals", "handled", "index", "instructions", "locals", "parent", "pc", "stack", "steps", "suspended", "t",
+        "globals", "handled", "index", "instructions", "locals", "parent", "pc", "recursion_limit", "stack", "steps",
+        "suspended", "t",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Machine:
         self.index = 0
         self.steps = 0
         self.backward_jumps = 0
+        self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
         self.handled: Value | None = None
         #: The generator object whose body this frame is, and whether it has left at a yield.
@@ -120,7 +122,7 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
         stop_at = stops.first_step
-        limit = sys.getrecursionlimit()
+        limit = self.recursion_limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
         try:
             while True:

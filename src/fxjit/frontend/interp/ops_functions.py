@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from typing import Any, Final
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.interp.dispatch import op
-from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.interp.machine import InterpTracer, Machine
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import MadeFunctionValue
 
@@ -55,6 +56,12 @@ def load_build_class(m: Machine, i: Instruction) -> None:
 @handles(builtins.__build_class__)
 def _build_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     t.break_("opcode-class-body")
+
+
+@handles(sys.getrecursionlimit)
+def _recursion_limit(t: InterpTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The program's own limit: tracing runs under a higher one."""
+    return t.make(t.root.recursion_limit)
 
 
 @op("EXIT_INIT_CHECK")

@@ -125,7 +125,8 @@ def _discard(namespace: dict[str, Any], name: str) -> None:
 
 def known_namespace(t: Tracer, namespace: dict[str, Any]) -> NamespaceValue | None:
     """The value of a globals dict that the trace has looked at."""
-    found = t.new_source_state("namespaces").get(id(namespace))
+    known: dict[Any, Any] = t.new_source_state("namespaces")
+    found = known.get(id(namespace))
     return found if isinstance(found, NamespaceValue) else None
 
 

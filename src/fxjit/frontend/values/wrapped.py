@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.functions import items_of, string_items
@@ -103,12 +104,13 @@ class StaticMethodValue(Value):
 
 
 class CachedFunctionValue(Value):
-    """A function under functools.lru_cache or functools.cache: its function is traced at each call, as if uncached. One that
-    is called for what it writes to the outside (`warning_once`) is called itself, after the graph."""
+    """A function under functools.lru_cache or functools.cache: its function is traced, once in a trace for the same constants.
+    One that is called for what it writes to the outside (`warning_once`) is called itself, after the graph."""
 
-    def __init__(self, fn: Any, source: Source) -> None:
+    def __init__(self, fn: Any, source: Source | None) -> None:
         super().__init__(source)
         self.fn = fn
+        self._known: dict[Any, Value] = {}
 
     def pytype(self) -> type:
         return type(self.fn)
@@ -120,6 +122,15 @@ class CachedFunctionValue(Value):
         handler = find_handler(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
+        key = _constant_key(args, kwargs)
+        if key is not None and key in self._known:
+            return self._known[key]
+        result = self._call_function(t, args, kwargs)
+        if key is not None:
+            self._known[key] = result
+        return result
+
+    def _call_function(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         before = t.effects.length()
         result = t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
         if t.effects.calls_since(before):
@@ -142,6 +153,61 @@ class CachedFunctionValue(Value):
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push_const(self.fn)
+
+
+def _constant_key(args: Sequence[Value], kwargs: Mapping[str, Value]) -> Any:
+    """What stands for the arguments in a cache; None where they are not all plain constants."""
+    parts: list[Any] = []
+    for name, value in (*enumerate(args), *kwargs.items()):
+        value = value.realize()
+        if not value.is_constant() or not isinstance(value.as_constant(), (int, float, str, bytes, type(None), type)):
+            return None
+        parts += [name, value.pytype(), value.as_constant()]
+    return tuple(parts)
+
+
+class MadeCachedFunctionValue(CachedFunctionValue):
+    """`functools.lru_cache(...)(func)` in a traced frame."""
+
+    def __init__(self, func: Value, arguments: tuple[Any, ...]) -> None:
+        super().__init__(None, None)
+        self.func = func
+        self.arguments = arguments
+
+    def pytype(self) -> type:
+        return _LRU_TYPE
+
+    def describe(self) -> str:
+        return f"cached {self.func.describe()}"
+
+    def _call_function(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.func, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        written = t.effects.load_attr(self, name)
+        if isinstance(written, Value):
+            return written
+        if name in ("cache_info", "cache_clear", "cache_parameters"):
+            return BuiltinMethodValue(self, name)
+        if name == "__class__":
+            return t.make(_LRU_TYPE)
+        return protocol.getattr_(t, self.func, name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        t.effects.store_attr(self, name, value)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(_make_cached_function, self.func, *self.arguments)
+        for name, value in cg.effects.stored_attrs(self).items():
+            if value is not None:
+                cg.asm.dup()
+                cg.push(value)
+                cg.asm.swap(2)
+                cg.asm.store_attr(name)
+
+
+def _make_cached_function(func: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(func)
 
 
 def call_named(fn: Callable[..., Any], names: tuple[str, ...], *args: Any) -> Any:
@@ -184,3 +250,9 @@ def wrap_cached(t: Tracer, fn: Any, source: Source) -> Value:
 @makes(_LRU_TYPE)
 def make_cached(t: Tracer, fn: Any) -> Value:
     return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")))
+
+
+@handles(_LRU_TYPE)
+def _lru_cache_wrapper(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    func, maxsize, typed, *_ = args
+    return MadeCachedFunctionValue(func, (maxsize.as_constant(), typed.as_constant()))
