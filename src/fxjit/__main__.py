@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("doctor", help="what was found on this machine, and what to do where something is missing")
     cache = commands.add_parser("cache", help="the folder of compiled kernels: its size, or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    if arguments[:1] == ["run"] and len(arguments) > 1 and arguments[1] not in ("-h", "--help"):
+        return _run(arguments[1], arguments[2:], run)  # argparse would take the script's options for its own
     known, rest = parser.parse_known_args(arguments)
     if known.command == "demo":
         from . import demo
@@ -29,8 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
         return int(demo.main(rest) or 0)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if known.command == "run":
-        return _run(known.script, known.arguments, parser)
     from .doctor import cache_main, doctor_main
 
     return doctor_main() if known.command == "doctor" else cache_main(known.action)

@@ -88,6 +88,13 @@ def test_a_script_nobody_edits(tmp_path):
     assert done.stdout.startswith("['--flag', '3'] 7 {'Call to") and done.stdout.rstrip().endswith(": 1}")
 
 
+def test_a_module_by_name(tmp_path):
+    (tmp_path / "program.py").write_text("import sys, fxjit\nprint(__name__, sys.argv[1:], fxjit.installed())\n")
+    command = [sys.executable, "-m", "fxjit", "run", "-m", "program", "--flag"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout.strip() == "__main__ ['--flag'] True", done.stderr
+
+
 def test_a_script_that_is_not_there():
     command = [sys.executable, "-m", "fxjit", "run", "no_such_script.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
