@@ -51,6 +51,10 @@ def outcome(fn: Callable[..., Any], args: Any) -> Any:
         return Failure(type(error), str(error))
 
 
+def _is_plain_object(a: Any) -> bool:
+    return type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__")
+
+
 def same(a: Any, b: Any, where: str) -> None:
     """Equal in type and contents; tensors by value and metadata."""
     assert type(a) is type(b), f"{where}: {type(a)} and {type(b)}"
@@ -67,7 +71,7 @@ def same(a: Any, b: Any, where: str) -> None:
         assert list(map(repr, a)) == list(map(repr, b)), f"{where}: keys {list(a)} and {list(b)}"
         for (k, x), y in zip(a.items(), b.values(), strict=True):
             same(x, y, f"{where}[{k!r}]")
-    elif dataclasses.is_dataclass(a) or type(a) is types.SimpleNamespace or type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__"):
+    elif dataclasses.is_dataclass(a) or type(a) is types.SimpleNamespace or _is_plain_object(a):
         same(vars(a), vars(b), where)
     elif type(a) in (float, complex) and a != a:
         assert b != b, where

@@ -10,9 +10,9 @@ import typing
 
 import pytest
 import torch
+from tests.differential import check
 
 import fxjit
-from tests.differential import check
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -69,21 +69,47 @@ class File:
 def test_isinstance():
     def f(x):
         d = Dog("rex")
-        return (isinstance(d, Animal), isinstance(d, (int, Animal)), isinstance(1, int | str), isinstance(True, int),
-                isinstance(1.0, (str, bytes)), isinstance(x, torch.Tensor), isinstance(x, torch.nn.Parameter),
-                isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.Mapping),
-                isinstance(2, numbers.Number), isinstance(Square(), Shape), isinstance(File(), Duck),
-                isinstance(3, Duck), isinstance(File(), Closes), isinstance(d, Closes), isinstance(None, type(None)),
-                isinstance(x.shape, tuple), isinstance(int, type), isinstance(1, typing.Optional[int]), x)
+        return (
+            isinstance(d, Animal),
+            isinstance(d, (int, Animal)),
+            isinstance(1, int | str),
+            isinstance(True, int),
+            isinstance(1.0, (str, bytes)),
+            isinstance(x, torch.Tensor),
+            isinstance(x, torch.nn.Parameter),
+            isinstance([], collections.abc.Sequence),
+            isinstance({}, collections.abc.Mapping),
+            isinstance(2, numbers.Number),
+            isinstance(Square(), Shape),
+            isinstance(File(), Duck),
+            isinstance(3, Duck),
+            isinstance(File(), Closes),
+            isinstance(d, Closes),
+            isinstance(None, type(None)),
+            isinstance(x.shape, tuple),
+            isinstance(int, type),
+            isinstance(1, typing.Optional[int]),
+            x,
+        )
 
     check(f, X)
 
 
 def test_issubclass_and_type():
     def f(x):
-        return (issubclass(Dog, Animal), issubclass(bool, int), issubclass(int, (str, float)), type(x) is torch.Tensor,
-                type(Dog("a")) is Dog, type(Dog("a")).__name__, type(1) == int, issubclass(int, Duck),
-                type([]) in (list, tuple), type(None), x)
+        return (
+            issubclass(Dog, Animal),
+            issubclass(bool, int),
+            issubclass(int, (str, float)),
+            type(x) is torch.Tensor,
+            type(Dog("a")) is Dog,
+            type(Dog("a")).__name__,
+            type(1) is int,
+            issubclass(int, Duck),
+            type([]) in (list, tuple),
+            type(None),
+            x,
+        )
 
     check(f, X)
 
@@ -95,8 +121,19 @@ def test_attributes():
         missing = getattr(a, "nope", 7)
         a.extra = x
         delattr(a, "age")
-        return (getattr(a, "name"), missing, hasattr(a, "age"), hasattr(a, "extra"), a.extra + 1, a.legs,
-                getattr(x, "ndim"), vars(a)["name"], callable(a.speak), callable(3), hasattr(x, "foo"))
+        return (
+            getattr(a, "name"),
+            missing,
+            hasattr(a, "age"),
+            hasattr(a, "extra"),
+            a.extra + 1,
+            a.legs,
+            getattr(x, "ndim"),
+            vars(a)["name"],
+            callable(a.speak),
+            callable(3),
+            hasattr(x, "foo"),
+        )
 
     check(f, X)
 
@@ -112,29 +149,99 @@ def test_super_and_methods():
 
 def test_numbers():
     def f(x, n):
-        return (abs(-n), divmod(7, n), pow(2, n), pow(2, 5, 7), round(3.7), round(3.14159, 2), int("12"), int(3.9),
-                float("1.5"), float(n), complex(1, 2), bool(n), bool([]), int("ff", 16), bin(5), hex(255), oct(8), chr(97),
-                ord("a"), min(3, n), max([1, 5, n]), sum([1, 2, 3]), sum([[1], [2]], []), n // 2, n % 3, -n, ~n,
-                min([], default=4), max("abc", key=ord), x * n)
+        return (
+            abs(-n),
+            divmod(7, n),
+            pow(2, n),
+            pow(2, 5, 7),
+            round(3.7),
+            round(3.14159, 2),
+            int("12"),
+            int(3.9),
+            float("1.5"),
+            float(n),
+            complex(1, 2),
+            bool(n),
+            bool([]),
+            int("ff", 16),
+            bin(5),
+            hex(255),
+            oct(8),
+            chr(97),
+            ord("a"),
+            min(3, n),
+            max([1, 5, n]),
+            sum([1, 2, 3]),
+            sum([[1], [2]], []),
+            n // 2,
+            n % 3,
+            -n,
+            ~n,
+            min([], default=4),
+            max("abc", key=ord),
+            x * n,
+        )
 
     check(f, X, 3)
 
 
 def test_text():
     def f(x, name):
-        return (f"{name}: {3:>5} {1.5:.3f} {name!r}", "a,b".split(","), "-".join(["a", name]), name.upper(), "%s=%d" % (name, 3),
-                "{} {k}".format(1, k=name), "{0.__class__.__name__}".format(1), str(1.0), repr("a"), str([1, "b"]), repr({"a": (1,)}),
-                name[0], name[::-1], len(name), "b" in "abc", name.startswith("w"), name.replace("w", "v"), str({1}), str(None),
-                ascii("é"), format(3, "04d"), name.encode(), b"ab".decode(), str(torch.float32), "a" * 3, "abc" < "abd",
-                str(range(3)), x)
+        return (
+            f"{name}: {3:>5} {1.5:.3f} {name!r}",
+            "a,b".split(","),
+            "-".join(["a", name]),
+            name.upper(),
+            "%s=%d" % (name, 3),
+            "{} {k}".format(1, k=name),
+            "{0.__class__.__name__}".format(1),
+            str(1.0),
+            repr("a"),
+            str([1, "b"]),
+            repr({"a": (1,)}),
+            name[0],
+            name[::-1],
+            len(name),
+            "b" in "abc",
+            name.startswith("w"),
+            name.replace("w", "v"),
+            str({1}),
+            str(None),
+            ascii("é"),
+            format(3, "04d"),
+            name.encode(),
+            b"ab".decode(),
+            str(torch.float32),
+            "a" * 3,
+            "abc" < "abd",
+            str(range(3)),
+            x,
+        )
 
     check(f, X, "world")
 
 
 def test_conversions():
     def f(x):
-        return (list("ab"), tuple([1, x]), set([1, 1]), frozenset((1, 2)), dict(a=1), dict([(1, 2)]), list({"k": 1}), bytes([1, 2]),
-                list(range(3)), tuple(), list(), str(), int(), float(), bool(), list(zip([1], [2])), list(map(str, [1, 2])))
+        return (
+            list("ab"),
+            tuple([1, x]),
+            set([1, 1]),
+            frozenset((1, 2)),
+            dict(a=1),
+            dict([(1, 2)]),
+            list({"k": 1}),
+            bytes([1, 2]),
+            list(range(3)),
+            tuple(),
+            list(),
+            str(),
+            int(),
+            float(),
+            bool(),
+            list(zip([1], [2])),
+            list(map(str, [1, 2])),
+        )
 
     check(f, X)
 
@@ -165,11 +272,32 @@ def test_hash_and_id():
 def test_errors():
     def f(x):
         seen = []
-        for attempt in (lambda: int("x"), lambda: len(3), lambda: getattr(3, "nope"), lambda: iter(3), lambda: max([]),
-                        lambda: sum(["a"]), lambda: abs("a"), lambda: chr(-1), lambda: 1 + "a", lambda: "a" < 1,
-                        lambda: None.foo, lambda: hash([]), lambda: isinstance(1, 2), lambda: 1 / 0, lambda: int([]),
-                        lambda: (lambda a: a)(), lambda: Animal(), lambda: Shape(), lambda: [].nope, lambda: {}["k"],
-                        lambda: float("abc"), lambda: next(3), lambda: sorted([1, "a"]), lambda: dict(1)):
+        for attempt in (
+            lambda: int("x"),
+            lambda: len(3),
+            lambda: getattr(3, "nope"),
+            lambda: iter(3),
+            lambda: max([]),
+            lambda: sum(["a"]),
+            lambda: abs("a"),
+            lambda: chr(-1),
+            lambda: 1 + "a",
+            lambda: "a" < 1,
+            lambda: None.foo,
+            lambda: hash([]),
+            lambda: isinstance(1, 2),
+            lambda: 1 / 0,
+            lambda: int([]),
+            lambda: (lambda a: a)(),
+            lambda: Animal(),
+            lambda: Shape(),
+            lambda: [].nope,
+            lambda: {}["k"],
+            lambda: float("abc"),
+            lambda: next(3),
+            lambda: sorted([1, "a"]),
+            lambda: dict(1),
+        ):
             try:
                 attempt()
             except Exception as error:
@@ -202,8 +330,21 @@ def test_enum():
         HIGH = 2
 
     def f(x, c):
-        return (c is Color.RED, c.value, c.name, Color("b") is Color.BLUE, Color["RED"].nice, list(Color), len(Color), Level.HIGH + 1,
-                Level.LOW < Level.HIGH, c == Color.BLUE, {Color.RED: 1}[c], isinstance(c, Color), x * Level.HIGH)
+        return (
+            c is Color.RED,
+            c.value,
+            c.name,
+            Color("b") is Color.BLUE,
+            Color["RED"].nice,
+            list(Color),
+            len(Color),
+            Level.HIGH + 1,
+            Level.LOW < Level.HIGH,
+            c == Color.BLUE,
+            {Color.RED: 1}[c],
+            isinstance(c, Color),
+            x * Level.HIGH,
+        )
 
     check(f, X, Color.RED)
 

@@ -20,9 +20,8 @@ import warnings
 
 import pytest
 import torch
-from torch.utils import _pytree as pytree
-
 from tests.differential import check
+from torch.utils import _pytree as pytree
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -48,19 +47,51 @@ def test_operator():
     def f(x):
         items = [1, 2]
         operator.setitem(items, 0, 5)
-        return (operator.add(x, 1), operator.mul(2, 3), operator.getitem(items, 0), operator.itemgetter(1)(items),
-                operator.itemgetter(0, 1)(items), operator.attrgetter("ndim")(x), operator.methodcaller("upper")("a"), operator.lt(1, 2),
-                operator.not_(0), operator.truth([]), operator.contains(items, 2), operator.is_(x, x), operator.index(3),
-                operator.iadd(items, [7]), operator.neg(x), operator.concat([1], [2]), operator.matmul(x, x.T), items)
+        return (
+            operator.add(x, 1),
+            operator.mul(2, 3),
+            operator.getitem(items, 0),
+            operator.itemgetter(1)(items),
+            operator.itemgetter(0, 1)(items),
+            operator.attrgetter("ndim")(x),
+            operator.methodcaller("upper")("a"),
+            operator.lt(1, 2),
+            operator.not_(0),
+            operator.truth([]),
+            operator.contains(items, 2),
+            operator.is_(x, x),
+            operator.index(3),
+            operator.iadd(items, [7]),
+            operator.neg(x),
+            operator.concat([1], [2]),
+            operator.matmul(x, x.T),
+            items,
+        )
 
     check(f, X)
 
 
 def test_math():
     def f(x, n):
-        return (math.sqrt(16), math.pi, math.floor(2.5), math.ceil(2.1), math.log(8, 2), math.prod([1, 2, 3]), math.gcd(12, 18),
-                math.isclose(1.0, 1.0), math.inf, math.isnan(math.nan), math.exp(0), math.factorial(n), math.comb(5, 2), math.sin(0.0),
-                x * math.sqrt(n), math.fsum([0.1, 0.2]), math.hypot(3, 4))
+        return (
+            math.sqrt(16),
+            math.pi,
+            math.floor(2.5),
+            math.ceil(2.1),
+            math.log(8, 2),
+            math.prod([1, 2, 3]),
+            math.gcd(12, 18),
+            math.isclose(1.0, 1.0),
+            math.inf,
+            math.isnan(math.nan),
+            math.exp(0),
+            math.factorial(n),
+            math.comb(5, 2),
+            math.sin(0.0),
+            x * math.sqrt(n),
+            math.fsum([0.1, 0.2]),
+            math.hypot(3, 4),
+        )
 
     check(f, X, 4)
 
@@ -83,8 +114,18 @@ def test_functools():
     def f(x):
         p = functools.partial(add, x, c=5)
         w = decorate(add)
-        return (p(1), p(b=2), p.func is add, functools.reduce(lambda a, b: a * b, [1, 2, 3]), functools.reduce(operator.add, [x], x),
-                w(1, 2), w.__name__, cached(2), functools.partial(p, 3)(), p.keywords)
+        return (
+            p(1),
+            p(b=2),
+            p.func is add,
+            functools.reduce(lambda a, b: a * b, [1, 2, 3]),
+            functools.reduce(operator.add, [x], x),
+            w(1, 2),
+            w.__name__,
+            cached(2),
+            functools.partial(p, 3)(),
+            p.keywords,
+        )
 
     check(f, X)
 
@@ -94,9 +135,19 @@ def test_dataclasses():
         made = Config(3, tags=[x])
         c.width = 9
         other = dataclasses.replace(made, depth=7)
-        return (made.area, made, other.depth, [field.name for field in dataclasses.fields(made)], dataclasses.is_dataclass(made),
-                Frozen(1) == Frozen(1), hash(Frozen(1)) == hash(Frozen(1)), c.area, made == Config(3, tags=[x]),
-                {Frozen(1): 2}[Frozen(1)], repr(Frozen(2)))
+        return (
+            made.area,
+            made,
+            other.depth,
+            [field.name for field in dataclasses.fields(made)],
+            dataclasses.is_dataclass(made),
+            Frozen(1) == Frozen(1),
+            hash(Frozen(1)) == hash(Frozen(1)),
+            c.area,
+            made == Config(3, tags=[x]),
+            {Frozen(1): 2}[Frozen(1)],
+            repr(Frozen(2)),
+        )
 
     check(f, X, Config(1))
 
@@ -139,8 +190,16 @@ def test_heapq_and_bisect():
         first = heapq.heappop(heap)
         items = [1, 3, 5]
         bisect.insort(items, 4)
-        return (heap, first, items, bisect.bisect_left(items, 3), bisect.bisect(items, 3), heapq.nsmallest(2, heap),
-                heapq.nlargest(1, heap), x)
+        return (
+            heap,
+            first,
+            items,
+            bisect.bisect_left(items, 3),
+            bisect.bisect(items, 3),
+            heapq.nsmallest(2, heap),
+            heapq.nlargest(1, heap),
+            x,
+        )
 
     check(f, X)
 
@@ -157,7 +216,14 @@ def test_collections():
 def test_re_and_os():
     def f(x):
         found = re.match(r"(\w+)-(\d+)", "layer-12")
-        return re.sub("a", "b", "banana"), os.path.join("a", "b"), found is not None, found.group(1), int(found.group(2)), x
+        return (
+            re.sub("a", "b", "banana"),
+            os.path.join("a", "b"),
+            found is not None,
+            found.group(1),
+            int(found.group(2)),
+            x,
+        )
 
     check(f, X)
 
@@ -166,7 +232,11 @@ def test_environment():
     os.environ["FXJIT_TEST_VALUE"] = "5"
 
     def f(x):
-        return x * int(os.environ["FXJIT_TEST_VALUE"]), os.environ.get("FXJIT_TEST_NONE", "d"), os.getenv("FXJIT_TEST_NONE") is None
+        return (
+            x * int(os.environ["FXJIT_TEST_VALUE"]),
+            os.environ.get("FXJIT_TEST_NONE", "d"),
+            os.getenv("FXJIT_TEST_NONE") is None,
+        )
 
     check(f, X)
 
@@ -177,8 +247,18 @@ def test_inspect_and_typing():
 
     def f(x):
         sig = inspect.signature(g)
-        return (list(sig.parameters), "c" in sig.parameters, sig.parameters["b"].default, typing.cast(int, x) is x, inspect.isfunction(g),
-                typing.get_origin(list[int]) is list, inspect.isclass(int), callable(g), g.__name__, g.__code__.co_argcount)
+        return (
+            list(sig.parameters),
+            "c" in sig.parameters,
+            sig.parameters["b"].default,
+            typing.cast(int, x) is x,
+            inspect.isfunction(g),
+            typing.get_origin(list[int]) is list,
+            inspect.isclass(int),
+            callable(g),
+            g.__name__,
+            g.__code__.co_argcount,
+        )
 
     check(f, X)
 
@@ -234,8 +314,13 @@ def test_pytree():
         doubled = pytree.tree_map(lambda v: v * 2, tree)
         leaves = pytree.tree_leaves(tree)
         flat, spec = pytree.tree_flatten(tree)
-        return doubled, leaves, pytree.tree_unflatten(flat, spec), len(flat), pytree.tree_map_only(
-            torch.Tensor, lambda v: v + 1, tree)
+        return (
+            doubled,
+            leaves,
+            pytree.tree_unflatten(flat, spec),
+            len(flat),
+            pytree.tree_map_only(torch.Tensor, lambda v: v + 1, tree),
+        )
 
     check(f, {"a": [X, 1], "b": (2, {"c": X})})
 

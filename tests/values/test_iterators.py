@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import torch
+from tests.differential import check
 
 import fxjit
-from tests.differential import check
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -25,9 +25,18 @@ def test_iter_and_next():
 
 def test_zip_map_filter_enumerate_reversed():
     def f(x):
-        return (list(zip([1, 2, 3], "abc", (x, x, x))), list(map(lambda a, b: a + b, [1, 2], [x, 4])),
-                list(filter(None, [0, 1, 2])), list(filter(lambda v: v > 1, [1, 2])), list(enumerate("ab", start=5)),
-                list(reversed([1, 2, 3])), list(reversed((1, 2))), list(reversed("ab")), list(zip()), dict(zip("ab", (1, x))))
+        return (
+            list(zip([1, 2, 3], "abc", (x, x, x))),
+            list(map(lambda a, b: a + b, [1, 2], [x, 4])),
+            list(filter(None, [0, 1, 2])),
+            list(filter(lambda v: v > 1, [1, 2])),
+            list(enumerate("ab", start=5)),
+            list(reversed([1, 2, 3])),
+            list(reversed((1, 2))),
+            list(reversed("ab")),
+            list(zip()),
+            dict(zip("ab", (1, x))),
+        )
 
     check(f, X)
 
@@ -92,7 +101,12 @@ def test_an_argument_iterator_is_advanced():
         return next(it) + next(it), x + 1
 
     compiled = fxjit.compile(f, fullgraph=True, backend="eager")
-    for make in (lambda: iter([1, 2, 3, 4]), lambda: iter((1, 2, 3, 4)), lambda: iter(range(1, 5)), lambda: itertools.count(1)):
+    for make in (
+        lambda: iter([1, 2, 3, 4]),
+        lambda: iter((1, 2, 3, 4)),
+        lambda: iter(range(1, 5)),
+        lambda: itertools.count(1),
+    ):
         it = make()
         assert compiled(it, X)[0] == 3
         assert next(it) == 3
@@ -111,25 +125,40 @@ def test_an_argument_iterator_that_cannot_be_read_breaks_the_graph():
 
 def test_itertools():
     def f(x):
-        return (list(itertools.chain([1], (x,), "a")), list(itertools.chain.from_iterable([[1], [2]])),
-                list(itertools.islice(itertools.count(3, 2), 4)), list(itertools.islice([1, 2, 3, 4, 5], 1, 4, 2)),
-                list(itertools.repeat(x, 2)), list(itertools.islice(itertools.cycle([1, 2]), 5)),
-                list(itertools.product([1, 2], "ab")), list(itertools.product([0, 1], repeat=2)),
-                list(itertools.permutations([1, 2, 3], 2)), list(itertools.combinations([1, 2, 3], 2)),
-                list(itertools.combinations_with_replacement([1, 2], 2)))
+        return (
+            list(itertools.chain([1], (x,), "a")),
+            list(itertools.chain.from_iterable([[1], [2]])),
+            list(itertools.islice(itertools.count(3, 2), 4)),
+            list(itertools.islice([1, 2, 3, 4, 5], 1, 4, 2)),
+            list(itertools.repeat(x, 2)),
+            list(itertools.islice(itertools.cycle([1, 2]), 5)),
+            list(itertools.product([1, 2], "ab")),
+            list(itertools.product([0, 1], repeat=2)),
+            list(itertools.permutations([1, 2, 3], 2)),
+            list(itertools.combinations([1, 2, 3], 2)),
+            list(itertools.combinations_with_replacement([1, 2], 2)),
+        )
 
     check(f, X)
 
 
 def test_more_itertools():
     def f(x):
-        return (list(itertools.accumulate([1, 2, 3])), list(itertools.accumulate([1, 2], lambda a, b: a * b, initial=5)),
-                list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])), list(itertools.dropwhile(lambda v: v < 3, [1, 3, 1])),
-                list(itertools.starmap(pow, [(2, 3), (3, 2)])), list(itertools.compress("abc", [1, 0, 1])),
-                list(itertools.pairwise([1, 2, 3])), list(itertools.zip_longest([1, 2], [3], fillvalue=0)),
-                [list(t) for t in itertools.tee([1, 2])], [(k, list(g)) for k, g in itertools.groupby("aabbb")],
-                [k for k, g in itertools.groupby([1, 1, 2], key=lambda v: v * 2)], list(itertools.filterfalse(bool, [0, 1])),
-                list(itertools.accumulate([x, x])))
+        return (
+            list(itertools.accumulate([1, 2, 3])),
+            list(itertools.accumulate([1, 2], lambda a, b: a * b, initial=5)),
+            list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])),
+            list(itertools.dropwhile(lambda v: v < 3, [1, 3, 1])),
+            list(itertools.starmap(pow, [(2, 3), (3, 2)])),
+            list(itertools.compress("abc", [1, 0, 1])),
+            list(itertools.pairwise([1, 2, 3])),
+            list(itertools.zip_longest([1, 2], [3], fillvalue=0)),
+            [list(t) for t in itertools.tee([1, 2])],
+            [(k, list(g)) for k, g in itertools.groupby("aabbb")],
+            [k for k, g in itertools.groupby([1, 1, 2], key=lambda v: v * 2)],
+            list(itertools.filterfalse(bool, [0, 1])),
+            list(itertools.accumulate([x, x])),
+        )
 
     check(f, X)
 
@@ -176,7 +205,7 @@ def test_generators():
 def test_unpacking_iterators():
     def f(x):
         a, *b, c = map(lambda v: v * 2, [1, 2, 3, 4])
-        (d, e), = zip([1], [x])
+        ((d, e),) = zip([1], [x])
         return a, b, c, d, e, max(*[1, 2]), print if False else 0
 
     check(f, X)

@@ -7,9 +7,9 @@ import enum
 import types
 
 import torch
+from tests.differential import check
 
 import fxjit.testing
-from tests.differential import check
 
 X = torch.arange(6.0).reshape(2, 3)
 TABLE = {"scale": 2, "shift": 1, "unused": 3}
@@ -41,9 +41,21 @@ def test_dict_views():
         e = {"b": 1, "c": 3}
         keys = d.keys()
         d["z"] = 0
-        return (list(keys), list(d.values()), list(d.items()), d.keys() & e.keys(), d.keys() - e, "a" in d.keys(),
-                ("a", 1) in d.items(), 2 in d.values(), d.keys() == {"a", "b", "z"}, len(d.items()), x,
-                list(reversed(d)), d.keys().isdisjoint(["q"]))
+        return (
+            list(keys),
+            list(d.values()),
+            list(d.items()),
+            d.keys() & e.keys(),
+            d.keys() - e,
+            "a" in d.keys(),
+            ("a", 1) in d.items(),
+            2 in d.values(),
+            d.keys() == {"a", "b", "z"},
+            len(d.items()),
+            x,
+            list(reversed(d)),
+            d.keys().isdisjoint(["q"]),
+        )
 
     check(f, X)
 
@@ -131,7 +143,13 @@ def test_ordered_dict():
         d["c"] = 3
         d.move_to_end("a")
         first = d.popitem(last=False)
-        return d, first, list(d.items())[0][0], d == collections.OrderedDict(c=3, a=1), collections.OrderedDict([(1, 2)])
+        return (
+            d,
+            first,
+            list(d.items())[0][0],
+            d == collections.OrderedDict(c=3, a=1),
+            collections.OrderedDict([(1, 2)]),
+        )
 
     check(f, X)
 
@@ -214,8 +232,16 @@ def test_iteration_errors():
             d["nope"]
         except KeyError as error:
             seen.append(error.args)
-        for attempt in (lambda: {[]: 1}, lambda: {{}}, lambda: dict([1]), lambda: dict([(1, 2, 3)]), lambda: {}.popitem(),
-                        lambda: set().pop(), lambda: {1}.remove(2), lambda: {"a": 1} < {"b": 2}):
+        for attempt in (
+            lambda: {[]: 1},
+            lambda: {{}},
+            lambda: dict([1]),
+            lambda: dict([(1, 2, 3)]),
+            lambda: {}.popitem(),
+            lambda: set().pop(),
+            lambda: {1}.remove(2),
+            lambda: {"a": 1} < {"b": 2},
+        ):
             try:
                 attempt()
             except Exception as error:
@@ -232,8 +258,22 @@ def test_sets():
         s.discard(1)
         s.discard(99)
         t = set([3, 4, 5])
-        return (s | t, s & t, s - t, s ^ t, s <= t, s.issuperset({2}), 3 in s, len(s), sorted(s), s == {2, 3, 4},
-                frozenset(s), s.union([9], [10]), s.isdisjoint([100]), x)
+        return (
+            s | t,
+            s & t,
+            s - t,
+            s ^ t,
+            s <= t,
+            s.issuperset({2}),
+            3 in s,
+            len(s),
+            sorted(s),
+            s == {2, 3, 4},
+            frozenset(s),
+            s.union([9], [10]),
+            s.isdisjoint([100]),
+            x,
+        )
 
     check(f, X)
 

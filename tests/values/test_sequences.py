@@ -6,7 +6,6 @@ import collections
 from typing import NamedTuple
 
 import torch
-
 from tests.differential import check
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -198,8 +197,13 @@ def test_slices():
 def test_sorting():
     def f(x):
         rows = [(2, "b"), (1, "z"), (2, "a")]
-        return (sorted(rows), sorted(rows, key=lambda row: row[1], reverse=True), sorted([3, 1, 2]),
-                sorted(["bb", "a"], key=len), x)
+        return (
+            sorted(rows),
+            sorted(rows, key=lambda row: row[1], reverse=True),
+            sorted([3, 1, 2]),
+            sorted(["bb", "a"], key=len),
+            x,
+        )
 
     check(f, X)
 
@@ -208,9 +212,20 @@ def test_errors_are_those_of_cpython():
     def f(x):
         seen = []
         items = [1, 2]
-        for attempt in (lambda: items[5], lambda: items.pop(9), lambda: [].pop(), lambda: items.remove(7),
-                        lambda: items.index(7), lambda: (1,)[3], lambda: items["a"], lambda: 5 in 5,
-                        lambda: items + (1,), lambda: [1] < ["a"], lambda: range(3)[9], lambda: len(5)):
+        for attempt in (
+            lambda: items[5],
+            lambda: items.pop(9),
+            lambda: [].pop(),
+            lambda: items.remove(7),
+            lambda: items.index(7),
+            lambda: tuple(items)[3],
+            lambda: items["a"],
+            lambda: 5 in 5,
+            lambda: items + (1,),
+            lambda: [1] < ["a"],
+            lambda: range(3)[9],
+            lambda: len(5),
+        ):
             try:
                 attempt()
             except Exception as error:
@@ -242,8 +257,12 @@ def test_nested_containers_in_and_out():
 
 def test_comprehensions():
     def f(x):
-        return [x + i for i in range(3) if i != 1], {i: x * i for i in range(2)}, {i % 2 for i in range(5)}, sum(
-            x * i for i in range(3))
+        return (
+            [x + i for i in range(3) if i != 1],
+            {i: x * i for i in range(2)},
+            {i % 2 for i in range(5)},
+            sum(x * i for i in range(3)),
+        )
 
     check(f, X)
 
