@@ -37,7 +37,12 @@ def kernels() -> Callable[..., Any]:
     return to_kernels
 
 
-TOLERANCE = {torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-7, 1e-7), torch.float16: (1e-2, 2e-3), torch.bfloat16: (2e-2, 2e-2)}
+TOLERANCE = {
+    torch.float32: (1.3e-5, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.float16: (1e-2, 2e-3),
+    torch.bfloat16: (2e-2, 2e-2),
+}
 
 
 def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", scale: float = 1.0) -> None:
@@ -45,9 +50,13 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", sc
     assert actual.dtype is expected.dtype, f"{what}: {actual.dtype}, eager {expected.dtype}"
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)}, eager {tuple(expected.shape)}"
     strides = [(a, b) for n, a, b in zip(expected.shape, actual.stride(), expected.stride()) if n > 1]
-    assert expected.numel() == 0 or all(a == b for a, b in strides), f"{what}: strides {actual.stride()}, eager {expected.stride()}"
+    assert expected.numel() == 0 or all(a == b for a, b in strides), (
+        f"{what}: strides {actual.stride()}, eager {expected.stride()}"
+    )
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
-    torch.testing.assert_close(actual, expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(
+        actual, expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )
 
 
 @pytest.fixture

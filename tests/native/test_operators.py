@@ -15,17 +15,22 @@ INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 UNARY = {
     "neg": torch.neg, "abs": torch.abs, "relu": torch.relu, "sigmoid": torch.sigmoid, "silu": F.silu, "square": torch.square,
     "reciprocal": torch.reciprocal, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sign": torch.sign, "relu6": F.relu6,
-    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "exp": torch.exp, "log": torch.log, "sin": torch.sin, "cos": torch.cos,
+    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "exp": torch.exp, "log": torch.log, "sin": torch.sin,
+    "cos": torch.cos,
     "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh,
-    "tanh": torch.tanh, "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "exp2": torch.exp2, "expm1": torch.expm1,
-    "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "erf": torch.erf, "erfc": torch.erfc, "lgamma": torch.lgamma,
+    "tanh": torch.tanh, "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "erf": torch.erf, "erfc": torch.erfc,
+    "lgamma": torch.lgamma,
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round, "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "leaky_relu": F.leaky_relu, "elu": F.elu, "hardtanh": F.hardtanh,
     "softplus": F.softplus, "threshold": lambda x: F.threshold(x, 0.5, 2.0), "clamp": lambda x: x.clamp(-0.5, 0.7),
-    "clamp_min": lambda x: x.clamp(min=0.1), "clamp_max": lambda x: x.clamp(max=0.1), "isnan": torch.isnan, "isinf": torch.isinf,
+    "clamp_min": lambda x: x.clamp(min=0.1), "clamp_max": lambda x: x.clamp(max=0.1), "isnan": torch.isnan,
+    "isinf": torch.isinf,
     "isfinite": torch.isfinite, "logical_not": torch.logical_not, "pow2": lambda x: x**2, "pow3": lambda x: x**3,
     "pow.5": lambda x: x**0.5, "pow-1": lambda x: x**-1, "pow-2": lambda x: x**-2, "pow1.7": lambda x: x**1.7,
-    "2**x": lambda x: 2.0**x, "add": lambda x: x + 1.5, "rsub": lambda x: 2 - x, "mul": lambda x: x * 0.1, "div": lambda x: x / 3,
+    "2**x": lambda x: 2.0**x, "add": lambda x: x + 1.5, "rsub": lambda x: 2 - x, "mul": lambda x: x * 0.1,
+    "div": lambda x: x / 3,
     "floordiv": lambda x: torch.floor_divide(x, 0.3), "truncdiv": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
     "remainder": lambda x: x % 0.7, "fmod": lambda x: torch.fmod(x, 0.7), "deg2rad": torch.deg2rad,
 }  # fmt: skip
@@ -68,9 +73,11 @@ def test_no_contraction_of_products_and_sums(kernels):
 
 
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "alpha": lambda a, b: torch.add(a, b, alpha=2), "maximum": torch.maximum,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "alpha": lambda a, b: torch.add(a, b, alpha=2),
+    "maximum": torch.maximum,
     "minimum": torch.minimum, "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
-    "where": lambda a, b: torch.where(a > b, a, b), "div": torch.div, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
+    "where": lambda a, b: torch.where(a > b, a, b), "div": torch.div, "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
     "logical_xor": torch.logical_xor, "masked_fill": lambda a, b: a.masked_fill(b > 0, 2), "rsub": torch.rsub,
 }  # fmt: skip
 FLOAT_BINARY = {
@@ -112,9 +119,22 @@ def test_binary(kernels, same, dtype):
 
 def test_bools(kernels, same):
     a, b = values(torch.bool, 50), values(torch.bool, 50)
-    table = [torch.add, torch.mul, torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor, torch.logical_xor, torch.eq, torch.maximum]
-    compiled = kernels(lambda a, b: [f(a, b) for f in table] + [~a, a.float() - 1, a.any(), a.all(), a.sum(), a + 1, a * 0.5], a, b)
-    for actual, expected in zip(compiled(a, b), [f(a, b) for f in table] + [~a, a.float() - 1, a.any(), a.all(), a.sum(), a + 1, a * 0.5]):
+    table = [
+        torch.add,
+        torch.mul,
+        torch.bitwise_and,
+        torch.bitwise_or,
+        torch.bitwise_xor,
+        torch.logical_xor,
+        torch.eq,
+        torch.maximum,
+    ]
+    compiled = kernels(
+        lambda a, b: [f(a, b) for f in table] + [~a, a.float() - 1, a.any(), a.all(), a.sum(), a + 1, a * 0.5], a, b
+    )
+    for actual, expected in zip(
+        compiled(a, b), [f(a, b) for f in table] + [~a, a.float() - 1, a.any(), a.all(), a.sum(), a + 1, a * 0.5]
+    ):
         same(actual, expected)
 
 
@@ -122,7 +142,17 @@ def test_bools(kernels, same):
 def test_conversions(kernels, same, source):
     torch.manual_seed(2)
     x = values(source, 40)
-    targets = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.int64, torch.int32, torch.int16, torch.int8]
+    targets = [
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.bool,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+    ]
     if source is not torch.bool and not source.is_floating_point or source is torch.bool:
         targets.append(torch.uint8)
     compiled = kernels(lambda x: [x.to(target).clone() if target is source else x.to(target) for target in targets], x)
@@ -135,7 +165,23 @@ def test_mixed_types_promote_as_in_eager(kernels, same):
     s = torch.tensor(2.5, dtype=torch.float64)
 
     def mixed(f, d, i, b, h, s):
-        return [f + d, f * i, f - b.float(), h + f, h * 2.3, i / 2, i * s, f * s, f > i, i == b, h < d, torch.where(b, f, i), torch.where(b, h, 1.0), b + i, i + 2.5]
+        return [
+            f + d,
+            f * i,
+            f - b.float(),
+            h + f,
+            h * 2.3,
+            i / 2,
+            i * s,
+            f * s,
+            f > i,
+            i == b,
+            h < d,
+            torch.where(b, f, i),
+            torch.where(b, h, 1.0),
+            b + i,
+            i + 2.5,
+        ]
 
     compiled = kernels(mixed, f, d, i, b, h, s)
     for actual, expected in zip(compiled(f, d, i, b, h, s), mixed(f, d, i, b, h, s)):
@@ -159,7 +205,8 @@ def test_shapes(kernels, same, shape):
 
 
 LAYOUTS = {
-    "transposed": lambda x: x.transpose(0, 1), "strided": lambda x: x[:, ::2], "offset": lambda x: x[1:, 1:], "expanded": lambda x: x[:1].expand(6, 8),
+    "transposed": lambda x: x.transpose(0, 1), "strided": lambda x: x[:, ::2], "offset": lambda x: x[1:, 1:],
+    "expanded": lambda x: x[:1].expand(6, 8),
     "reversed dims": lambda x: x.T.contiguous().T, "single column": lambda x: x[:, 3:4], "row": lambda x: x[2],
 }  # fmt: skip
 
@@ -170,7 +217,16 @@ def test_layouts(kernels, same, layout):
     x = LAYOUTS[layout](torch.randn(6, 8))
 
     def function(x):
-        return [x + 1, x.exp() * x, x.sum(-1), x.sum(0), x.amax(-1, keepdim=True), torch.softmax(x, -1), x.contiguous() * 2, x.clone()]
+        return [
+            x + 1,
+            x.exp() * x,
+            x.sum(-1),
+            x.sum(0),
+            x.amax(-1, keepdim=True),
+            torch.softmax(x, -1),
+            x.contiguous() * 2,
+            x.clone(),
+        ]
 
     compiled = kernels(function, x)
     for actual, expected in zip(compiled(x), function(x)):
@@ -199,10 +255,13 @@ def test_broadcasting(kernels, same):
 
 
 REDUCTIONS = {
-    "sum": lambda x, d, k: x.sum(d, keepdim=k), "mean": lambda x, d, k: x.mean(d, keepdim=k), "amax": lambda x, d, k: x.amax(d, keepdim=k),
-    "amin": lambda x, d, k: x.amin(d, keepdim=k), "var": lambda x, d, k: x.var(d, keepdim=k), "std": lambda x, d, k: x.std(d, keepdim=k, correction=0),
+    "sum": lambda x, d, k: x.sum(d, keepdim=k), "mean": lambda x, d, k: x.mean(d, keepdim=k), "amax": lambda x, d,
+    k: x.amax(d, keepdim=k),
+    "amin": lambda x, d, k: x.amin(d, keepdim=k), "var": lambda x, d, k: x.var(d, keepdim=k), "std": lambda x, d,
+    k: x.std(d, keepdim=k, correction=0),
     "var_mean": lambda x, d, k: torch.var_mean(x, d, keepdim=k)[0], "logsumexp": lambda x, d, k: x.logsumexp(d, keepdim=k),
-    "any": lambda x, d, k: (x > 1).any(d[0], keepdim=k), "all": lambda x, d, k: (x > -1).all(d[0], keepdim=k), "prod": lambda x, d, k: x.prod(d[0], keepdim=k),
+    "any": lambda x, d, k: (x > 1).any(d[0], keepdim=k), "all": lambda x, d, k: (x > -1).all(d[0], keepdim=k),
+    "prod": lambda x, d, k: x.prod(d[0], keepdim=k),
 }  # fmt: skip
 
 
@@ -223,7 +282,18 @@ def test_long_reductions(kernels, same, shape):
     x = torch.rand(shape) + 0.5
 
     def function(x):
-        return [x.sum(), x.sum(0), x.sum(-1), (x * x).mean(), x.amax(), x.amin(0), (x > 0.7).all(), x.var(), x.double().sum(), (x + 1).amax(-1)]
+        return [
+            x.sum(),
+            x.sum(0),
+            x.sum(-1),
+            (x * x).mean(),
+            x.amax(),
+            x.amin(0),
+            (x > 0.7).all(),
+            x.var(),
+            x.double().sum(),
+            (x + 1).amax(-1),
+        ]
 
     for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):
         same(actual, expected, str(k))
@@ -240,7 +310,10 @@ def test_nan_wins_in_extremes(kernels, same):
     x = torch.randn(50, 60)
     x[3, 7] = float("nan")
     x[40, 0] = float("nan")
-    for actual, expected in zip(kernels(lambda x: [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)], x)(x), [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)]):
+    for actual, expected in zip(
+        kernels(lambda x: [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)], x)(x),
+        [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)],
+    ):
         same(actual, expected)
 
 
@@ -266,7 +339,8 @@ def test_normalisations(kernels, same):
     def function(x, w, b, g, cw, cb, rm, rv):
         return [
             F.layer_norm(x, (16,), w, b), F.layer_norm(x, (16,)), F.layer_norm(x, (8, 16)), F.rms_norm(x, (16,), w),
-            F.group_norm(g, 4, cw, cb), F.group_norm(g, 1), F.batch_norm(g, rm, rv, cw, cb), F.batch_norm(g, rm, rv), F.instance_norm(g),
+            F.group_norm(g, 4, cw, cb), F.group_norm(g, 1), F.batch_norm(g, rm, rv, cw, cb), F.batch_norm(g, rm, rv),
+            F.instance_norm(g),
             torch.native_layer_norm(x, (16,), w, b, 1e-5)[2],
         ]  # fmt: skip
 
@@ -281,9 +355,12 @@ def test_views_are_followed_by_index_arithmetic(kernels, same):
     def function(x):
         y = x.exp()
         return [
-            y.view(24, 8) + 1, y.permute(2, 0, 1) * 2, y[1:3] + 1, y[:, -1] * 2, y[..., ::3] + 1, y.reshape(4, 48).sum(1), y.transpose(0, 2).reshape(-1) + 1,
-            y.unsqueeze(1).expand(4, 5, 6, 8) * 2, y[:, :1].squeeze(1) + 1, y.flip(0, 2) + 1, y.diagonal(0, 0, 1) * 2, y.repeat(1, 1, 1) + 1, y.T if False else y.mT + 1,
-            *[piece + 1 for piece in y.split(2, 1)], *[piece * 2 for piece in y.unbind(0)], *[piece + 3 for piece in y.chunk(3, -1)], y.unfold(2, 3, 2) + 1,
+            y.view(24, 8) + 1, y.permute(2, 0, 1) * 2, y[1:3] + 1, y[:, -1] * 2, y[..., ::3] + 1, y.reshape(4, 48).sum(1),
+            y.transpose(0, 2).reshape(-1) + 1,
+            y.unsqueeze(1).expand(4, 5, 6, 8) * 2, y[:, :1].squeeze(1) + 1, y.flip(0, 2) + 1, y.diagonal(0, 0, 1) * 2,
+            y.repeat(1, 1, 1) + 1, y.T if False else y.mT + 1,
+            *[piece + 1 for piece in y.split(2, 1)], *[piece * 2 for piece in y.unbind(0)],
+            *[piece + 3 for piece in y.chunk(3, -1)], y.unfold(2, 3, 2) + 1,
         ]  # fmt: skip
 
     for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):
@@ -295,8 +372,10 @@ def test_putting_together(kernels, same):
 
     def function(a, b):
         return [
-            torch.cat([a + 1, b * 2]), torch.cat([a, b.exp(), a], 1), torch.stack([a, b + 1]), F.pad(a, (1, 2)), F.pad(a + 1, (1, 0, 2, 3), value=5.0),
-            F.pad(a, (-1, 2, 0, -1)), torch.cat([a.half(), b]), torch.slice_scatter(a + 0, b[:, :2], 1, 1, 3), torch.select_scatter(a, b[0], 0, 1),
+            torch.cat([a + 1, b * 2]), torch.cat([a, b.exp(), a], 1), torch.stack([a, b + 1]), F.pad(a, (1, 2)),
+            F.pad(a + 1, (1, 0, 2, 3), value=5.0),
+            F.pad(a, (-1, 2, 0, -1)), torch.cat([a.half(), b]), torch.slice_scatter(a + 0, b[:, :2], 1, 1, 3),
+            torch.select_scatter(a, b[0], 0, 1),
             torch.cat([a, b]).relu().sum(0), torch.hstack([a, b]).exp(),
         ]  # fmt: skip
 
@@ -309,8 +388,10 @@ def test_made_of_nothing(kernels, same):
 
     def function(x):
         return [
-            torch.arange(7) * 2, torch.arange(2, 12, 3) + x.new_zeros(4), torch.full((3,), 2.5) + 1, torch.zeros(2, 2) + x[0, 0], torch.ones_like(x) * x, x.tril(),
-            x.triu(1) + 1, torch.eye(5) * x, x + torch.tensor(3.0), torch.arange(5.0) + x, torch.zeros_like(x, dtype=torch.int64),
+            torch.arange(7) * 2, torch.arange(2, 12, 3) + x.new_zeros(4), torch.full((3,), 2.5) + 1,
+            torch.zeros(2, 2) + x[0, 0], torch.ones_like(x) * x, x.tril(),
+            x.triu(1) + 1, torch.eye(5) * x, x + torch.tensor(3.0), torch.arange(5.0) + x,
+            torch.zeros_like(x, dtype=torch.int64),
         ]  # fmt: skip
 
     for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):
@@ -323,7 +404,8 @@ def test_reads_at_computed_places(kernels, same):
 
     def function(table, index, x, rows, columns, along):
         return [
-            F.embedding(index, table) * 2, x[rows] + 1, x[:, columns] + 1, x[rows, columns] * 2, x[rows[:, None], columns] + 1, x.gather(1, along) + 1,
+            F.embedding(index, table) * 2, x[rows] + 1, x[:, columns] + 1, x[rows, columns] * 2,
+            x[rows[:, None], columns] + 1, x.gather(1, along) + 1,
             x.index_select(0, rows.abs()) + 1, table[index].sum(-1), x[rows].exp().sum(), (x + 1)[columns.abs()],
         ]  # fmt: skip
 
@@ -347,12 +429,18 @@ def test_an_index_out_of_bounds_raises(kernels):
 
 
 BACKWARDS = {
-    "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "softmax": lambda x: torch.softmax(x, -1), "log_softmax": lambda x: torch.log_softmax(x, 0), "layer_norm": lambda x: F.layer_norm(x, (12,)),
-    "leaky_relu": F.leaky_relu, "hardtanh": F.hardtanh, "elu": F.elu, "softplus": F.softplus, "hardswish": F.hardswish, "mish": F.mish,
-    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() * 0.5), "huber": lambda x: F.huber_loss(x, x.detach() * 2), "mse": lambda x: F.mse_loss(x, x.detach() + 1),
-    "bce": lambda x: F.binary_cross_entropy_with_logits(x, (x.detach() > 0).float()), "glu": lambda x: F.glu(x, -1), "var": lambda x: x.var(0),
-    "logsigmoid": F.logsigmoid, "hardsigmoid": F.hardsigmoid, "norm": lambda x: x.norm(dim=1), "prod": lambda x: x.prod(1), "cumsum": lambda x: x.cumsum(1),
+    "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "softmax": lambda x: torch.softmax(x, -1), "log_softmax": lambda x: torch.log_softmax(x, 0),
+    "layer_norm": lambda x: F.layer_norm(x, (12,)),
+    "leaky_relu": F.leaky_relu, "hardtanh": F.hardtanh, "elu": F.elu, "softplus": F.softplus, "hardswish": F.hardswish,
+    "mish": F.mish,
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() * 0.5), "huber": lambda x: F.huber_loss(x, x.detach() * 2),
+    "mse": lambda x: F.mse_loss(x, x.detach() + 1),
+    "bce": lambda x: F.binary_cross_entropy_with_logits(x, (x.detach() > 0).float()), "glu": lambda x: F.glu(x, -1),
+    "var": lambda x: x.var(0),
+    "logsigmoid": F.logsigmoid, "hardsigmoid": F.hardsigmoid, "norm": lambda x: x.norm(dim=1), "prod": lambda x: x.prod(1),
+    "cumsum": lambda x: x.cumsum(1),
 }  # fmt: skip
 
 
@@ -377,7 +465,11 @@ def test_max_pooling(kernels, same):
     x[0, 1, 2:4, 2:4] = 1.0
 
     def function(x):
-        cases = [F.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x + 1, 3, 1, return_indices=True), F.max_pool2d(x, (1, 2), return_indices=True)]
+        cases = [
+            F.max_pool2d(x, 2, return_indices=True),
+            F.max_pool2d(x + 1, 3, 1, return_indices=True),
+            F.max_pool2d(x, (1, 2), return_indices=True),
+        ]
         return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1)]
 
     for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):

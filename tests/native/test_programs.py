@@ -1,4 +1,4 @@
-"""Whole functions and modules through AOTAutograd: training, mutation, aliasing, symbolic sizes, under torch.compile's front end."""
+"""Whole functions and modules through AOTAutograd: training, mutation, aliasing, symbolic sizes, under torch.compile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def through(function, backend=native, **options):
 class ConvNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.c1, self.b1, self.c2, self.fc = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3, padding=1), nn.Linear(32, 10)
+        self.c1, self.b1, self.c2, self.fc = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 8, 3, padding=1),
+            nn.Linear(32, 10),
+        )
 
     def forward(self, x):
         x = F.max_pool2d(torch.relu(self.b1(self.c1(x))), 2)
@@ -40,7 +45,12 @@ class Attention(nn.Module):
     def __init__(self, dim=16, heads=2):
         super().__init__()
         self.heads = heads
-        self.n1, self.qkv, self.out, self.n2 = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.n1, self.qkv, self.out, self.n2 = (
+            nn.LayerNorm(dim),
+            nn.Linear(dim, 3 * dim),
+            nn.Linear(dim, dim),
+            nn.LayerNorm(dim),
+        )
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x):
@@ -65,7 +75,10 @@ MODULES = {
     "attention": (Attention, lambda: torch.randn(2, 6, 16)),
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)), lambda: torch.randn(5, 8)),
     "embedding": (Embedded, lambda: torch.randint(0, 20, (3, 7))),
-    "groupnorm": (lambda: nn.Sequential(nn.Conv2d(2, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()), lambda: torch.randn(2, 2, 6, 6)),
+    "groupnorm": (
+        lambda: nn.Sequential(nn.Conv2d(2, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        lambda: torch.randn(2, 2, 6, 6),
+    ),
 }  # fmt: skip
 
 
@@ -216,7 +229,13 @@ def test_dropout_in_training():
 def test_one_compile_serves_several_sizes():
     def function(x, y):
         z = (x * y).relu()
-        return torch.softmax(z, -1), z.sum(0), z.reshape(-1)[: x.shape[0]] + x.shape[0], torch.cat([x, y]) * 2, F.layer_norm(x, x.shape[-1:])
+        return (
+            torch.softmax(z, -1),
+            z.sum(0),
+            z.reshape(-1)[: x.shape[0]] + x.shape[0],
+            torch.cat([x, y]) * 2,
+            F.layer_norm(x, x.shape[-1:]),
+        )
 
     compiled = through(function, dynamic=True)
     before = counters["cache"]["hit"] + counters["cache"]["miss"]
@@ -268,7 +287,15 @@ def test_operators_without_lowerings():
     def function(x):
         values, indices = (x + 1).sort(dim=-1)
         top = torch.topk(x * 2, 3).values
-        return values * 2, indices + 1, top + 1, x.cumsum(0) * 2, torch.einsum("ij,kj->ik", x, x).relu(), x.max(1).values + 1, x.argmax(1)
+        return (
+            values * 2,
+            indices + 1,
+            top + 1,
+            x.cumsum(0) * 2,
+            torch.einsum("ij,kj->ik", x, x).relu(),
+            x.max(1).values + 1,
+            x.argmax(1),
+        )
 
     x = torch.randn(6, 7)
     for a, b in zip(through(function)(x), function(x)):

@@ -115,14 +115,16 @@ def test_the_cache_stays_within_its_bound(folder):
 
 def test_two_processes_at_once(folder, tmp_path):
     script = tmp_path / "one.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         import sys
         from fxjit import config
         config.cache_dir = sys.argv[1]
         from fxjit.backends.native.runtime import cc
         source = 'extern "C" int k0(void *const *P, const int64_t *S) { return 9; }'
         assert cc.start(source).library().k0(None, None) == 9
-    """))
+    """)
+    )
     command = [sys.executable, str(script), str(folder.parent)]
     running = [subprocess.Popen(command) for _ in range(2)]
     assert [process.wait(120) for process in running] == [0, 0]
@@ -164,11 +166,16 @@ def test_no_compiler_warns_once_and_calls_aten(monkeypatch):
 
 def test_no_compiler_is_an_error_where_one_is_required():
     x = torch.randn(4)
-    with config.patch({"cpp.compiler": "no-such-compiler", "cpp.require": True}), pytest.raises(CppCompileError, match="no-such-compiler"):
+    with (
+        config.patch({"cpp.compiler": "no-such-compiler", "cpp.require": True}),
+        pytest.raises(CppCompileError, match="no-such-compiler"),
+    ):
         entry.compile_aten(traced(lambda x: x.exp() + 1, x), [x], "inference")
 
 
-@pytest.mark.parametrize("settings", [{"cpp.simd": False}, {"cpp.openmp": False}, {"num_threads": 1}, {"cpp.fast_math": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"cpp.simd": False}, {"cpp.openmp": False}, {"num_threads": 1}, {"cpp.fast_math": True}], ids=str
+)
 def test_settings_of_the_target(settings):
     x = torch.randn(300, 40)
     with config.patch(settings):

@@ -219,13 +219,25 @@ def test_an_operator_has_one_lowering():
 def test_lowered_operators_exist():
     """A name that no torch has would silently never match."""
     missing = [name for name in LOWERINGS if not hasattr(getattr(torch.ops.aten, name.split(".")[0], None), name.split(".")[1])]
-    assert set(missing) <= {"_fused_rms_norm.default", "contiguous.default", "convert_element_type.default", "_safe_softmax.default", "iota.default"}
+    assert set(missing) <= {
+        "_fused_rms_norm.default",
+        "contiguous.default",
+        "convert_element_type.default",
+        "_safe_softmax.default",
+        "iota.default",
+    }
 
 
 def test_the_verifier_refuses_what_is_illegal():
     _, low, statements = lowered(lambda x: x + 1, torch.randn(3))
     compute = statements[0]
-    wrong = type(compute)(compute.out, compute.size, (), Op("add", (Const(1.0, torch.float32), Const(1, torch.int64)), torch.float32), compute.stride)
+    wrong = type(compute)(
+        compute.out,
+        compute.size,
+        (),
+        Op("add", (Const(1.0, torch.float32), Const(1, torch.int64)), torch.float32),
+        compute.stride,
+    )
     with pytest.raises(spec.IllegalProgram, match="add of"):
         spec.check("lower", low, [wrong])
     unknown = Load("b99", torch.float32, torch.float32, (1,), 0)

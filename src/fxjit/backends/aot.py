@@ -92,7 +92,9 @@ def compile_with_aot(
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor") if min_cut else default_partition,
+                partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor")
+                if min_cut
+                else default_partition,
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )

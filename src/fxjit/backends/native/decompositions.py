@@ -14,8 +14,10 @@ import torch
 
 NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "elu_backward",
-    "glu", "glu_backward", "hardshrink", "hardsigmoid_backward", "hardswish_backward", "heaviside", "huber_loss", "huber_loss_backward",
-    "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish", "mish_backward", "mse_loss",
+    "glu", "glu_backward", "hardshrink", "hardsigmoid_backward", "hardswish_backward", "heaviside", "huber_loss",
+    "huber_loss_backward",
+    "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish",
+    "mish_backward", "mse_loss",
     "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
     "softplus_backward", "softshrink", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip

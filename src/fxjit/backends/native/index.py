@@ -85,7 +85,11 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
     numerator, denominator = quotient.as_numer_denom()
     if denominator != 1 or not quotient.is_polynomial(*quotient.free_symbols):
         return None
-    if any(not coefficient.is_Integer for coefficient in sympy.Poly(numerator, *numerator.free_symbols).coeffs()) if numerator.free_symbols else not numerator.is_Integer:
+    if (
+        any(not coefficient.is_Integer for coefficient in sympy.Poly(numerator, *numerator.free_symbols).coeffs())
+        if numerator.free_symbols
+        else not numerator.is_Integer
+    ):
         return None
     return as_size(quotient)
 

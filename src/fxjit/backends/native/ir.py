@@ -20,7 +20,18 @@ from .index import Size, Sizes, add, equal, mul, prod, segments, sub
 
 COMPUTE_TYPE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUPPORTED = frozenset(
-    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    {
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    }
 )
 
 
@@ -217,7 +228,9 @@ def expand(expr: Expr, old: Sizes, new: Sizes) -> Expr:
     lead = len(new) - len(old)
     kept = tuple(not (a == 1 and b != 1) for a, b in zip(old, new[lead:], strict=True))
     zeros: Sizes = (0,) * lead
-    return reindex(expr, lambda strides, offset: (zeros + tuple(s if k else 0 for s, k in zip(strides, kept, strict=True)), offset))
+    return reindex(
+        expr, lambda strides, offset: (zeros + tuple(s if k else 0 for s, k in zip(strides, kept, strict=True)), offset)
+    )
 
 
 def insert_dim(expr: Expr, dim: int) -> Expr:
@@ -303,5 +316,3 @@ def unit_free(sizes: Sizes, strides: Sizes) -> Sizes:
 def load_all(buffer: Buffer) -> Value:
     strides = unit_free(buffer.size, buffer.stride)
     return Value(buffer.size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, strides, 0))
-
-

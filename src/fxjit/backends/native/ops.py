@@ -41,7 +41,9 @@ MATH = {
 NOT_VECTOR_MATH = ("fmod", "lgamma")
 
 
-def scalar(name: str, arity: int, cpp: str, function: Callable[..., Any], cost: int = 1, vector: bool = True, integers: bool = True) -> None:
+def scalar(
+    name: str, arity: int, cpp: str, function: Callable[..., Any], cost: int = 1, vector: bool = True, integers: bool = True
+) -> None:
     if name in SCALARS:
         raise ValueError(f"scalar operation {name} is defined twice")
     SCALARS[name] = Scalar(name, arity, cpp, function, cost, vector, integers)
@@ -105,20 +107,20 @@ class ReductionKind:
     torch: Callable[..., Any]
 
 
+def _prod(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = x.prod(dim, dtype=x.dtype)
+    return x
+
+
 REDUCTIONS: dict[str, ReductionKind] = {
     "sum": ReductionKind("sum", "({t})({0} + {1})", lambda x, dims: x.sum(dims)),
-    "prod": ReductionKind("prod", "({t})({0} * {1})", lambda x, dims: _prod(x, dims)),
+    "prod": ReductionKind("prod", "({t})({0} * {1})", _prod),
     "max": ReductionKind("max", "fx_max({0}, {1})", torch.amax),
     "min": ReductionKind("min", "fx_min({0}, {1})", torch.amin),
     "any": ReductionKind("any", "({0} || {1})", lambda x, dims: x.any(dims)),
     "all": ReductionKind("all", "({0} && {1})", lambda x, dims: x.all(dims)),
 }
-
-
-def _prod(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    for dim in sorted(dims, reverse=True):
-        x = x.prod(dim, dtype=x.dtype)
-    return x
 
 
 # Builders. Constants fold where the result is exact whatever the rounding mode: Python's float is the double of C.
@@ -148,7 +150,12 @@ def cast(x: Expr, dtype: torch.dtype) -> Expr:
     if x.dtype is dtype:
         return x
     widens = x.dtype is torch.float32 and dtype is torch.float64
-    if isinstance(x, Const) and math.isfinite(x.value) and not widens and (dtype.is_floating_point or not x.dtype.is_floating_point):
+    if (
+        isinstance(x, Const)
+        and math.isfinite(x.value)
+        and not widens
+        and (dtype.is_floating_point or not x.dtype.is_floating_point)
+    ):
         return const(x.value, dtype)
     return Op("cast", (x,), dtype)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -38,7 +37,9 @@ Boxed = Callable[[list[Any]], Any]
 verifier: Callable[..., None] | None = None
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph", *, lone_kernels: bool = False) -> CompiledGraph:
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph", *, lone_kernels: bool = False
+) -> CompiledGraph:
     """Starts the C++ compiler and returns; the first call waits for it.
 
     `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
@@ -75,7 +76,7 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
     """What each symbol was when the graph was traced."""
     for node in gm.graph.nodes:
         for value in pytree.tree_leaves(meta_of(node)):
-            symbolic = [value] if isinstance(value, torch.SymInt) else []
+            symbolic: list[torch.SymInt] = [value] if isinstance(value, torch.SymInt) else []
             if isinstance(value, torch.Tensor):
                 symbolic = [size for size in value.shape if isinstance(size, torch.SymInt)]
             for size in symbolic:
@@ -126,9 +127,13 @@ def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) ->
                     owners.setdefault(node, set()).add(position)
     out: list[Step] = []
     for position, step in enumerate(steps):
-        node = sole_origin(step) if isinstance(step, Group) else None
-        if node is not None and owners[node] == {position} and callable_by_itself(step, node, low, outside, readers, position):
-            out.append(as_extern(node, low))
+        alone = sole_origin(step) if isinstance(step, Group) else None
+        if (
+            alone is not None
+            and owners[alone] == {position}
+            and callable_by_itself(step, alone, low, outside, readers, position)
+        ):
+            out.append(as_extern(alone, low))
         else:
             out.append(step)
     return out
@@ -150,7 +155,11 @@ def callable_by_itself(
     assert isinstance(step, Group)
     if op_name(node) in KERNELS_ALONE:
         return False
-    if node.op != "call_function" or is_view(node) or any(name in low.buffers and low.buffers[name].kind == "input" for name in step.writes()):
+    if (
+        node.op != "call_function"
+        or is_view(node)
+        or any(name in low.buffers and low.buffers[name].kind == "input" for name in step.writes())
+    ):
         return False
     homes = {low.home[each] for each in results_of(node) if each in low.home}
     for name in step.writes():
@@ -229,7 +238,11 @@ def generate(
     texts = wrapper.sources(planned)
     if output_log.isEnabledFor(20):
         output_log.info("%s", (source if functions else "") + texts[0])
-    arguments = {launch.entry: (len(launch.kernel.buffers), len(launch.kernel.symbols)) for launch in planned if isinstance(launch, Launch)}
+    arguments = {
+        launch.entry: (len(launch.kernel.buffers), len(launch.kernel.symbols))
+        for launch in planned
+        if isinstance(launch, Launch)
+    }
 
     def build(done: cc.Compilation | None) -> tuple[Any, ...]:
         namespace = dict(wrapper.namespace)
@@ -322,4 +335,3 @@ def without_compiler(gm: torch.fx.GraphModule, name: str, error: CppCompileError
         warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)
     counters["native"]["without compiler"] += 1
     return CompiledGraph(gm, None, None, name)
-

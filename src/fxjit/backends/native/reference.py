@@ -80,11 +80,15 @@ def execute(compute: Compute, memory: dict[str, torch.Tensor]) -> None:
 def evaluate(expr: Expr, domain: Sizes, memory: Mapping[str, torch.Tensor]) -> torch.Tensor:
     values: dict[int, torch.Tensor] = {}
     for node in walk(expr):
-        values[id(node)] = one(node, domain, memory, [values[id(arg)] for arg in (node.args if isinstance(node, Op) else ())], values)
+        values[id(node)] = one(
+            node, domain, memory, [values[id(arg)] for arg in (node.args if isinstance(node, Op) else ())], values
+        )
     return values[id(expr)]
 
 
-def one(node: Expr, domain: Sizes, memory: Mapping[str, torch.Tensor], args: list[torch.Tensor], values: Mapping[int, torch.Tensor]) -> torch.Tensor:
+def one(
+    node: Expr, domain: Sizes, memory: Mapping[str, torch.Tensor], args: list[torch.Tensor], values: Mapping[int, torch.Tensor]
+) -> torch.Tensor:
     if isinstance(node, Const):
         return torch.tensor(node.value, dtype=torch.float64 if node.dtype.is_floating_point else node.dtype).to(node.dtype)
     if isinstance(node, Iota):

@@ -115,13 +115,19 @@ def check_group(group: Group, made: set[str], buffers: dict[str, Buffer]) -> Non
         compute = member.compute
         check_compute(compute, buffers)
         domain = group.outer + member.inner
-        require(same_sizes(compute.domain, domain) or prod(domain) == 0, f"{compute.out.name}: over {compute.domain}, its group has {domain}")
+        require(
+            same_sizes(compute.domain, domain) or prod(domain) == 0,
+            f"{compute.out.name}: over {compute.domain}, its group has {domain}",
+        )
         for load in loads(compute.expr):
             maker = inside.get(load.buffer)
             if maker is None:
                 require(load.buffer in made, f"{compute.out.name} reads {load.buffer} before it is made")
                 continue
-            require(reads_same_place(load, maker, member, group.outer), f"{compute.out.name} reads {load.buffer} elsewhere than it was made")
+            require(
+                reads_same_place(load, maker, member, group.outer),
+                f"{compute.out.name} reads {load.buffer} elsewhere than it was made",
+            )
             late = maker.gives_row and not member.is_row and maker.slot >= member.slot
             require(not late or not group.reducing, f"{compute.out.name} reads {load.buffer} in the loop that makes it")
         inside[compute.out.name] = member

@@ -13,7 +13,6 @@ from ..ir import Const, Expr, Gather, Iota, Load, Op, walk
 from ..ops import SCALARS
 from .prelude import C_TYPES
 
-
 # The name of a load's value where it need not be read, and whether that depends on the innermost loop.
 Given: TypeAlias = "Callable[[Load], tuple[str, bool] | None]"
 
@@ -63,9 +62,7 @@ class Printer:
             terms.append(name if stride == 1 else f"{name} * {self.size(stride)}")
         return " + ".join(terms) if terms else "0"
 
-    def emit(
-        self, expr: Expr, loops: list[str], inner: Scope, outer: Scope, given: Given | None = None
-    ) -> str:
+    def emit(self, expr: Expr, loops: list[str], inner: Scope, outer: Scope, given: Given | None = None) -> str:
         """Adds what computes `expr` to the scopes and returns its name. `given` names loads whose value is at hand."""
         values: dict[int, tuple[str, bool]] = {}
         for node in walk(expr):
@@ -91,7 +88,7 @@ class Printer:
         at_hand = given(node) if given else None
         if at_hand is not None:
             return at_hand
-        deep = bool(loops) and node.strides[-1] != 0 or any(values[id(g.index)][1] for g in node.gathers)
+        deep = (bool(loops) and node.strides[-1] != 0) or any(values[id(g.index)][1] for g in node.gathers)
         scope = inner if deep else outer
         place = self.affine(node.strides, node.offset, loops)
         for gather in node.gathers:
@@ -155,11 +152,15 @@ def literal(node: Const) -> str:
         number = int(value)
         if number == -(2**63):
             return "(int64_t)(-9223372036854775807LL - 1)"
-        return f"({C_TYPES[node.dtype]}){number}{'LL' if abs(number) >= 2**31 else ''}" if number >= 0 else f"({C_TYPES[node.dtype]})({number}LL)"
+        return (
+            f"({C_TYPES[node.dtype]}){number}{'LL' if abs(number) >= 2**31 else ''}"
+            if number >= 0
+            else f"({C_TYPES[node.dtype]})({number}LL)"
+        )
     single = node.dtype is torch.float32
     value = float(value)
     if math.isnan(value):
-        return "__builtin_nanf(\"\")" if single else "__builtin_nan(\"\")"
+        return '__builtin_nanf("")' if single else '__builtin_nan("")'
     if single:
         # Rounded here as ATen rounds a Python number: to the nearest float, infinite when too large.
         value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32))

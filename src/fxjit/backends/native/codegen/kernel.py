@@ -159,7 +159,8 @@ class Renderer:
         return max(1, sum(work(member.compute.expr) for member in members))
 
     def parallel(self, total: str, weight: int, extra: str = "") -> str:
-        return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} if ((int64_t)({total}) * {weight} > {GRAIN})"
+        worthwhile = f"if ((int64_t)({total}) * {weight} > {GRAIN})"
+        return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} {worthwhile}"
 
     # Pointwise groups
 
@@ -176,7 +177,7 @@ class Renderer:
         last = len(loops) - 1
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
-        if last == 0 or rows < 8 and self.hints(sizes[-1]) > BLOCK:
+        if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
             threaded = self.parallel(self.c(sizes[-1]), weight).replace("parallel for", "parallel for simd")
             nest = before.lines + [threaded, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
             for k in reversed(range(last)):
@@ -221,7 +222,9 @@ class Renderer:
                 return None  # not made here, or an input read before the member that writes to it
             name = load.buffer
             if not self.group.reducing:
-                return (names[name], True) if name in names and reads_same_place(load, maker, member, self.group.outer) else None
+                return (
+                    (names[name], True) if name in names and reads_same_place(load, maker, member, self.group.outer) else None
+                )
             if maker.gives_row:
                 return (f"r_{name}[l]", True) if self.group.lane else (f"r_{name}", False)
             if maker.slot == member.slot and name in names:
@@ -293,7 +296,9 @@ class Renderer:
         return f"{total} = {REDUCTIONS[kind].combine.format(total, value, t=self.acc_type(member))};"
 
     def clause(self, member: Member, name: str) -> str:
-        symbol = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "fx_max", "min": "fx_min"}[member.compute.reduction or ""]
+        symbol = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "fx_max", "min": "fx_min"}[
+            member.compute.reduction or ""
+        ]
         return f" reduction({symbol}:{name})"
 
     def slot_loops(self, slot: int, bounds: tuple[str, str] | None) -> list[str]:
@@ -329,7 +334,12 @@ class Renderer:
         core = [f"#pragma omp simd{clauses}", "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
         if partial and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
             core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
-            nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {BLOCK}) {{", indent(lines([*partial, *core, *flush])), "}"]
+            nest = [
+                *before.lines,
+                f"for (int64_t lo = {low}; lo < {high}; lo += {BLOCK}) {{",
+                indent(lines([*partial, *core, *flush])),
+                "}",
+            ]
         else:
             core[1] = core[1].format(last, low, high)
             nest = [*before.lines, *partial, *core, *flush]
@@ -410,7 +420,10 @@ class Renderer:
         for member in reducers:
             name, ctype = member.compute.out.name, self.acc_type(member)
             out.append(f"alignas(64) {ctype} r_{name}[{LANES}];")
-            inside = [f"r_{name}[l] = ({ctype})a_{name}[l];", *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"])]
+            inside = [
+                f"r_{name}[l] = ({ctype})a_{name}[l];",
+                *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"]),
+            ]
             out += ["for (int64_t l = 0; l < nl; ++l) {", indent(lines(inside)), "}"]
         return out
 
@@ -440,7 +453,7 @@ class Renderer:
         lane_total = LANES if group.lane else 1
         total = f"({self.c(prod(sizes))} * {lane_total})"
         inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
-        parts = [f"static_assert({MAX_CHUNKS} > 0, \"\");"] if not reducers else []
+        parts = [f'static_assert({MAX_CHUNKS} > 0, "");'] if not reducers else []
         parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{lanes};" for m in reducers]
         inside += parts
         chunk = self.slot_loops(0, ("c_lo", "c_hi"))
@@ -452,7 +465,11 @@ class Renderer:
             name = m.compute.out.name
             inside.append(f"{self.total_type(m)} a_{name}{lanes};")
             inside.append(self.lanewise(f"a_{name}@ = q_{name}[0]@;"))
-            combined = f"a_{name}@ += q_{name}[c]@;" if self.wide(m) or m.compute.reduction == "sum" else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
+            combined = (
+                f"a_{name}@ += q_{name}[c]@;"
+                if self.wide(m) or m.compute.reduction == "sum"
+                else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
+            )
             inside.append("for (int64_t c = 1; c < nc; ++c) " + self.lanewise(combined))
         inside += self.lane_name_rows(reducers) if group.lane else self.name_rows(reducers)
         inside += self.row_statements(0)

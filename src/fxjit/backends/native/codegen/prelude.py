@@ -17,8 +17,10 @@ C_TYPES = {
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
 }  # fmt: skip
 
-BASE = r"""typedef __INT8_TYPE__ int8_t; typedef __INT16_TYPE__ int16_t; typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
-typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __UINT32_TYPE__ uint32_t; typedef __UINT64_TYPE__ uint64_t;
+BASE = r"""typedef __INT8_TYPE__ int8_t; typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t; typedef __UINT64_TYPE__ uint64_t;
 struct fx_bf16 { uint16_t bits; };
 #define FX inline __attribute__((always_inline))
 static FX float fx_widen(fx_bf16 x) { uint32_t u = (uint32_t)x.bits << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
@@ -60,9 +62,18 @@ template <class T> static FX T fx_shl(T a, T b) { return b < 0 || b >= (T)(8 * s
 template <class T> static FX T fx_shr(T a, T b) { T m = (T)(8 * sizeof(T) - 1); return (T)(a >> (b < 0 || b > m ? m : b)); }
 static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }
 static FX int64_t fx_imin(int64_t a, int64_t b) { return a < b ? a : b; }
-template <class T> struct fx_limits { static FX T low() { T one = 1; return (T)-1 < 0 ? (T)(one << (8 * sizeof(T) - 1)) : (T)0; } static FX T high() { return (T)~low(); } };
-template <> struct fx_limits<float> { static FX float low() { return -__builtin_inff(); } static FX float high() { return __builtin_inff(); } };
-template <> struct fx_limits<double> { static FX double low() { return -__builtin_inf(); } static FX double high() { return __builtin_inf(); } };
+template <class T> struct fx_limits {
+  static FX T low() { T one = 1; return (T)-1 < 0 ? (T)(one << (8 * sizeof(T) - 1)) : (T)0; }
+  static FX T high() { return (T)~low(); }
+};
+template <> struct fx_limits<float> {
+  static FX float low() { return -__builtin_inff(); }
+  static FX float high() { return __builtin_inff(); }
+};
+template <> struct fx_limits<double> {
+  static FX double low() { return -__builtin_inf(); }
+  static FX double high() { return __builtin_inf(); }
+};
 """
 
 

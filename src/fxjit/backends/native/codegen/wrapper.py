@@ -260,9 +260,15 @@ class Wrapper:
 
     def check(self, name: str, node: torch.fx.Node) -> None:
         meta = meta_of(node)
-        if isinstance(meta, torch.Tensor) and meta.layout is torch.strided and meta.device.type == "cpu" and node in self.low.home:
+        if (
+            isinstance(meta, torch.Tensor)
+            and meta.layout is torch.strided
+            and meta.device.type == "cpu"
+            and node in self.low.home
+        ):
             try:
-                text = f"{name} = _promised({name}, {self.shape(sizes_of(meta.shape))}, {self.shape(sizes_of(meta.stride()))}, _odd)"
+                size, stride = self.shape(sizes_of(meta.shape)), self.shape(sizes_of(meta.stride()))
+                text = f"{name} = _promised({name}, {size}, {stride}, _odd)"
             except UnprintableSize:
                 return
             self.lines.append(Line(text, {name}, {name}, checked_only=True))
@@ -383,14 +389,18 @@ HELPERS: dict[str, Any] = {
 
 # Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
 METHODS: dict[str, str] = {
-    "view.default": "view", "_unsafe_view.default": "view", "reshape.default": "reshape", "permute.default": "permute", "t.default": "t",
-    "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select", "detach.default": "detach",
+    "view.default": "view", "_unsafe_view.default": "view", "reshape.default": "reshape", "permute.default": "permute",
+    "t.default": "t",
+    "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select",
+    "detach.default": "detach",
 }  # fmt: skip
 _functions: Any = torch._C._VariableFunctions
 #: Operators whose overload named here is what torch's function of the same name calls with the same positional tensors.
 _SAME_NAME = (
-    "mm.default", "bmm.default", "addmm.default", "convolution.default", "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor",
-    "relu.default", "tanh.default", "sigmoid.default", "exp.default", "log.default", "sqrt.default", "rsqrt.default", "neg.default",
+    "mm.default", "bmm.default", "addmm.default", "convolution.default", "add.Tensor", "sub.Tensor", "mul.Tensor",
+    "div.Tensor",
+    "relu.default", "tanh.default", "sigmoid.default", "exp.default", "log.default", "sqrt.default", "rsqrt.default",
+    "neg.default",
     "abs.default", "sin.default", "cos.default", "erf.default", "maximum.default", "minimum.default", "where.self",
     "sum.default", "mean.default", "clone.default", "embedding.default",
 )  # fmt: skip

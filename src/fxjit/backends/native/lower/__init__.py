@@ -65,7 +65,10 @@ def give_memory(low: Lowering, node: torch.fx.Node, meta: torch.Tensor, kind: st
 
 
 def is_subclass(meta: torch.Tensor) -> bool:
-    return type(meta) not in (torch.Tensor, torch.nn.Parameter) and type(meta).__name__ not in ("FakeTensor", "FunctionalTensor")
+    return type(meta) not in (torch.Tensor, torch.nn.Parameter) and type(meta).__name__ not in (
+        "FakeTensor",
+        "FunctionalTensor",
+    )
 
 
 def lower_output(low: Lowering, node: torch.fx.Node) -> None:
@@ -97,7 +100,9 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         except (NoLowering, NotAffine) as refusal:
             low.reasons[node] = str(refusal)
             homes = set(low.home.values())
-            low.statements[mark[0] :] = [each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in homes]
+            low.statements[mark[0] :] = [
+                each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in homes
+            ]
     lower_extern(low, node, meta)
 
 
@@ -105,9 +110,9 @@ def kernels_can(node: torch.fx.Node, meta: Any) -> bool:
     """Kernels are for strided CPU tensors of the types computed with, here for results and arguments alike."""
     values = [each for each in pytree.tree_leaves(meta) if isinstance(each, torch.Tensor)]
     values += [meta_of(arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor)]
-    return all(each.dtype in SUPPORTED and each.layout is torch.strided and each.device.type == "cpu" for each in values) and not any(
-        is_subclass(each) for each in values
-    )
+    return all(
+        each.dtype in SUPPORTED and each.layout is torch.strided and each.device.type == "cpu" for each in values
+    ) and not any(is_subclass(each) for each in values)
 
 
 def pending(low: Lowering, node: torch.fx.Node) -> frozenset[torch.fx.Node]:

@@ -89,7 +89,7 @@ def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> Val
         raise NoLowering("an index into nothing")
     meta = meta_of(node)
     size = sizes_of(meta.shape)
-    broadcast = max((value.ndim for value in given.values()))
+    broadcast = max(value.ndim for value in given.values())
     dims = sorted(given)
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     first = dims[0] if adjacent else 0

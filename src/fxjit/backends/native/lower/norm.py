@@ -18,7 +18,11 @@ from .table import Lowering, NoLowering, lowers, meta_of
 def results(node: torch.fx.Node, *exprs: Expr | None) -> tuple[Any, ...]:
     out = []
     for meta, expr in zip(meta_of(node), exprs, strict=True):
-        out.append(None if expr is None or not isinstance(meta, torch.Tensor) else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype))))
+        out.append(
+            None
+            if expr is None or not isinstance(meta, torch.Tensor)
+            else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
+        )
     return tuple(out)
 
 
@@ -32,7 +36,9 @@ def trailing(x: Value, lead: int, ndim: int) -> Expr:
 
 
 @lowers("native_layer_norm.default")
-def lower_layer_norm(low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+def lower_layer_norm(
+    low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, bias: Any, eps: float
+) -> tuple[Any, ...]:
     x = low.value(x)
     lead = x.ndim - len(shape)
     dims = tuple(range(lead, x.ndim))
@@ -77,7 +83,9 @@ def lower_layer_norm_backward(
 
 
 @lowers("native_group_norm.default")
-def lower_group_norm(low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: Any, eps: float) -> tuple[Any, ...]:
+def lower_group_norm(
+    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: Any, eps: float
+) -> tuple[Any, ...]:
     x = low.value(x)
     channels = x.size[1]
     if any(size == 0 for size in x.size) or not isinstance(channels, int) or not isinstance(groups, int):
@@ -124,7 +132,16 @@ def lower_batch_norm_inference(
 
 @lowers("_native_batch_norm_legit_functional.default")
 def lower_batch_norm(
-    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+    low: Lowering,
+    node: torch.fx.Node,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     """(y, mean, 1/std, new running mean, new running variance)."""
     x = low.value(x)
@@ -152,8 +169,8 @@ def scaled(low: Lowering, invstd: Expr, weight: Any) -> Expr:
 
 @lowers("native_batch_norm_backward.default")
 def lower_batch_norm_backward(
-    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any,
-    train: bool, eps: float, mask: Any,
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, weight: Any, running_mean: Any, running_var: Any,
+    mean: Any, invstd: Any, train: bool, eps: float, mask: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     grad, x = low.value(grad), low.value(x)
     if not train or any(size == 0 for size in x.size) or x.dtype is not torch.float32:

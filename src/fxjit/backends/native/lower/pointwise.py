@@ -29,7 +29,7 @@ def operand(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
 
 
 def lift(expr: Expr, ndim: int) -> Expr:
-    return reindex(expr, lambda strides, offset: ((0,) * ndim if not strides else strides, offset))
+    return reindex(expr, lambda strides, offset: (strides or (0,) * ndim, offset))
 
 
 def result(node: torch.fx.Node, expr: Expr) -> Value:
@@ -119,8 +119,12 @@ UNARY: dict[str, Build] = {
     "sign": sign,
     "sgn": sign,
     "relu6": lambda x: clamp(x, const(0, x.dtype), const(6, x.dtype)),
-    "hardswish": lambda x: op("div", op("mul", x, clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype))), const(6, x.dtype)),
-    "hardsigmoid": lambda x: op("div", clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype)), const(6, x.dtype)),
+    "hardswish": lambda x: op(
+        "div", op("mul", x, clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype))), const(6, x.dtype)
+    ),
+    "hardsigmoid": lambda x: op(
+        "div", clamp(op("add", x, const(3, x.dtype)), const(0, x.dtype), const(6, x.dtype)), const(6, x.dtype)
+    ),
     "deg2rad": lambda x: op("mul", x, const(math.pi / 180, x.dtype)),
     "rad2deg": lambda x: op("mul", x, const(180 / math.pi, x.dtype)),
 }
@@ -356,7 +360,11 @@ def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
 
 @lowers("_to_copy.default")
 def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype | None = None, **how: Any) -> Value:
-    if any(how.get(name) for name in ("pin_memory",)) or str(how.get("device") or "cpu") != "cpu" or how.get("layout") not in (None, torch.strided):
+    if (
+        any(how.get(name) for name in ("pin_memory",))
+        or str(how.get("device") or "cpu") != "cpu"
+        or how.get("layout") not in (None, torch.strided)
+    ):
         raise NoLowering("a copy to elsewhere")
     return convert(node, low.value(x))
 
@@ -387,20 +395,22 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non
     """A mutation that the graph ends with: the kernel that computes the value writes it where it belongs."""
     target = node.args[0]
     assert isinstance(target, torch.fx.Node)
-    x = low.value(x)
+    target_value = low.value(x)
     buffer = low.buffers.get(low.home.get(target, ""))
     if buffer is None or target.op != "placeholder" or overlaps(buffer.size, buffer.stride):
         raise NoLowering("a mutation of something else than a plain input")
     low.settle_readers(buffer.name, node)
-    low.store_in(buffer, operand(low, low.value(source), x.size, x.dtype), x.size, None)
+    low.store_in(buffer, operand(low, low.value(source), target_value.size, target_value.dtype), target_value.size, None)
     low.home[node] = buffer.name
-    return x
+    return target_value
 
 
 def overlaps(sizes: Sizes, strides: Sizes) -> bool:
     """Whether two elements may be one: an expanded tensor. Uncertain counts as yes."""
     reach: Any = 0
-    for size, stride in sorted(zip(sizes, strides, strict=True), key=lambda pair: pair[1] if isinstance(pair[1], int) else 1 << 62):
+    for size, stride in sorted(
+        zip(sizes, strides, strict=True), key=lambda pair: pair[1] if isinstance(pair[1], int) else 1 << 62
+    ):
         if size == 1:
             continue
         if not isinstance(stride, int) or not isinstance(size, int):

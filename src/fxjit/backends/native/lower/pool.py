@@ -23,13 +23,26 @@ def pair(x: Any) -> tuple[int, int]:
 
 @lowers("max_pool2d_with_indices.default")
 def lower_max_pool2d(
-    low: Lowering, node: torch.fx.Node, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    low: Lowering,
+    node: torch.fx.Node,
+    x: Any,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> tuple[Value, Value]:
     """(maxima, their places in the plane). NaN wins, the first of equals is kept, as in eager."""
     x = low.value(x)
     window = pair(kernel)
     steps = pair(stride) if isinstance(stride, int) or len(stride) else window
-    if pair(padding) != (0, 0) or pair(dilation) != (1, 1) or ceil_mode or math.prod(window) > MAX_WINDOW or not x.dtype.is_floating_point:
+    if (
+        pair(padding) != (0, 0)
+        or pair(dilation) != (1, 1)
+        or ceil_mode
+        or math.prod(window) > MAX_WINDOW
+        or not x.dtype.is_floating_point
+    ):
         raise NoLowering("padded, dilated or wide windows")
     if any(not isinstance(size, int) or size == 0 for size in x.size):
         raise NoLowering("a symbolic or empty plane")

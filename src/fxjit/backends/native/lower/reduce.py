@@ -9,8 +9,8 @@ import torch.fx
 
 from ..index import Size, Sizes, prod, sizes_of
 from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, permute
-from ..ops import cast, const, op, where
-from .pointwise import compare, result, truth
+from ..ops import cast, compare, const, op, where
+from .pointwise import result, truth
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
@@ -23,7 +23,13 @@ def axes(dims: Any, ndim: int) -> tuple[int, ...]:
 
 
 def reduce_expr(
-    low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...], kind: str, dtype: torch.dtype, shape: tuple[Sizes, Sizes] | None = None
+    low: Lowering,
+    expr: Expr,
+    size: Sizes,
+    dims: tuple[int, ...],
+    kind: str,
+    dtype: torch.dtype,
+    shape: tuple[Sizes, Sizes] | None = None,
 ) -> Expr:
     """Reduces `expr` (over `size`) along `dims` into a new buffer; returns what reads it over the dimensions kept.
 
@@ -58,7 +64,9 @@ def direct(low: Lowering, node: torch.fx.Node, expr: Expr, size: Sizes, dims: tu
 
 
 @lowers("sum.default", "sum.dim_IntList")
-def lower_sum(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def lower_sum(
+    low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     x = low.value(x)
     expr = cast(x.expr, compute_type(meta_of(node).dtype))
     if x.ndim == 0:
@@ -67,7 +75,9 @@ def lower_sum(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keep
 
 
 @lowers("mean.default", "mean.dim")
-def lower_mean(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def lower_mean(
+    low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     x = low.value(x)
     chosen = axes(dims, x.ndim)
     compute = compute_type(meta_of(node).dtype)
@@ -87,7 +97,9 @@ def mean_expr(low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...]) -> 
 
 
 @lowers("prod.default", "prod.dim_int")
-def lower_prod(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def lower_prod(
+    low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     x = low.value(x)
     expr = cast(x.expr, compute_type(meta_of(node).dtype))
     if x.ndim == 0:
@@ -143,7 +155,9 @@ def variance(low: Lowering, x: Value, dims: tuple[int, ...], correction: Any, dt
     mean = mean_expr(low, expr, x.size, dims)
     mean = stored(low, mean, tuple(s for i, s in enumerate(x.size) if i not in dims))
     centred = op("sub", expr, expand(keep(mean, dims), tuple(1 if i in dims else s for i, s in enumerate(x.size)), x.size))
-    total = reduce_expr(low, op("mul", centred, centred), x.size, dims, "sum", expr.dtype) if dims else op("mul", centred, centred)
+    total = (
+        reduce_expr(low, op("mul", centred, centred), x.size, dims, "sum", expr.dtype) if dims else op("mul", centred, centred)
+    )
     ndim = x.ndim - len(dims)
     count = prod(x.size[dim] for dim in dims)
     if isinstance(count, int):
@@ -166,7 +180,16 @@ def correction_of(correction: Any, unbiased: Any = None) -> Any:
 
 
 @lowers("var.correction", "var.dim", "var.default", "std.correction", "var_mean.correction")
-def lower_var(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+def lower_var(
+    low: Lowering,
+    node: torch.fx.Node,
+    x: Any,
+    dims: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> Any:
     x = low.value(x)
     metas = meta_of(node)
     dtype = metas[0].dtype if isinstance(metas, (tuple, list)) else metas.dtype
@@ -223,7 +246,9 @@ def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_
 
 
 @lowers("_softmax_backward_data.default", "_log_softmax_backward_data.default")
-def lower_softmax_backward(low: Lowering, node: torch.fx.Node, grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Value:
+def lower_softmax_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, output: Any, dim: int, input_dtype: torch.dtype
+) -> Value:
     grad, output = low.value(grad), low.value(output)
     if grad.ndim == 0:
         raise NoLowering("softmax of one number")
@@ -251,7 +276,8 @@ def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepd
     top = reduce_expr(low, x.expr, x.size, chosen, "max", compute)
     infinite = op("isinf", top, dtype=torch.bool)
     top = stored(low, where(infinite, const(0, compute), top), kept)
-    total = reduce_expr(low, op("exp", op("sub", x.expr, expand(keep(top, chosen), ones, x.size))), x.size, chosen, "sum", compute)
+    total = reduce_expr(
+        low, op("exp", op("sub", x.expr, expand(keep(top, chosen), ones, x.size))), x.size, chosen, "sum", compute
+    )
     value = op("add", op("log", total), top)
     return result(node, keep(value, chosen) if keepdim else value)
-

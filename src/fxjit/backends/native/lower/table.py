@@ -15,7 +15,21 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
-from ..ir import SUPPORTED, Buffer, Compute, Expr, Iota, Load, Statement, Value, compute_type, is_plain_load, load_all, loads, unit_free
+from ..ir import (
+    SUPPORTED,
+    Buffer,
+    Compute,
+    Expr,
+    Iota,
+    Load,
+    Statement,
+    Value,
+    compute_type,
+    is_plain_load,
+    load_all,
+    loads,
+    unit_free,
+)
 from ..ops import cast, const, work
 
 Lowered = Any
@@ -89,15 +103,27 @@ class Lowering:
 
     def store(self, expr: Expr, size: Sizes, dtype: torch.dtype, *, rsize: Sizes = (), reduction: str | None = None) -> Value:
         """Adds a Compute statement that writes a new, contiguous buffer and returns the value that reads it back."""
-        return self.store_in(self.new_buffer(size, contiguous_strides(size), dtype), expr, size, None, rsize=rsize, reduction=reduction)
+        return self.store_in(
+            self.new_buffer(size, contiguous_strides(size), dtype), expr, size, None, rsize=rsize, reduction=reduction
+        )
 
     def store_in(
-        self, buffer: Buffer, expr: Expr, size: Sizes, stride: Sizes | None, offset: Size = 0, *, rsize: Sizes = (), reduction: str | None = None
+        self,
+        buffer: Buffer,
+        expr: Expr,
+        size: Sizes,
+        stride: Sizes | None,
+        offset: Size = 0,
+        *,
+        rsize: Sizes = (),
+        reduction: str | None = None,
     ) -> Value:
         """The same into a given buffer; `stride` is that of `size`, where the buffer's own shape is another."""
         stride = buffer.stride if stride is None else stride
         self.statements.append(Compute(buffer, size, rsize, expr, stride, offset, reduction, self.current_origins()))
-        return Value(size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset))
+        return Value(
+            size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset)
+        )
 
     def new_buffer(self, size: Sizes, stride: Sizes, dtype: torch.dtype, kind: str = "temp") -> Buffer:
         buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind)
@@ -159,7 +185,9 @@ class Lowering:
         """Values not stored yet that read memory which `before` writes, and are used after it, are stored first."""
         for node, value in list(self.env.items()):
             if isinstance(value, Value) and node not in self.home and not is_view(node):
-                if any(load.buffer == buffer for load in loads(value.expr)) and any(used_after(user, before) for user in node.users):
+                if any(load.buffer == buffer for load in loads(value.expr)) and any(
+                    used_after(user, before) for user in node.users
+                ):
                     self.realize(node)
 
     def materialize(self, node: torch.fx.Node) -> str:
@@ -197,7 +225,7 @@ class Lowering:
 
 def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether a user, or what looks through it as a view, comes after the node."""
-    return user > node or is_view(user) and any(used_after(each, node) for each in user.users)
+    return user > node or (is_view(user) and any(used_after(each, node) for each in user.users))
 
 
 class Opaque:
@@ -237,7 +265,7 @@ def grows(node: torch.fx.Node) -> bool:
     for user in node.users:
         meta = meta_of(user)
         if is_view(user):
-            if isinstance(meta, torch.Tensor) and not statically_equal(meta.numel(), size) or grows(user):
+            if (isinstance(meta, torch.Tensor) and not statically_equal(meta.numel(), size)) or grows(user):
                 return True
         elif isinstance(meta, torch.Tensor) and op_name(user) in LOWERINGS and statically_more(meta.numel(), size):
             return True
@@ -245,11 +273,10 @@ def grows(node: torch.fx.Node) -> bool:
 
 
 def statically_equal(a: Any, b: Any) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a == b or size_of(a) == size_of(b)
+    return (isinstance(a, int) and isinstance(b, int) and a == b) or size_of(a) == size_of(b)
 
 
 def statically_more(a: Any, b: Any) -> bool:
     if isinstance(a, int) and isinstance(b, int):
         return a > b
     return size_of(a) != size_of(b)
-

@@ -66,7 +66,9 @@ def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) 
 
 
 @lowers("slice.Tensor", view=True)
-def lower_slice(low: Lowering, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+def lower_slice(
+    low: Lowering, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Value:
     x = low.value(x)
     dim = axis(dim, x.ndim)
     return viewed(node, narrow(x.expr, dim, slice_start(start, x.size[dim]), size_of(step)))
@@ -138,7 +140,9 @@ def store_slices(low: Lowering, node: torch.fx.Node, parts: list[tuple[Value, in
     if fill is not None:
         low.store_in(buffer, fill, size, None)
     for part, dim, at in parts:
-        low.store_in(buffer, cast(part.expr, compute_type(meta.dtype)), part.size, stride, mul(stride[dim], at) if part.size else 0)
+        low.store_in(
+            buffer, cast(part.expr, compute_type(meta.dtype)), part.size, stride, mul(stride[dim], at) if part.size else 0
+        )
     return Value(size, meta.dtype, low.load(buffer))
 
 
@@ -181,7 +185,9 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
 
 
 @lowers("slice_scatter.default")
-def lower_slice_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+def lower_slice_scatter(
+    low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Value:
     x, source = low.value(x), low.value(source)
     dim = axis(dim, x.ndim)
     meta = meta_of(node)

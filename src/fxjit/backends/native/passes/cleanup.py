@@ -81,7 +81,9 @@ def share_equal(graph: torch.fx.Graph) -> None:
         target = node.target
         if node.op != "call_function" or not (isinstance(target, torch._ops.OpOverload) or target is operator.getitem):
             continue
-        if isinstance(target, torch._ops.OpOverload) and (torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable):
+        if isinstance(target, torch._ops.OpOverload) and (
+            torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
+        ):
             continue
         # Two equal outputs must stay two tensors.
         if any(user.op == "output" for user in node.users):

@@ -39,10 +39,14 @@ def _is_vector(node: Any) -> bool:
 
 def _is_strided(*nodes: torch.fx.Node) -> bool:
     values = [node.meta.get("val") for node in nodes]
-    return all(isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu" for value in values)
+    return all(
+        isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu" for value in values
+    )
 
 
-def _join(graph: torch.fx.Graph, node: torch.fx.Node, rows: torch.fx.Node, weight: torch.fx.Node, bias: torch.fx.Node | None) -> None:
+def _join(
+    graph: torch.fx.Graph, node: torch.fx.Node, rows: torch.fx.Node, weight: torch.fx.Node, bias: torch.fx.Node | None
+) -> None:
     last, source = node, rows
     user = next(iter(node.users)) if len(node.users) == 1 else None
     if user is not None and user.target in _VIEWS and rows.target in _VIEWS:

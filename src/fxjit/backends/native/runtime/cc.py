@@ -72,7 +72,17 @@ def processor() -> str:
 
 
 def flags() -> list[str]:
-    chosen = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti"]
+    chosen = [
+        "-std=c++17",
+        "-O3",
+        "-fPIC",
+        "-shared",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fwrapv",
+        "-fno-exceptions",
+        "-fno-rtti",
+    ]
     if config.cpp.simd:
         chosen.append("-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native")
     else:
@@ -108,7 +118,11 @@ class Compilation:
             text.write_text(self.source)
             self.command = [*command, str(text), "-o", str(self.output), *libraries()]
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=config.child_environment(LC_ALL="C")
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=config.child_environment(LC_ALL="C"),
             )
         except OSError as error:
             raise CppCompileError(f"The C++ compiler could not be started: {error}\n  {' '.join(command)}") from error

@@ -19,7 +19,10 @@ def collapse(group: Group) -> Group:
         base = len(group.outer)
         tails = [strides[base:] for member in mates for strides in accesses(member.compute) if len(strides) > base]
         inner_runs[slot] = runs(mates[0].inner, tails)
-    members = [merge(member, group.outer, outer_runs, inner_runs.get(member.slot, []) if member.inner else []) for member in group.members]
+    members = [
+        merge(member, group.outer, outer_runs, inner_runs.get(member.slot, []) if member.inner else [])
+        for member in group.members
+    ]
     return Group(merged_sizes(group.outer, outer_runs), members, group.lane, group.split, group.reducing, group.name)
 
 

@@ -157,7 +157,9 @@ class Fuser:
 
     def candidates(self, compute: Compute, reads: set[str]) -> list[int]:
         first = self.earliest(compute, reads)
-        places = [i for i in range(max(first, len(self.steps) - LOOK_BACK), len(self.steps)) if isinstance(self.steps[i], Group)]
+        places = [
+            i for i in range(max(first, len(self.steps) - LOOK_BACK), len(self.steps)) if isinstance(self.steps[i], Group)
+        ]
         producers = [i for i in places if self.step_writes[i] & reads]
         sharers = [i for i in places if i not in producers and self.step_reads[i] & reads]
         others = [i for i in places if i not in producers and i not in sharers]
@@ -199,7 +201,10 @@ class Fuser:
         inner_common = refine(wanted, inner) if inner and wanted else inner
         if inner_common is None:
             return None
-        members = [redomain(m, common, inner_common if m.inner and inner and equal(prod(m.inner), prod(inner)) else m.inner) for m in group.members]
+        members = [
+            redomain(m, common, inner_common if m.inner and inner and equal(prod(m.inner), prod(inner)) else m.inner)
+            for m in group.members
+        ]
         members.append(redomain(Member(compute, inner), common, inner_common))
         return Group(common, members, group.lane, group.split, group.reducing)
 
@@ -233,7 +238,7 @@ class Fuser:
             return None
         lane = reduces_columns(compute, self.hints)
         split = self.few_rows(compute.size, compute.rsize, lane)
-        if equal(prod(group.outer), prod(compute.size)) and not compute.size == ():
+        if equal(prod(group.outer), prod(compute.size)) and compute.size != ():
             common = refine(group.outer, compute.size)
             if common is None:
                 return None
