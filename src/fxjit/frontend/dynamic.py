@@ -77,7 +77,8 @@ class ShapePolicy:
     def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
         self.history = history
         self.dynamic = dynamic if config.dynamic_shapes else False
-        self.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
+        self.shape_env = ShapeEnv(allow_scalar_outputs=config.capture_scalar_outputs,
+                                  allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
 
@@ -92,6 +93,8 @@ class ShapePolicy:
             tensor_source=torch_source(source),
         )
         fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        if tensor.dim() == 0:
+            fake.item_memo = None  # its contents are no fact of the trace: nothing guards them
         self.contexts.append((tensor, context))
         symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
                              and size.node.maybe_as_int() is None)
