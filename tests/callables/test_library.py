@@ -23,6 +23,8 @@ import torch
 from tests.differential import check
 from torch.utils import _pytree as pytree
 
+import fxjit
+
 X = torch.arange(6.0).reshape(2, 3)
 
 
@@ -273,6 +275,33 @@ def test_warnings_that_are_ignored():
         check(f, X)
 
 
+def test_warnings_are_given_where_they_stand():
+    def f(x):
+        warnings.warn("loud")
+        warnings.warn("twice", RuntimeWarning, stacklevel=1)
+        return x + 1
+
+    def seen(fn):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fn(X)
+        return [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+
+    assert seen(fxjit.compile(f, backend="eager", fullgraph=True)) == seen(f)
+
+
+def test_a_warning_that_is_an_error_is_raised():
+    def f(x):
+        y = x + 1
+        warnings.warn("loud")
+        return y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning):
+            fxjit.compile(f, backend="eager")(X)
+
+
 def test_logging_that_says_nothing():
     log = logging.getLogger("tests.quiet")
     log.setLevel(logging.ERROR)
@@ -328,8 +357,6 @@ def test_pytree():
 @pytest.mark.parametrize("name", ["time.time", "os.getpid"])
 def test_the_outside_world_breaks_the_graph(name):
     import time
-
-    import fxjit
 
     fn = {"time.time": time.time, "os.getpid": os.getpid}[name]
 

@@ -104,6 +104,8 @@ def get_ident(t: Tracer) -> Value:
 def hash_(t: Tracer, obj: Value) -> Value:
     if obj.pytype().__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{obj.pytype().__name__}'")
+    if not obj.is_constant() and obj.pytype().__hash__ is object.__hash__:
+        return LateNumber(hash, obj)
     return protocol.hash_(t, obj)
 
 

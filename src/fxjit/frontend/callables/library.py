@@ -21,7 +21,6 @@ import sys
 import time
 import types
 import typing
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -518,23 +517,3 @@ _depends_on_process([
     time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
     time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe,
 ])
-
-
-@handles(warnings.warn)
-def warn(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A warning that no filter lets through does nothing; others belong to the run."""
-    category = args[1] if len(args) > 1 else kwargs.get("category")
-    cls = category.as_constant() if category is not None and category.is_constant() else UserWarning
-    if args and issubclass(args[0].pytype(), Warning):
-        cls = args[0].pytype()
-    if isinstance(cls, type) and _is_ignored(cls):
-        return t.make(None)
-    t.break_("call-print", function="warnings.warn")
-
-
-def _is_ignored(category: type) -> bool:
-    """Whether the first filter that concerns the whole category (no message, module or line) ignores it."""
-    for action, message, cls, module, lineno in warnings.filters:
-        if issubclass(category, cls):
-            return action == "ignore" and message is None and module is None and lineno == 0
-    return False

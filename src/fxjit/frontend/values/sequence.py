@@ -312,8 +312,7 @@ class TupleValue(SequenceValue):
         return super().nb_binary(t, op, other, reflected)
 
     def tp_hash(self, t: Tracer) -> Value:
-        hashes = [protocol.hash_(t, item) for item in self.realized()]
-        return t.make(hash(tuple(Hashed(h.as_constant()) for h in hashes)))
+        return t.make(hash(tuple(known_hash(t, item) for item in self.realized())))
 
     def tp_repr(self, t: Tracer) -> Value:
         if self.is_constant() and not is_namedtuple_class(self.cls):
@@ -367,6 +366,14 @@ class Hashed:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def known_hash(t: Tracer, item: Value) -> Hashed:
+    """The hash of an element, for the hash of a container; it has to be known while tracing."""
+    found = protocol.hash_(t, item)
+    if not found.is_constant():
+        t.break_("value-slot", slot="__hash__", type=item.pytype().__name__)
+    return Hashed(found.as_constant())
 
 
 # -- what the new bytecode calls --------------------------------------------------------------------------------

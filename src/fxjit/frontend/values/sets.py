@@ -15,7 +15,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
 from fxjit.frontend.values.keys import HashKey, key_of
-from fxjit.frontend.values.sequence import Hashed
+from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import LengthIs, SetIs, TypeIs
 from fxjit.guards.source import DictKeySource, Source
@@ -140,8 +140,7 @@ class SetValue(Value):
     def tp_hash(self, t: Tracer) -> Value:
         if self.shell:
             t.raise_(TypeError, f"unhashable type: '{self.cls.__name__}'")
-        hashes = [protocol.hash_(t, value).as_constant() for value in self.items]
-        return t.make(hash(frozenset(Hashed(known) for known in hashes)))
+        return t.make(hash(frozenset(known_hash(t, value) for value in self.items)))
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         theirs = set_part(other)

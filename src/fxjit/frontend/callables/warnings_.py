@@ -1,0 +1,56 @@
+"""warnings.warn: a warning whose text is known while tracing is given after the graph ran, as if from the user's own line.
+
+One that the filters ignore does nothing. One that they turn into an exception, or whose text is not known, breaks the
+graph. Registered through families.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from fxjit.frontend.callables.table import function
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.ranges import as_index
+
+
+def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: dict[str, Any]) -> None:
+    """What new bytecode calls in the place of a `warnings.warn` that stood at `where` in the module of `namespace`."""
+    registry = namespace.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, where[0], where[1], namespace.get("__name__") or "<unknown>", registry, namespace)
+
+
+@function(warnings.warn)
+def warn(t: Tracer, message: Value, category: Value | None = None, stacklevel: Value | None = None,
+         source: Value | None = None, *, skip_file_prefixes: Value | None = None) -> Value:
+    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    for _ in range(1 if stacklevel is None else as_index(t, stacklevel)):
+        caller, frame = frame, frame.parent
+        if frame is None:
+            break
+    where, namespace = caller.summary(), caller.globals.namespace
+    cls = UserWarning if category is None or not category.is_constant() else category.as_constant() or UserWarning
+    known = message.is_constant() and isinstance(message.as_constant(), str) and isinstance(cls, type)
+    if issubclass(message.pytype(), Warning):
+        cls = message.pytype()
+    action = _action(str(message.as_constant()) if known else None, cls, namespace.get("__name__"), where.lineno)
+    if action == "ignore":
+        return t.make(None)
+    if not known or action == "error":
+        t.break_("call-print", function="warnings.warn")
+    t.effects.call_later(give_warning, (message, cls, (where.filename, where.lineno), namespace))
+    return t.make(None)
+
+
+def _action(text: str | None, category: Any, module: str | None, lineno: int | None) -> str:
+    """What the filters say now; a text that is not known fits only the filters for every text."""
+    for action, message, cls, where, line in warnings.filters:
+        fits_text = message is None or (text is not None and _matches(message, text))
+        if fits_text and issubclass(category, cls) and (where is None or _matches(where, module or "")) and (
+                line in (0, lineno)):
+            return action
+    return "default"
+
+
+def _matches(pattern: Any, text: str) -> bool:
+    return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
