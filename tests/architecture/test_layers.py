@@ -77,6 +77,7 @@ LATE_IMPORTS = {
     ("__main__", "doctor"),
     ("__main__", "install"),
     ("api", "module"),
+    ("backends.aot", "backends.direct"),
     ("backends.aot", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
