@@ -332,7 +332,8 @@ class Trace:
 
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
-        self.frame = self.root = None
+        self.frame = None
+        del self.root
         for table in (self._by_id, self._by_source, self._by_fake, self._scratch):
             table.clear()  # type: ignore[attr-defined]  # all are dicts
 

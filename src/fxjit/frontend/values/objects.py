@@ -88,7 +88,7 @@ class UserObjectValue(Value):
         return self._getattr_hook(t, name, None)
 
     def _getattr_hook(self, t: Tracer, name: str, error: Exception | None) -> Value:
-        from_protocol = isinstance(error, protocol.Raised) and issubclass(error.value.pytype(), AttributeError)
+        from_protocol = isinstance(error, Raised) and issubclass(error.value.pytype(), AttributeError)
         if error is not None and not from_protocol:
             raise error
         hook, owner = descriptors.find(self.cls, "__getattr__")
@@ -519,7 +519,8 @@ def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
     base_type = builtin_base(type(obj))
     if base_type in (str, int, float):
         t.guard(IdIs(source, obj))
-        return UserObjectValue(type(obj), source, obj, t.make(base_type(obj)))  # type: ignore[call-arg]
+        make: Any = base_type
+        return UserObjectValue(type(obj), source, obj, t.make(make(obj)))
     base = None if base_type is None else wrap_as_base(t, obj, source)
     return UserObjectValue(type(obj), source, obj, base)
 
