@@ -241,8 +241,11 @@ find_layout(PyObject *examples, PyObject *keysets, const char **why)
     }
     Py_ssize_t impl_size = IMPL_WORDS * sizeof(uint64_t);
 #ifdef __GLIBC__
+    fxjit_shim.impl_bytes = FXJIT_IMPL_BYTES;
     for (Py_ssize_t i = 0; i < n; i++) {
-        impl_size = Py_MIN(impl_size, (Py_ssize_t)malloc_usable_size(impls[i]));
+        Py_ssize_t usable = (Py_ssize_t)malloc_usable_size(impls[i]);
+        impl_size = Py_MIN(impl_size, usable);
+        fxjit_shim.impl_bytes = Py_MIN(fxjit_shim.impl_bytes, usable);
     }
 #endif
     fxjit_shim.keys_offset = find_word(impls, keys, n, 0, impl_size);

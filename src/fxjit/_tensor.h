@@ -9,11 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* As much of a TensorImpl as is ever looked at. */
+#define FXJIT_IMPL_BYTES 256
+
 typedef struct {
     int ready;
     PyTypeObject *tensor_class;     /* torch.Tensor */
     Py_ssize_t handle_offset;       /* of the at::Tensor in the PyObject */
     Py_ssize_t keys_offset;         /* of the dispatch key set in the TensorImpl; -1 if it was not found */
+    Py_ssize_t impl_bytes;          /* how many bytes of a TensorImpl may be read; 0: not known */
     uint64_t python_keys;           /* key set bits of tensors whose methods are Python's (subclasses, fake tensors) */
     bool (*impl_requires_grad)(const void *impl); /* NULL where this torch does not export it */
     int32_t (*get_dim)(void *, int64_t *);

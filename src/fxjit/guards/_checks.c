@@ -722,6 +722,49 @@ fxjit_check_run(const fxjit_check *check, PyObject *value)
     return 0;
 }
 
+/* Whether a constant of this type is the same for ever: strings, numbers and tuples of them are. */
+static int
+never_changes(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyTuple_Type) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
+            if (!never_changes(PyTuple_GET_ITEM(value, i))) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    return value == Py_None || value == Py_Ellipsis || type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type ||
+           type == &PyComplex_Type || type == &PyUnicode_Type || type == &PyBytes_Type || is_value_type(type);
+}
+
+fxjit_dependence
+fxjit_check_depends(const fxjit_check *check, PyObject *value)
+{
+    switch ((check_kind)check->kind) {
+    case CHECK_TYPE:
+    case CHECK_TYPES:
+    case CHECK_IS:
+        return DEPENDS_ON_TYPE;
+    case CHECK_CONST:
+        return never_changes(value) ? DEPENDS_ON_TYPE : DEPENDS_ON_MORE;
+    case CHECK_LENGTH:
+    case CHECK_KEYS:
+    case CHECK_HAS_KEY:
+        if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) {
+            return DEPENDS_ON_TYPE;
+        }
+        return PyDict_CheckExact(value) || PyODict_CheckExact(value) ? DEPENDS_ON_CONTENTS : DEPENDS_ON_MORE;
+    case CHECK_INSTANCE_HAS_ATTR:
+        return PyType_Check(value) ? DEPENDS_ON_MORE : DEPENDS_ON_INSTANCE_DICT;
+    case CHECK_TENSOR:
+        return DEPENDS_ON_TENSOR;
+    default:
+        return DEPENDS_ON_MORE;
+    }
+}
+
 /* -- module --------------------------------------------------------------------------------------------------------*/
 
 static PyObject *

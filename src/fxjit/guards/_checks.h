@@ -67,6 +67,17 @@ int fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg);
 /* 1 holds, 0 does not, -1 exception. */
 int fxjit_check_run(const fxjit_check *check, PyObject *value);
 
+/* What the outcome of a check on this very object can change with. */
+typedef enum {
+    DEPENDS_ON_TYPE,          /* nothing but the object's type, or not even that */
+    DEPENDS_ON_CONTENTS,      /* the keys of the object, which is a container */
+    DEPENDS_ON_INSTANCE_DICT, /* the keys of its __dict__ */
+    DEPENDS_ON_TENSOR,        /* what a TensorImpl says */
+    DEPENDS_ON_MORE,
+} fxjit_dependence;
+
+fxjit_dependence fxjit_check_depends(const fxjit_check *check, PyObject *value);
+
 /* obj.__dict__ without the class's __getattribute__; a new reference. */
 PyObject *fxjit_instance_dict(PyObject *obj);
 

@@ -16,99 +16,17 @@
 #include <string.h>
 
 #include "../_module.h"
-#include "../_tensor.h"
-#include "_checks.h"
 #include "_tree.h"
-
-typedef enum {
-    GET_ARG,
-    GET_CELL,
-    GET_DEREF,
-    GET_GLOBALS,
-    GET_BUILTINS,
-    GET_CONST,
-    GET_ATTR,
-    GET_ITEM,
-    GET_KEY,
-    GET_TYPE,
-    GET_INSTANCE_DICT,
-    GET_CELL_CONTENTS,
-    GET_CALL,
-    GET_APPLY,
-    GET_TENSOR_SIZE,
-    GET_TENSOR_STRIDE,
-    GET_TENSOR_OFFSET,
-} accessor;
+#include "_walk.h"
 
 static const char *const accessor_names[] = {
     "arg",  "cell",          "deref",         "globals", "builtins", "const",       "attr",          "item",         "key",
     "type", "instance_dict", "cell_contents", "call",    "apply",    "tensor_size", "tensor_stride", "tensor_offset",
 };
 
-typedef struct {
-    accessor get;
-    int parent;       /* -1: the frame */
-    int end;          /* one past the subtree */
-    int slot;         /* where conditions find the object; -1: nowhere */
-    int guard;        /* the guard that fails when the object is not there */
-    int first_check;  /* checks[first_check .. first_check + num_checks) */
-    int num_checks;
-    Py_ssize_t index; /* argument slot, cell, position, dimension; GET_ITEM: the key if a small int; GET_ATTR: no _name */
-    PyObject *arg;    /* constant object, attribute name, key, function */
-} node;
-
-typedef enum { COND_STATE, COND_PROBE, COND_DICT_ITEM, COND_SAME, COND_DISTINCT, COND_SHAPE, COND_PYTHON } condition_kind;
-
 static const char *const condition_names[] = {
     "state", "probe", "dict_item", "same", "distinct", "shape", "python",
 };
-
-typedef struct {
-    condition_kind kind;
-    int guard;
-    int num_slots;
-    int *slots;
-    fxjit_state state;
-    int64_t wanted;     /* of the state */
-    fxjit_held expected;
-    PyObject *callable; /* or the dict of COND_DICT_ITEM */
-    PyObject *key;
-    int64_t *program;
-    Py_ssize_t program_size;
-} condition;
-
-typedef enum { HOT_NOTHING, HOT_NODE, HOT_CONDITION } hot_kind;
-
-typedef struct {
-    PyObject_HEAD
-    node *nodes;
-    int num_nodes;
-    fxjit_check *checks;
-    int num_checks;
-    condition *conditions;
-    int num_conditions;
-    int num_early;      /* the first of the conditions, which cost next to nothing */
-    int *slot_nodes;    /* the node that fills each slot */
-    int num_slots;
-    int num_python;
-    PyObject *guards;   /* tuple of kinds.Guard */
-    PyObject *weakrefs;
-    /* What failed in the last check, if it failed; a hint only. */
-    hot_kind hot;
-    int hot_index;
-} tree;
-
-/* One check of one frame. */
-typedef struct {
-    tree *t;
-    PyObject *const *args;
-    Py_ssize_t nargs;
-    PyObject *closure, *globals, *builtins;
-    PyObject **slots;
-    hot_kind failed;
-    int failed_index;
-    int failed_guard;
-} run;
 
 #define SLOTS_ON_STACK 32
 
@@ -249,8 +167,8 @@ get_attr(PyObject *obj, const node *n)
 }
 
 /* The object of a node, as a new reference; NULL (perhaps with an exception) when it is not there. */
-static PyObject *
-fetch(const run *r, const node *n, PyObject *parent)
+PyObject *
+fxjit_fetch(const run *r, const node *n, PyObject *parent)
 {
     switch (n->get) {
     case GET_ARG:
@@ -587,11 +505,11 @@ failed(run *r, hot_kind kind, int index, int guard)
 }
 
 /* Fetches a node's object and runs its checks. 1 with *out, a new reference; else 0 or -1. */
-static int
-visit_node(run *r, int index, PyObject *parent, PyObject **out)
+int
+fxjit_visit_node(run *r, int index, PyObject *parent, PyObject **out)
 {
     const node *n = &r->t->nodes[index];
-    PyObject *value = fetch(r, n, parent);
+    PyObject *value = fxjit_fetch(r, n, parent);
     if (value == NULL) {
         return failed(r, HOT_NODE, index, n->guard);
     }
@@ -609,17 +527,17 @@ visit_node(run *r, int index, PyObject *parent, PyObject **out)
     return 1;
 }
 
-static int
-walk(run *r, int index, PyObject *parent)
+int
+fxjit_walk(run *r, int index, PyObject *parent)
 {
     PyObject *value;
-    int holds = visit_node(r, index, parent, &value);
+    int holds = fxjit_visit_node(r, index, parent, &value);
     if (holds != 1) {
         return holds;
     }
     const node *nodes = r->t->nodes;
     for (int child = index + 1; child < nodes[index].end; child = nodes[child].end) {
-        holds = walk(r, child, value);
+        holds = fxjit_walk(r, child, value);
         if (holds != 1) {
             break;
         }
@@ -628,16 +546,21 @@ walk(run *r, int index, PyObject *parent)
     return holds;
 }
 
-static int
-conditions_hold(run *r, int begin, int end)
+int
+fxjit_condition_holds(run *r, int index)
 {
-    for (int i = begin; i < end; i++) {
-        const condition *c = &r->t->conditions[i];
-        if (run_condition(c, r->slots) != 1) {
-            return failed(r, HOT_CONDITION, i, c->guard);
-        }
+    const condition *c = &r->t->conditions[index];
+    return run_condition(c, r->slots) == 1 ? 1 : failed(r, HOT_CONDITION, index, c->guard);
+}
+
+int
+fxjit_conditions_hold(run *r, int begin, int end)
+{
+    int holds = 1;
+    for (int i = begin; holds == 1 && i < end; i++) {
+        holds = fxjit_condition_holds(r, i);
     }
-    return 1;
+    return holds;
 }
 
 /* Visits a node by its path from the frame, with the checks along it: an object's type is checked before its attributes
@@ -647,12 +570,12 @@ visit_path(run *r, int index, PyObject **out)
 {
     int parent = r->t->nodes[index].parent;
     if (parent < 0) {
-        return visit_node(r, index, NULL, out);
+        return fxjit_visit_node(r, index, NULL, out);
     }
     PyObject *base;
     int holds = visit_path(r, parent, &base);
     if (holds == 1) {
-        holds = visit_node(r, index, base, out);
+        holds = fxjit_visit_node(r, index, base, out);
         Py_DECREF(base);
     }
     return holds;
@@ -685,11 +608,19 @@ static int
 all_hold(run *r)
 {
     tree *t = r->t;
-    int holds = conditions_hold(r, 0, t->num_early);
+    int holds = fxjit_conditions_hold(r, 0, t->num_early);
     for (int top = 0; holds == 1 && top < t->num_nodes; top = t->nodes[top].end) {
-        holds = walk(r, top, NULL);
+        holds = fxjit_walk(r, top, NULL);
     }
-    return holds == 1 ? conditions_hold(r, t->num_early, t->num_conditions) : holds;
+    return holds == 1 ? fxjit_conditions_hold(r, t->num_early, t->num_conditions) : holds;
+}
+
+static void
+clear_slots(run *r, int num_slots)
+{
+    for (int i = 0; i < num_slots; i++) {
+        Py_CLEAR(r->slots[i]);
+    }
 }
 
 static int
@@ -709,18 +640,26 @@ run_tree(run *r, int use_hot)
     memset(r->slots, 0, num_slots * sizeof(PyObject *));
     /* A look-up may run code that drops the last reference to the tree. */
     Py_INCREF(t);
-    int holds = 1;
-    if (use_hot && t->hot != HOT_NOTHING) {
-        holds = hot_holds(r, t->hot, t->hot_index);
+    int holds = use_hot && t->settled != NULL && t->hot == HOT_NOTHING ? fxjit_settled_holds(r) : 0;
+    if (holds == 0 || (holds == 1 && fxjit_settled_verify)) {
+        int known = holds;
+        clear_slots(r, num_slots);
+        holds = use_hot && t->hot != HOT_NOTHING ? hot_holds(r, t->hot, t->hot_index) : 1;
+        if (holds == 1) {
+            holds = all_hold(r);
+        }
+        if (known == 1 && holds == 0) {
+            PyErr_Format(PyExc_SystemError, "fxjit took guard %d to hold without looking, and it does not",
+                         r->failed_guard);
+            holds = -1;
+        }
+        if (holds == 1 && use_hot && t->settled == NULL && ++t->full_checks >= t->patience) {
+            fxjit_settle(r);
+        }
     }
-    if (holds == 1) {
-        holds = all_hold(r);
-    }
-    t->hot = holds == 0 ? r->failed : HOT_NOTHING;
+    t->hot = holds == 0 && r->failed_guard >= 0 ? r->failed : HOT_NOTHING;
     t->hot_index = r->failed_index;
-    for (int i = 0; i < num_slots; i++) {
-        Py_XDECREF(r->slots[i]);
-    }
+    clear_slots(r, num_slots);
     if (r->slots != few) {
         PyMem_Free(r->slots);
     }
@@ -1032,6 +971,7 @@ tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->num_early = num_early;
     self->num_slots = num_slots < 0 ? 0 : num_slots;
     self->guards = Py_NewRef(guards);
+    self->patience = 2;
     if (fill_tree(self, nodes, conditions) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -1072,6 +1012,7 @@ tree_clear(tree *self)
     int num_nodes = self->num_nodes, num_checks = self->num_checks, num_conditions = self->num_conditions;
     self->num_nodes = self->num_checks = self->num_conditions = self->num_early = 0;
     self->hot = HOT_NOTHING;
+    fxjit_settled_free(self);
     Py_CLEAR(self->guards);
     for (int i = 0; i < num_nodes; i++) {
         Py_CLEAR(self->nodes[i].arg);
@@ -1222,7 +1163,7 @@ PyTypeObject FxjitGuardTree_Type = {
 int
 fxjit_tree_init(PyObject *module)
 {
-    if (fxjit_checks_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
+    if (fxjit_checks_init(module) < 0 || fxjit_settled_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
         return -1;
     }
     PyObject *names = PyTuple_New(NUM_SHAPE_OPS);

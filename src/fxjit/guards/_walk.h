@@ -1,0 +1,119 @@
+/* The inside of a guard tree, shared by _tree.c, which walks it, and _settled.c, which skips what cannot have changed. */
+#ifndef FXJIT_GUARDS_WALK_H
+#define FXJIT_GUARDS_WALK_H
+
+#include <Python.h>
+
+#include <stdint.h>
+
+#include "../_tensor.h"
+#include "_checks.h"
+
+typedef enum {
+    GET_ARG,
+    GET_CELL,
+    GET_DEREF,
+    GET_GLOBALS,
+    GET_BUILTINS,
+    GET_CONST,
+    GET_ATTR,
+    GET_ITEM,
+    GET_KEY,
+    GET_TYPE,
+    GET_INSTANCE_DICT,
+    GET_CELL_CONTENTS,
+    GET_CALL,
+    GET_APPLY,
+    GET_TENSOR_SIZE,
+    GET_TENSOR_STRIDE,
+    GET_TENSOR_OFFSET,
+} accessor;
+
+typedef struct {
+    accessor get;
+    int parent;       /* -1: the frame */
+    int end;          /* one past the subtree */
+    int slot;         /* where conditions find the object; -1: nowhere */
+    int guard;        /* the guard that fails when the object is not there */
+    int first_check;  /* checks[first_check .. first_check + num_checks) */
+    int num_checks;
+    Py_ssize_t index; /* argument slot, cell, position, dimension; GET_ITEM: the key if a small int; GET_ATTR: no _name */
+    PyObject *arg;    /* constant object, attribute name, key, function */
+} node;
+
+typedef enum { COND_STATE, COND_PROBE, COND_DICT_ITEM, COND_SAME, COND_DISTINCT, COND_SHAPE, COND_PYTHON } condition_kind;
+
+typedef struct {
+    condition_kind kind;
+    int guard;
+    int num_slots;
+    int *slots;
+    fxjit_state state;
+    int64_t wanted;     /* of the state */
+    fxjit_held expected;
+    PyObject *callable; /* or the dict of COND_DICT_ITEM */
+    PyObject *key;
+    int64_t *program;
+    Py_ssize_t program_size;
+} condition;
+
+typedef enum { HOT_NOTHING, HOT_NODE, HOT_CONDITION } hot_kind;
+
+typedef struct {
+    PyObject_HEAD
+    node *nodes;
+    int num_nodes;
+    fxjit_check *checks;
+    int num_checks;
+    condition *conditions;
+    int num_conditions;
+    int num_early;      /* the first of the conditions, which cost next to nothing */
+    int *slot_nodes;    /* the node that fills each slot */
+    int num_slots;
+    int num_python;
+    PyObject *guards;   /* tuple of kinds.Guard */
+    PyObject *weakrefs;
+    /* What failed in the last check, if it failed; a hint only. */
+    hot_kind hot;
+    int hot_index;
+    struct fxjit_settled *settled; /* _settled.c; NULL: nothing is known to stay as it was */
+    int full_checks;               /* that held since the last attempt to settle */
+    int patience;                  /* how many it takes until the next */
+    int scanning;                  /* a check by the notes is under way: they stay as they are */
+} tree;
+
+/* One check of one frame. */
+typedef struct {
+    tree *t;
+    PyObject *const *args;
+    Py_ssize_t nargs;
+    PyObject *closure, *globals, *builtins;
+    PyObject **slots;
+    hot_kind failed;
+    int failed_index;
+    int failed_guard;
+} run;
+
+/* A node's object, as a new reference; NULL (perhaps with an exception) when it is not there. */
+PyObject *fxjit_fetch(const run *r, const node *n, PyObject *parent);
+/* Fetches a node's object and runs its checks. 1 with *out, a new reference; else 0 or -1. */
+int fxjit_visit_node(run *r, int index, PyObject *parent, PyObject **out);
+/* The node and all below it: 1, 0, -1. */
+int fxjit_walk(run *r, int index, PyObject *parent);
+/* The conditions [begin, end): 1, 0, -1. */
+int fxjit_conditions_hold(run *r, int begin, int end);
+/* One condition, its slots filled. */
+int fxjit_condition_holds(run *r, int index);
+
+/* ---- _settled.c ---- */
+
+/* After a check that held: notes what it depended on, if enough of it is watchable. Never fails. */
+void fxjit_settle(run *r);
+/* The check by what was noted. 1: holds. 0: not known, check in full. -1: exception. */
+int fxjit_settled_holds(run *r);
+void fxjit_settled_free(tree *t);
+int fxjit_settled_init(PyObject *module);
+/* Whether every answer of fxjit_settled_holds is compared with a full check. */
+extern int fxjit_settled_verify;
+
+#endif
