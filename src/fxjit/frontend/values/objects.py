@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
