@@ -180,10 +180,11 @@ def lookup(fn: Any) -> Handler | None:
         name: str = fn.__name__
         return _method_handler(name) if issubclass(torch.Tensor, owner) and owner is not object else None
     if isinstance(fn, types.FunctionType) and fn.__module__ is not None:
-        if torch.Tensor.__dict__.get(fn.__name__) is fn:
-            return _method_handler(fn.__name__)
-        if fn.__name__ in _COMPILING and fn.__module__.partition(".")[0] in ("torch", "fxjit"):
-            return _known_handler(_COMPILING[fn.__name__])
+        spelled = str(fn.__name__)
+        if torch.Tensor.__dict__.get(spelled) is fn:
+            return _method_handler(spelled)
+        if spelled in _COMPILING and str(fn.__module__).partition(".")[0] in ("torch", "fxjit"):
+            return _known_handler(_COMPILING[spelled])
     return None
 
 
