@@ -48,7 +48,7 @@ OPAQUE: Final[tuple[type, ...]] = (
 def is_plain_constant(obj: object) -> bool:
     """Whether `obj` is a constant by value: a plain one, an enum member, or a tuple/frozenset of such."""
     cls = type(obj)
-    if cls in _PLAIN_SET or isinstance(obj, enum.Enum):
+    if cls in _PLAIN_SET or issubclass(cls, enum.Enum):
         return True
     if cls is tuple or cls is frozenset:
         return all(is_plain_constant(item) for item in obj)  # type: ignore[attr-defined]
@@ -56,6 +56,8 @@ def is_plain_constant(obj: object) -> bool:
 
 
 _PLAIN_SET: Final = frozenset(PLAIN)
+#: Asked through the type: `isinstance` would run the `__class__` of a user's object.
+_OPAQUE_SET: Final = frozenset(OPAQUE)
 
 
 class ConstantValue(Value):
@@ -190,13 +192,13 @@ def wrap_constant(t: Tracer, obj: object, source: Source) -> Value:
 wraps(*PLAIN)(wrap_constant)
 
 
-@wraps_if(lambda obj: isinstance(obj, enum.Enum), order=10)
+@wraps_if(lambda obj: issubclass(type(obj), enum.Enum), order=10)
 def _wrap_enum(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ConstantValue(obj, source)
 
 
-@wraps_if(lambda obj: isinstance(obj, OPAQUE), order=20)
+@wraps_if(lambda obj: any(cls in _OPAQUE_SET for cls in type(obj).__mro__), order=20)
 def _wrap_opaque(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ConstantValue(obj, source)

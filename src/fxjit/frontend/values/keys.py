@@ -63,12 +63,14 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         return known
     own = getattr(value, "hash_key", None)
     if own is not None:
+        if any(_holds_int(key) for key in among):
+            t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
         return own()  # type: ignore[no-any-return]  # numbers that are known late, see callables/core.py
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
         return specialize(t).as_constant()  # type: ignore[no-any-return]
     if isinstance(value, TupleValue):
-        return tuple(key_of(t, item) for item in value.realized())
+        return tuple(key_of(t, item, among) for item in value.realized())
     cls = value.pytype()
     if cls.__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
@@ -78,6 +80,11 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
     return _asked(t, value, among)
+
+
+def _holds_int(key: HashKey) -> bool:
+    """Whether a number that is known late may turn out to be in this key."""
+    return any(map(_holds_int, key)) if isinstance(key, tuple) else isinstance(key, int)
 
 
 def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:

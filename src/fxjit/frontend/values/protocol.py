@@ -178,7 +178,17 @@ def is_(t: Tracer, a: Value, b: Value) -> bool:
             return True
         # Equal ints and strings made apart may or may not be one object in eager; CPython's small ones are.
         return type(left) is type(right) and isinstance(left, (int, str, bytes)) and left == right and _is_interned(left)
+    if hasattr(a, "specialize") or hasattr(b, "specialize"):
+        return _same_number(t, a, b)
     return False
+
+
+def _same_number(t: Tracer, a: Value, b: Value) -> bool:
+    """`a is b` where one is a number of the graph: small ints are one object, others are told by their values."""
+    if a.pytype() is not b.pytype():
+        return False
+    fixed = [v.specialize(t) if hasattr(v, "specialize") else v for v in (a, b)]
+    return all(v.is_constant() for v in fixed) and is_(t, *fixed)
 
 
 def _is_interned(obj: object) -> bool:

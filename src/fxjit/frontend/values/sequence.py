@@ -456,7 +456,7 @@ def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     return TupleValue(lazy_items(t, obj, source), source, type(obj) if plain else tuple)
 
 
-wraps_if(lambda obj: isinstance(obj, tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
+wraps_if(lambda obj: issubclass(type(obj), tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
 
 
 @makes(list)
