@@ -42,12 +42,12 @@ def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> 
     return Renderer(collapse(group), hidden, hints, threads).kernel()
 
 
-def scratch_size(member: Member, lane: bool) -> int | None:
+def scratch_size(member: Member, lanes: int) -> int | None:
     """Bytes of a row-local array for an inner value, or None when it has to be memory."""
     count = prod(member.inner)
     if not isinstance(count, int):
         return None
-    bytes_needed = count * (LANES if lane else 1) * compute_type(member.compute.out.dtype).itemsize
+    bytes_needed = count * lanes * compute_type(member.compute.out.dtype).itemsize
     return bytes_needed if bytes_needed <= SCRATCH_BYTES else None
 
 
@@ -65,6 +65,7 @@ class Renderer:
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols)
         self.crossing = self.crosses_slots()
+        self.lanes = self.choose_lanes()
         self.name_buffers()
 
     # What the kernel touches
@@ -91,9 +92,17 @@ class Renderer:
                     found.add(load.buffer)
         return found
 
+    def choose_lanes(self) -> int:
+        """Fewer neighbours at once where their inner values then stay in the cache: 16 floats are still a whole line."""
+        inner = [self.makers[name] for name in self.crossing if name in self.hidden]
+        for lanes in (LANES, LANES // 2, LANES // 4):
+            if all(scratch_size(member, lanes) is not None for member in inner):
+                return lanes
+        return LANES
+
     def is_scratch(self, name: str) -> bool:
         member = self.makers[name]
-        return name in self.hidden and name in self.crossing and scratch_size(member, self.group.lane) is not None
+        return name in self.hidden and name in self.crossing and scratch_size(member, self.lanes if self.group.lane else 1) is not None
 
     def name_buffers(self) -> None:
         for member in self.group.members:
@@ -213,7 +222,7 @@ class Renderer:
         text = "0"
         for k, size in enumerate(member.inner):
             text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
-        return f"({text}) * {LANES} + l" if self.group.lane else text
+        return f"({text}) * {self.lanes} + l" if self.group.lane else text
 
     def at_hand(self, member: Member, names: dict[str, str]):  # type: ignore[no-untyped-def]
         def given(load: Load) -> tuple[str, bool] | None:
@@ -251,8 +260,8 @@ class Renderer:
         outer, sizes = list(self.outer), list(group.outer)
         heads = [loop(name, self.c(size)) for name, size in zip(outer, sizes, strict=True)]
         if group.lane:
-            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {LANES})"
-            inside = [f"const int64_t nl = fx_imin({LANES}, {self.c(sizes[-1])} - lb);", *inside]
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.lanes})"
+            inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(sizes[-1])} - lb);", *inside]
         if not heads:
             return ["{", indent(lines(inside)), "}"]
         clause = f" collapse({len(heads)})" if len(heads) > 1 else ""
@@ -263,7 +272,7 @@ class Renderer:
         for name, member in self.makers.items():
             if self.is_scratch(name):
                 count = prod(member.inner)
-                lanes = f" * {LANES}" if self.group.lane else ""
+                lanes = f" * {self.lanes}" if self.group.lane else ""
                 out.append(f"alignas(64) {C_TYPES[compute_type(member.compute.out.dtype)]} s_{name}[{count}{lanes}];")
         return out
 
@@ -393,8 +402,8 @@ class Renderer:
         declared = []
         for m in reducers:
             name = m.compute.out.name
-            declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{LANES}];")
-            declared.append(f"for (int64_t l = 0; l < {LANES}; ++l) a_{name}[l] = {self.start(m)};")
+            declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.lanes}];")
+            declared.append(f"for (int64_t l = 0; l < {self.lanes}; ++l) a_{name}[l] = {self.start(m)};")
         scope = Scope()
         names: dict[str, str] = {}
         for member in members:
@@ -419,7 +428,7 @@ class Renderer:
         out = []
         for member in reducers:
             name, ctype = member.compute.out.name, self.acc_type(member)
-            out.append(f"alignas(64) {ctype} r_{name}[{LANES}];")
+            out.append(f"alignas(64) {ctype} r_{name}[{self.lanes}];")
             inside = [
                 f"r_{name}[l] = ({ctype})a_{name}[l];",
                 *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"]),
@@ -433,7 +442,7 @@ class Renderer:
         loops = [*self.outer[:-1], "(lb + l)"]
         for member in members:
             name = member.compute.out.name
-            out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{LANES}];")
+            out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{self.lanes}];")
             value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, {}))
             scope.lines.append(f"r_{name}[l] = {value};")
             scope.lines += self.store_row(member, f"r_{name}[l]", loops)
@@ -449,8 +458,8 @@ class Renderer:
         sizes = members[0].inner
         inside = self.row_statements(-1)
         weight = self.weight(members)
-        lanes = f"[{LANES}]" if group.lane else ""
-        lane_total = LANES if group.lane else 1
+        lanes = f"[{self.lanes}]" if group.lane else ""
+        lane_total = self.lanes if group.lane else 1
         total = f"({self.c(prod(sizes))} * {lane_total})"
         inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
         parts = [f'static_assert({MAX_CHUNKS} > 0, "");'] if not reducers else []
@@ -475,14 +484,14 @@ class Renderer:
         inside += self.row_statements(0)
         heads = [loop(name, self.c(size)) for name, size in zip(self.outer, group.outer, strict=True)]
         if group.lane:
-            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {LANES})"
-            inside = [f"const int64_t nl = fx_imin({LANES}, {self.c(group.outer[-1])} - lb);", *inside]
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {self.lanes})"
+            inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(group.outer[-1])} - lb);", *inside]
         return [*heads, "{", indent(lines(inside)), "}"]
 
     def lanewise(self, text: str) -> str:
         if not self.group.lane:
             return text.replace("@", "")
-        return f"for (int64_t l = 0; l < {LANES}; ++l) " + text.replace("@", "[l]")
+        return f"for (int64_t l = 0; l < {self.lanes}; ++l) " + text.replace("@", "[l]")
 
 
 def canonical(text: str) -> str:

@@ -61,6 +61,14 @@ def version_of(path: str) -> str:
 
 
 @functools.cache
+def has_avx512() -> bool:
+    try:
+        return " avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+@functools.cache
 def processor() -> str:
     """A hash of the processor's model and features: -march=native means a different thing on each."""
     try:
@@ -85,6 +93,9 @@ def flags() -> list[str]:
     ]
     if config.cpp.simd:
         chosen.append("-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native")
+        if has_avx512():
+            # By itself GCC takes half the width: measured 1.3 to 2 times slower wherever exp or tanh is in the loop.
+            chosen.append("-mprefer-vector-width=512")
     else:
         chosen.append("-fno-tree-vectorize")
     if config.cpp.openmp:
