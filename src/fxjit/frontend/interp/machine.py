@@ -55,7 +55,7 @@ class Machine:
 
     __slots__ = (
         "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
-        "globals", "handled", "index", "instructions", "locals", "parent", "pc", "recursion_limit", "stack", "steps",
+        "globals", "handled", "index", "instructions", "locals", "origins", "parent", "pc", "recursion_limit", "stack", "steps",
         "suspended", "t",
     )  # fmt: skip
 
@@ -87,6 +87,8 @@ class Machine:
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
         self.handled: Value | None = None
+        #: Of the root: the step and the index of the instruction that raised each exception that a handler was given.
+        self.origins: dict[Value, tuple[int, int]] = {}
         #: The generator object whose body this frame is, and whether it has left at a yield.
         self.generator: Value | None = None
         self.suspended = False
@@ -135,8 +137,11 @@ class Machine:
                 try:
                     left = handlers[instruction.opname](self, instruction)
                 except Raised as raised:
-                    if not self.unwind(raised.value):
-                        self._uncaught(stops, raised.value)
+                    exc = raised.value
+                    if not self.unwind(exc):
+                        self._uncaught(stops, exc)
+                    if instruction.opname != "RERAISE" or exc not in self.origins:
+                        self.origins[exc] = (self.steps, index)
                     left = None
                 if left is not None:
                     places.check_generators(self, stops, [left])
@@ -173,7 +178,12 @@ class Machine:
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def _uncaught(self, stops: StopList, exc: Value) -> NoReturn:
-        """An exception leaves the root frame: CPython runs its instruction again and raises it for real."""
+        """An exception leaves the root frame: CPython runs the instruction that raised it again and raises it for real. What
+        lies between that and the end of a `with` only passes it on."""
+        if self.instructions[self.index].opname == "RERAISE" and exc in self.origins:
+            step, self.index = self.origins[exc]
+            signal = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
+            self.decide(stops, signal, step=step, index=self.index)
         self.decide(stops, BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self)))
 
     def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
@@ -194,11 +204,15 @@ class Machine:
         """The frame's state before the stop's instruction, checked for what cannot be carried over."""
         stops_at = self.pc
         live = places.live_locals(self.code, stops_at)
+        try:
+            blocks = places.open_blocks(self)
+        except SkipFrameSignal as signal:
+            raise signal from stop.cause
         state = FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live},
             cells=dict(self.cells),
-            blocks=places.open_blocks(self),
+            blocks=blocks,
         )
         places.check_generators(self, self.t.stops, [*state.stack, *state.locals.values(), *state.cells.values()])
         assert stop.cause is not None

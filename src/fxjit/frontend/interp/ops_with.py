@@ -11,6 +11,7 @@ from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.contexts import manager_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -48,7 +49,7 @@ class WithExitValue(Value):
 @op("BEFORE_WITH")
 def before_with(m: Machine, i: Instruction) -> None:
     t = m.t
-    manager = m.stack.pop()
+    manager = manager_of(m.stack.pop().realize())
     enter = protocol.lookup_special(t, manager, "__enter__")
     exit_ = protocol.lookup_special(t, manager, "__exit__") if enter is not None else None
     if enter is None or exit_ is None:

@@ -167,6 +167,19 @@ class GradModeValue(ContextValue):
     def leave(self, t: Tracer) -> None:
         set_grad_mode(t, bool(self.previous))
 
+    def push_manager(self, cg: Rebuilder) -> None:
+        if self.cls is torch.set_grad_enabled:
+            cg.call(grad_mode_manager, self.mode, bool(self.previous))
+        else:
+            super().push_manager(cg)
+
+
+def grad_mode_manager(mode: bool, previous: bool) -> torch.set_grad_enabled:
+    """A `set_grad_enabled` that was made before: making one sets the mode at once."""
+    made = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
+    made.mode, made.prev = mode, previous
+    return made
+
 
 def _no_grad_class(cls: type, mode: bool) -> None:
     """`with torch.no_grad():`, and `@torch.no_grad` with or without parentheses."""
@@ -198,7 +211,8 @@ def _set_grad_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 def _wrap_set_grad_enabled(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, torch.set_grad_enabled))
     t.guard(ConstIs(AttrSource(source, "mode"), obj.mode))
-    return GradModeValue(torch.set_grad_enabled, obj.mode, (obj.mode,), source=source)
+    t.guard(ConstIs(AttrSource(source, "prev"), obj.prev))
+    return GradModeValue(torch.set_grad_enabled, obj.mode, (obj.mode,), obj.prev, source)
 
 
 @handles(torch._C._set_grad_enabled)
@@ -320,6 +334,13 @@ class DeviceValue(ContextValue):
         _devices(t).pop()
 
 
+def manager_of(value: Value) -> Value:
+    """What `with value:` enters: a device is a plain constant anywhere else."""
+    if issubclass(value.pytype(), torch.device) and value.is_constant():
+        return DeviceValue(value.as_constant())
+    return value
+
+
 def _devices(t: Tracer) -> list[torch.device]:
     stack: list[torch.device] = t.new_source_state("default device").setdefault("stack", [])
     return stack
@@ -359,11 +380,27 @@ def _wrap_kernel(t: Tracer, obj: Any, source: Source) -> Value:
     return ConstantValue(obj, source)
 
 
+class AttentionKernels:
+    """`sdpa_kernel` as an object whose arguments can be read: what a continuation enters again."""
+
+    def __init__(self, kernels: tuple[str, ...], set_priority: bool) -> None:
+        self.kernels = kernels
+        self.set_priority = set_priority
+        backends = [getattr(torch.nn.attention.SDPBackend, name) for name in kernels]
+        self._manager = torch.nn.attention.sdpa_kernel(backends, set_priority)
+
+    def __enter__(self) -> Any:
+        return self._manager.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._manager.__exit__(*exc_info)
+
+
 class AttentionKernelsValue(ContextValue):
     """torch.nn.attention.sdpa_kernel."""
 
-    def __init__(self, kernels: list[Any], set_priority: bool) -> None:
-        super().__init__(contextlib._GeneratorContextManager, (kernels, set_priority))
+    def __init__(self, kernels: list[Any], set_priority: bool, source: Source | None = None) -> None:
+        super().__init__(contextlib._GeneratorContextManager, (kernels, set_priority), source)
         self.kernels = kernels
         self.set_priority = set_priority
         self.previous: list[tuple[list[str], list[int]]] = []
@@ -380,7 +417,16 @@ class AttentionKernelsValue(ContextValue):
         t.emit(set_attention_kernels, list(self.previous.pop()))
 
     def push_manager(self, cg: Rebuilder) -> None:
-        cg.call(torch.nn.attention.sdpa_kernel, self.kernels, self.set_priority)
+        cg.call(AttentionKernels, tuple(kernel.name for kernel in self.kernels), self.set_priority)
+
+
+@wraps(AttentionKernels)
+def _wrap_attention_kernels(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, AttentionKernels))
+    t.guard(ConstIs(AttrSource(source, "kernels"), obj.kernels))
+    t.guard(ConstIs(AttrSource(source, "set_priority"), obj.set_priority))
+    return AttentionKernelsValue([getattr(torch.nn.attention.SDPBackend, name) for name in obj.kernels], obj.set_priority,
+                                 source)
 
 
 @handles(torch.nn.attention.sdpa_kernel)
@@ -437,6 +483,16 @@ def _wrap_nullcontext(t: Tracer, obj: Any, source: Source) -> Value:
 @handles(torch.profiler.record_function)
 def _record_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return PassThroughValue(torch.profiler.record_function, tuple(known(t, "record_function", *args, **kwargs)))
+
+
+@wraps(torch.profiler.record_function)
+def _wrap_record_function(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, torch.profiler.record_function))
+    t.guard(ConstIs(AttrSource(source, "name"), obj.name))
+    t.guard(ConstIs(AttrSource(source, "args"), obj.args))
+    made = PassThroughValue(torch.profiler.record_function, (obj.name, obj.args))
+    made.source = source
+    return made
 
 
 @handles(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
