@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Final, NoReturn
 
+import torch
+
 from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, plain
@@ -68,12 +70,18 @@ def _not_traced(
              message=said.reason if said is not None else None, why="is run as it stands")
 
 
+#: Its `step` asks for breaks because of how another compiler writes updated parameters back.
+_OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
+
+
 def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
     if asked == "is-compiling":
         return t.make(True)
     if asked == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
+    if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
+        return t.make(None)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}

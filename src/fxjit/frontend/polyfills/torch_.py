@@ -9,7 +9,8 @@ import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.utils import _pytree
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.callables.table import handles, polyfill
+from fxjit.frontend.values.base import Tracer, Value
 
 
 @polyfill(associative_scan)
@@ -30,3 +31,26 @@ def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, di
         for result in results:
             result.reverse()
     return _pytree.tree_unflatten([torch.stack(result, dim) for result in results], spec)
+
+
+@polyfill(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
+    """Parallel lists of tensors, split by what the first list's tensors are; the optimizers and clip_grad ask for it."""
+    groups: dict[Any, Any] = {}
+    for index, tensor in enumerate(lists[0]):
+        key = (tensor.device, tensor.dtype)
+        if key not in groups:
+            groups[key] = ([[] for _ in lists], [])
+        split, indices = groups[key]
+        for into, each in zip(split, lists):
+            if len(each) > 0:
+                into.append(each[index])
+        if with_indices:
+            indices.append(index)
+    return groups
+
+
+@handles(torch.optim.Optimizer.zero_grad)
+def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """torch keeps its own compiler away from it; here it is code like any other."""
+    return t.call(t.make(torch.optim.Optimizer.zero_grad.__wrapped__), args, kwargs)
