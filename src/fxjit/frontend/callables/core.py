@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import sys
 import threading
 import types
 import typing
@@ -497,14 +498,15 @@ for _code_runner in (eval, exec, compile):
     _runs_code(_code_runner)
 
 
-@handles(builtins.__import__)
-def import_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    name = plain_or_break(t, args[0], "__import__")
-    import sys
-
-    if name not in sys.modules:
-        t.break_("opcode-import", name=name)
-    return t.make(sys.modules[name.partition(".")[0] if len(args) < 4 else name])
+@function(builtins.__import__)
+def import_(t: Tracer, name: Value, globals: Value | None = None, locals: Value | None = None,
+            fromlist: Value | None = None, level: Value | None = None) -> Value:
+    """A module that is there already; relative imports, and first imports, run as they stand."""
+    known = plain_or_break(t, name, "__import__")
+    if known not in sys.modules or (level is not None and plain_or_break(t, level, "__import__") != 0):
+        t.break_("opcode-import", name=known)
+    whole = fromlist is not None and protocol.truth(t, fromlist)
+    return t.make(sys.modules[known if whole else known.partition(".")[0]])
 
 
 def plain_or_break(t: Tracer, value: Value, what: str) -> Any:

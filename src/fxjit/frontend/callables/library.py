@@ -161,6 +161,8 @@ def operator_index_of(t: Tracer, values: Value, wanted: Value, /) -> Value:
 
 @handles(operator.call)
 def operator_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        t.raise_(TypeError, "call expected at least 1 argument, got 0")
     return t.call(args[0], args[1:], kwargs)
 
 

@@ -330,9 +330,9 @@ def property_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     t.break_("call-builtin", function="property", args=", ".join(arg.describe() for arg in args))
 
 
-@handles(types.MethodType)
-def method_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return MethodValue(args[0], args[1])
+@function(types.MethodType)
+def method_(t: Tracer, function: Value, instance: Value, /) -> Value:
+    return MethodValue(function, instance)
 
 
 @handles(types.SimpleNamespace)
