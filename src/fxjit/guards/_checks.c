@@ -749,8 +749,10 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
         return DEPENDS_ON_TYPE;
     case CHECK_CONST:
         return never_changes(value) ? DEPENDS_ON_TYPE : DEPENDS_ON_MORE;
-    case CHECK_LENGTH:
     case CHECK_KEYS:
+        /* An OrderedDict moves its keys without a new version. */
+        return PyDict_CheckExact(value) ? DEPENDS_ON_CONTENTS : DEPENDS_ON_MORE;
+    case CHECK_LENGTH:
     case CHECK_HAS_KEY:
         if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) {
             return DEPENDS_ON_TYPE;

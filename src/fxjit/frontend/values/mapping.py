@@ -68,10 +68,10 @@ class DictValue(Value):
     def _close(self, real: Mapping[Any, Any]) -> None:
         t, source, seen = self._t, self.source, self._items
         assert source is not None
-        t.guard(KeysAre(source, tuple(dict.keys(real) if isinstance(real, dict) else real)))
+        t.guard(KeysAre(source, tuple(_keys_of(real))))
         self._real = None
         self._items = {}
-        for index, key in enumerate(dict.keys(real) if isinstance(real, dict) else real):
+        for index, key in enumerate(_keys_of(real)):
             if is_plain_constant(key):
                 self._items[key] = seen.get(key) or (t.make(key), self._lazy(real, key))
                 continue
@@ -659,3 +659,10 @@ for _kind in ("keys", "values", "items"):
 def make_dict(t: Tracer, obj: dict[Any, Any]) -> Value:
     """A new dict of things known while tracing: what a folded call gave."""
     return DictValue(t, [(t.make(key), t.make(value)) for key, value in obj.items()], type(obj))
+
+
+def _keys_of(real: Mapping[Any, Any]) -> Iterable[Any]:
+    """The keys in the order that iteration has, without the class's own `__iter__`: an OrderedDict keeps one of its own."""
+    if isinstance(real, collections.OrderedDict):
+        return collections.OrderedDict.keys(real)
+    return dict.keys(real) if isinstance(real, dict) else real
