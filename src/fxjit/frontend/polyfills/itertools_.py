@@ -174,3 +174,27 @@ def _group(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[A
         item = state[1]
         yield item
         _step(items, key, state)
+
+
+def _batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[Any]:
+    if n < 1:
+        raise ValueError("n must be at least one")
+    return _batches(iter(iterable), n, strict)
+
+
+def _batches(items: Iterator[Any], n: int, strict: bool) -> Iterator[Any]:
+    while True:
+        batch = []
+        for item in items:
+            batch.append(item)
+            if len(batch) == n:
+                break
+        if not batch:
+            return
+        if strict and len(batch) != n:
+            raise ValueError("batched(): incomplete batch")
+        yield tuple(batch)
+
+
+if hasattr(itertools, "batched"):  # new in Python 3.12
+    polyfill(itertools.batched)(_batched)

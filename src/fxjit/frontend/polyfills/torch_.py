@@ -11,6 +11,8 @@ from torch.utils import _pytree
 
 from fxjit.frontend.callables.table import handles, polyfill
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.torchfn import call_in_graph
 
 
 @polyfill(associative_scan)
@@ -54,3 +56,21 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[An
 def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch keeps its own compiler away from it; here it is code like any other."""
     return t.call(t.make(torch.optim.Optimizer.zero_grad.__wrapped__), args, kwargs)
+
+
+def _foreach_with_factors(tensors: Any, first: Any, second: Any, factors: Any, divide: bool) -> None:
+    for x, a, b, factor in zip(tensors, first, second, factors.unbind()):
+        x.add_(a / b * factor if divide else a * b * factor)
+
+
+def _factors_in_a_tensor(fn: Any, divide: bool) -> None:
+    """A tensor of factors, one for each tensor of the lists: eager reads its numbers, the graph multiplies."""
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 4 and isinstance(args[3], TensorValue) and args[3].fake.dim() == 1:
+            return t.inline(t.make(_foreach_with_factors), [*args, t.make(divide)], {})
+        return call_in_graph(t, fn, args, kwargs)
+
+
+_factors_in_a_tensor(torch._foreach_addcdiv_, True)
+_factors_in_a_tensor(torch._foreach_addcmul_, False)
