@@ -352,14 +352,16 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
         trace = Trace(frame, stops, history, dynamic)
         with preserved_state():
             try:
-                return trace.run(code), trace
+                result = trace.run(code)
+                contexts.abandon(trace)
+                return result, trace
             except RestartTrace:
+                contexts.abandon(trace)
                 trace.release()
             except BaseException:
+                contexts.abandon(trace)
                 trace.release()
                 raise
-            finally:
-                contexts.abandon(trace)
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
 
 
@@ -369,9 +371,11 @@ def preserved_state() -> Iterator[None]:
     grad_mode, dtype, rng = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state()
     autocast = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")}
     cache = torch.is_autocast_cache_enabled()
+    kernels = contexts.attention_kernels()
     try:
         yield
     finally:
+        contexts.restore_attention_kernels(kernels)
         torch._C._set_grad_enabled(grad_mode)
         for device, (enabled, autocast_dtype) in autocast.items():
             torch.set_autocast_enabled(device, enabled)

@@ -374,6 +374,24 @@ def set_attention_kernels(names: Sequence[str], priority: Sequence[int] | None) 
         torch._C._set_sdp_priority_order(list(priority))
 
 
+_KERNEL_SWITCHES: Final = ("cudnn", "flash", "mem_efficient", "math", "overrideable")
+
+
+def attention_kernels() -> tuple[tuple[bool, ...], list[int]]:
+    """Which kernels of scaled_dot_product_attention are allowed now, and in which order."""
+    allowed = tuple(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in _KERNEL_SWITCHES)
+    return allowed, torch._C._get_sdp_priority_order()
+
+
+def restore_attention_kernels(state: tuple[tuple[bool, ...], list[int]]) -> None:
+    """As they were when `attention_kernels` was asked."""
+    if attention_kernels() == state:
+        return
+    for name, enabled in zip(_KERNEL_SWITCHES, state[0], strict=True):
+        getattr(torch._C, f"_set_sdp_use_{name}")(enabled)
+    torch._C._set_sdp_priority_order(state[1])
+
+
 @wraps(torch.nn.attention.SDPBackend)
 def _wrap_kernel(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(ConstIs(source, obj))
