@@ -334,3 +334,29 @@ def _new_tensor(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> V
     given.setdefault("dtype", t.make(tensor.fake.dtype))
     given.setdefault("device", t.make(tensor.fake.device))
     return t.call(t.make(torch.tensor), args, given)
+
+
+
+def _with_factor(name: str, keyword: str) -> None:
+    """`x.addcdiv_(a, b, value=v)` and its like where v is a 0-d tensor. Eager takes the number out of it; here it stays in
+    the graph, as a factor."""
+    base = name.rstrip("_")
+    inplace = name.endswith("_")
+
+    @method(name)
+    def rule(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        factor = kwargs.get(keyword)
+        if not isinstance(getattr(factor, "fake", None), torch.Tensor):
+            result = t.emit(name, [tensor, *args], kwargs)
+            return tensor if getattr(result, "fake", None) is tensor.fake else result
+        assert factor is not None
+        term = protocol.binary(t, "/" if base == "addcdiv" else "*", *args) if base.startswith("addc") else args[0]
+        term = protocol.binary(t, "*", term, protocol.call_method(t, factor, "detach"))
+        how = ("sub" if base == "sub" else "add") + ("_" if inplace else "")
+        result = t.emit(how, [tensor, term])
+        return tensor if inplace else result
+
+
+for _name, _keyword in (("addcdiv", "value"), ("addcmul", "value"), ("add", "alpha"), ("sub", "alpha")):
+    _with_factor(_name, _keyword)
+    _with_factor(_name + "_", _keyword)
