@@ -198,7 +198,7 @@ def to_python(size: Any) -> str:
     return str(size) if isinstance(size, int) else _print(size, _PYTHON_NAMES)
 
 
-_C_NAMES = {"FloorDiv": "fx_floordiv", "Mod": "fx_mod", "PythonMod": "fx_mod", "Max": "fx_imax", "Min": "fx_imin"}
+_C_NAMES = {"FloorDiv": "fx_idiv", "Mod": "fx_imod", "PythonMod": "fx_imod", "Max": "fx_imax", "Min": "fx_imin"}
 _PYTHON_NAMES = {"FloorDiv": "_floordiv", "Mod": "_mod", "PythonMod": "_mod", "Max": "max", "Min": "min"}
 
 

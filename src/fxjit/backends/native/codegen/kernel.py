@@ -102,7 +102,11 @@ class Renderer:
 
     def is_scratch(self, name: str) -> bool:
         member = self.makers[name]
-        return name in self.hidden and name in self.crossing and scratch_size(member, self.lanes if self.group.lane else 1) is not None
+        return (
+            name in self.hidden
+            and name in self.crossing
+            and scratch_size(member, self.lanes if self.group.lane else 1) is not None
+        )
 
     def name_buffers(self) -> None:
         for member in self.group.members:
@@ -219,6 +223,7 @@ class Renderer:
         return value
 
     def scratch_place(self, member: Member) -> str:
+        """The position in a row-local array of the iteration that the member is in; its loops may be others than the maker's."""
         text = "0"
         for k, size in enumerate(member.inner):
             text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
@@ -239,7 +244,7 @@ class Renderer:
             if maker.slot == member.slot and name in names:
                 return names[name], True
             if self.is_scratch(name):
-                return f"s_{name}[{self.scratch_place(maker)}]", True
+                return f"s_{name}[{self.scratch_place(member)}]", True
             return None
 
         return given

@@ -60,6 +60,8 @@ static inline double fx_floordiv(double a, double b) {
 }
 template <class T> static FX T fx_shl(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)(a << b); }
 template <class T> static FX T fx_shr(T a, T b) { T m = (T)(8 * sizeof(T) - 1); return (T)(a >> (b < 0 || b > m ? m : b)); }
+static FX int64_t fx_idiv(int64_t a, int64_t b) { return fx_floordiv(a, b); }
+static FX int64_t fx_imod(int64_t a, int64_t b) { return fx_mod(a, b); }
 static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }
 static FX int64_t fx_imin(int64_t a, int64_t b) { return a < b ? a : b; }
 template <class T> struct fx_limits {
