@@ -111,6 +111,8 @@ def shim_code(name: str, /) -> int | None: ...
 
 SHAPE_OPS: tuple[str, ...]
 
+def verify_settled(on: bool, /) -> bool: ...
+
 class GuardTree:
     def __init__(
         self,

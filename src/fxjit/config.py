@@ -89,6 +89,9 @@ optimize_ddp: bool = _row(
 )
 fallback_random: bool = _row(True, "Draw the same random numbers as eager.", only_default="native always draws eager's")
 verify_guards: bool = _row(True, "Check that a frame's new guards hold on that very frame before they are kept.")
+verify_settled_guards: bool = _row(
+    False, "Compare each guard check that skips what has not changed with a full one, and raise where they differ."
+)
 
 # Finding mistakes
 repro_after: str | None = _row(

@@ -8,9 +8,10 @@ between compiles of one code object.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -55,15 +56,23 @@ class FrameHistory:
         return name in self.varying_numbers
 
 
-_histories: WeakKeyDictionary[CodeType, FrameHistory] = WeakKeyDictionary()
+#: By id, with a weak reference that drops the row: codes compare by value, and equal-looking code is another frame.
+_histories: dict[int, tuple[ref[CodeType], FrameHistory]] = {}
 
 
 def history_of(code: CodeType) -> FrameHistory:
     """The memory of `code`, made at its first compile and dropped with it."""
-    history = _histories.get(code)
-    if history is None:
-        history = _histories[code] = FrameHistory()
-    return history
+    key = id(code)
+    known = _histories.get(key)
+    if known is None or known[0]() is not code:
+        known = _histories[key] = (ref(code, functools.partial(_forget, key)), FrameHistory())
+    return known[1]
+
+
+def _forget(key: int, dead: ref[CodeType]) -> None:
+    known = _histories.get(key)
+    if known is not None and known[0] is dead:
+        del _histories[key]
 
 
 def forget_histories() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fxjit import tensor_shim
-from fxjit._C import GuardTree, set_value_types
+from fxjit import config, tensor_shim
+from fxjit._C import GuardTree, set_value_types, verify_settled
 from fxjit.guards.constants import VALUE_TYPES, is_plain
 from fxjit.guards.kinds import Guard, GuardSet, Op
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
@@ -22,6 +22,15 @@ from fxjit.guards.tensor_spec import TensorSpec
 __all__ = ["GuardTree", "build_tree"]
 
 set_value_types(tuple(VALUE_TYPES))
+verify_settled(config.verify_settled_guards)
+
+
+def _config_changed(name: str, value: Any) -> None:
+    if name == "verify_settled_guards":
+        verify_settled(value)
+
+
+config.on_change(_config_changed)
 
 #: The checks in the order in which a node tries them: the type decides what else may be asked; then cheap ones first.
 _RANK = {
