@@ -42,6 +42,12 @@ class Parts:
         self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
 
 
+def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
+    """An inference graph whose inputs require grad, but whose results do not: the program ran it under `no_grad`."""
+    with torch.no_grad():
+        return graph(list(args))
+
+
 def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Callable[..., Any] | None:
     """The callable over `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
     meta = parts.meta
@@ -53,6 +59,8 @@ def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocas
             return None
         if any(info.requires_grad for info in meta.output_info):
             return None
+        if torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info):
+            return _unseen(lambda *args: _without_grad(graph, args))
         unboxed = getattr(graph, "unboxed", None)
         if unboxed is not None:
             return unboxed(num_inputs)  # type: ignore[no-any-return]
