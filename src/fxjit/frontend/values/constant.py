@@ -77,10 +77,17 @@ class ConstantValue(Value):
         return self.obj
 
     def graph_arg(self, t: Tracer) -> Any:
+        """The object; a number or text of a subclass (an IntEnum member) as the plain one it is."""
+        for base in (int, float, str):
+            if isinstance(self.obj, base) and type(self.obj) not in _PLAIN_SET:
+                return getattr(base, f"__{base.__name__}__")(self.obj)
         return self.obj
 
     def describe(self) -> str:
-        text = repr(self.obj)
+        try:
+            text = repr(self.obj)
+        except Exception:  # a user's __repr__ may do anything; a message must not fail for it
+            text = object.__repr__(self.obj)
         return text if len(text) < 80 else text[:77] + "..."
 
     def rebuild(self, cg: Rebuilder) -> None:

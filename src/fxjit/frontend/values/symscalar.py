@@ -87,6 +87,9 @@ class SymValue(Value):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if isinstance(other, TensorValue):
             return NOT_IMPLEMENTED
+        if _is_number_of_a_subclass(other):
+            fixed = self.specialize(t)
+            return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
         if not is_number(other):
             if other.pytype() in (int, float, bool, complex) or not hasattr(other, "items"):
                 return NOT_IMPLEMENTED
@@ -121,9 +124,19 @@ class SymValue(Value):
         return t.emit(target, [self])
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if _is_number_of_a_subclass(other):
+            return protocol.compare(t, op, self.specialize(t), other)
         if isinstance(other, TensorValue) or not is_number(other):
             return NOT_IMPLEMENTED
         return self._compute(t, protocol.COMPARE[op], self, other)
+
+
+def _is_number_of_a_subclass(value: Value) -> bool:
+    """An IntEnum member and its like: a number with operators of its own."""
+    if isinstance(value, SymValue) or not value.is_constant():
+        return False
+    known = value.as_constant()
+    return isinstance(known, (int, float, complex)) and type(known) not in (bool, int, float, complex)
 
 
 def is_number(value: Value) -> bool:
