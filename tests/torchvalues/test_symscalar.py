@@ -8,7 +8,6 @@ import torch
 import fxjit
 from fxjit.testing import CompileCounter
 
-
 FUNCTIONS = {
     "view": lambda x: x.view(x.shape[0] * x.shape[1], -1).view(x.shape[1], -1),
     "arithmetic": lambda x: x * (x.shape[0] + 1) / (x.size(0) - 1) ** 2,

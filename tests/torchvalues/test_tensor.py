@@ -136,7 +136,8 @@ def test_methods_by_schema(check):
         values, indices = x.max(dim=1)
         result = x.sort(-1)
         return (values, indices, result.values, x.softmax(-1), x.sum((0, 1)), x.transpose(0, 1), x.permute(1, 0), x.chunk(2),
-                x.split(1), x.split([1, 2]), x.std(dim=0, keepdim=True), x.to(torch.float64), x.new_zeros(2), x.new_ones((1, 2)),
+                x.split(1), x.split([1, 2]), x.std(dim=0, keepdim=True), x.to(torch.float64), x.new_zeros(2),
+                x.new_ones((1, 2)),
                 x.masked_fill(x > 0, 0.0), x.flatten(), x.unflatten(0, (1, 3)), x.norm(), x.new_tensor([1, 2]))
     check(fn, leaf(3, 4))
 

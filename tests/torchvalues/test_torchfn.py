@@ -38,7 +38,8 @@ def test_questions(check):
         return (torch.is_tensor(x), torch.is_floating_point(x), torch.is_complex(x), torch.numel(x), torch.is_grad_enabled(),
                 torch.get_default_dtype(), torch.finfo(x.dtype).min, torch.iinfo(torch.int32).max, torch.finfo(torch.half).eps,
                 torch.jit.is_scripting(), torch.jit.is_tracing(), torch.cuda.is_available(), torch.device("cpu") == x.device,
-                torch.result_type(x, 1), torch.promote_types(torch.int, torch.float), torch.Size([1, 2]), torch.is_autocast_enabled(),
+                torch.result_type(x, 1), torch.promote_types(torch.int, torch.float), torch.Size([1, 2]),
+                torch.is_autocast_enabled(),
                 torch.overrides.has_torch_function((x,)), torch.overrides.is_tensor_like(x), torch.backends.mps.is_available(),
                 torch.broadcast_shapes((1, 3), (2, 1)), x + 1)
     check(fn, torch.randn(3))
