@@ -469,8 +469,10 @@ def test_max_pooling(kernels, same):
             F.max_pool2d(x, 2, return_indices=True),
             F.max_pool2d(x + 1, 3, 1, return_indices=True),
             F.max_pool2d(x, (1, 2), return_indices=True),
+            F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            F.max_pool2d(x * 0 - float("inf"), 3, 2, 1, return_indices=True),
         ]
-        return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1)]
+        return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.max_pool2d(x, 5, 1, 2)]
 
     for k, (actual, expected) in enumerate(zip(kernels(function, x)(x), function(x))):
         same(actual, expected, str(k))

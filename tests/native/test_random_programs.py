@@ -80,8 +80,10 @@ def step(choose: random.Random, values: list[torch.Tensor]) -> torch.Tensor:
 
 def view(choose: random.Random, a: torch.Tensor) -> torch.Tensor:
     made = [
-        lambda: a.transpose(0, 1), lambda: a.reshape(-1), lambda: a[:1], lambda: a[..., ::2], lambda: a.unsqueeze(choose.randrange(a.dim() + 1)),
-        lambda: a.flatten(0, 1), lambda: a.select(choose.randrange(a.dim()), 0), lambda: a.flip(0), lambda: a.reshape(a.shape[0], -1),
+        lambda: a.transpose(0, 1), lambda: a.reshape(-1), lambda: a[:1], lambda: a[..., ::2],
+        lambda: a.unsqueeze(choose.randrange(a.dim() + 1)),
+        lambda: a.flatten(0, 1), lambda: a.select(choose.randrange(a.dim()), 0), lambda: a.flip(0),
+        lambda: a.reshape(a.shape[0], -1),
     ]  # fmt: skip
     return choose.choice(made)()
 

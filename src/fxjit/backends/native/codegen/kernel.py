@@ -23,7 +23,7 @@ from .cpp import Printer, Scope, store_text
 from .prelude import C_TYPES
 
 BLOCK = 4096
-GRAIN = 40_000
+GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
 
@@ -223,7 +223,7 @@ class Renderer:
         return value
 
     def scratch_place(self, member: Member) -> str:
-        """The position in a row-local array of the iteration that the member is in; its loops may be others than the maker's."""
+        """The place in a row-local array of the iteration the member is in; its loops may be cut otherwise than the maker's."""
         text = "0"
         for k, size in enumerate(member.inner):
             text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
