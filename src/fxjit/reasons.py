@@ -61,6 +61,12 @@ USER_REQUESTS = (
         "Called `torch._dynamo.skip_frame()` with args `{args}`, kwargs `{kwargs}`",
     ),
     Reason(
+        "user-debugger",
+        "Call of a debugger",
+        "`{function}` stops the program in this frame, which therefore runs as it stands, with all of its locals.",
+        ("Remove the call when you have seen enough: the frame is compiled again.",),
+    ),
+    Reason(
         "user-disabled-call",
         "Skip calling `torch.compiler.disable()`d function",
         "Skip calling function `{function}` since it was wrapped with `torch.compiler.disable` (reason: {message})",

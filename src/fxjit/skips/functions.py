@@ -130,7 +130,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.autograd.set_detect_anomaly sys.setrecursionlimit",
         ),
     ),
-    ("SKIP", "call-print", ("builtins.print builtins.input builtins.open builtins.breakpoint sys.stdout.write",)),
+    ("SKIP", "call-print", ("builtins.print builtins.input builtins.open sys.stdout.write",)),
     (
         "SKIP",
         "call-subprocess",
@@ -164,6 +164,7 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("user-graph-break", "", ("torch._dynamo.graph_break torch._dynamo.decorators.graph_break fxjit.api.graph_break",)),
     ("error-on-graph-break", "", ("torch._dynamo.error_on_graph_break torch._dynamo.decorators.error_on_graph_break",)),
     ("user-skip-frame", "", ("torch._dynamo.skip_frame torch._dynamo.decorators.skip_frame fxjit.api.skip_frame",)),
+    ("user-debugger", "", ("builtins.breakpoint pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
     (
         "is-compiling",
         "",

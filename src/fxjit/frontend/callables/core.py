@@ -484,7 +484,7 @@ def _writes_outside(fn: Any) -> None:
         t.break_("call-print", function=callable_name(fn))
 
 
-for _outside in (print, input, open, breakpoint):
+for _outside in (print, input, open):
     _writes_outside(_outside)
 
 

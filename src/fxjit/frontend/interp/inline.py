@@ -14,16 +14,17 @@ import torch
 
 from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.frontend.callables.table import NotPlain, plain
+from fxjit.frontend.callables.table import NotPlain, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.torchfn import call_in_graph
+from fxjit.guards.kinds import IdIs
 from fxjit.skips import Verdict, function_verdict, marks
 from fxjit.skips.functions import steering
 
@@ -80,6 +81,8 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
         return t.make(True)
     if asked == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
+    if asked == "user-debugger":
+        return stop_for_debugger(t, "pdb.set_trace")
     if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
         return t.make(None)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
@@ -90,13 +93,36 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
     t.break_(asked, **context)
 
 
+def stop_for_debugger(t: InterpTracer, function: str) -> NoReturn:
+    """The user wants to see the frame as it is: it is not compiled, rather than split."""
+    if t.frame is t.root:
+        raise SkipFrameSignal("user-debugger", {"function": function}, user_stack(t.frame))
+    t.break_("user-debugger", function=function)
+
+
+@handles(breakpoint)
+def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    stop_for_debugger(t, "breakpoint")  # type: ignore[arg-type]  # the interpreter's own tracer
+
+
 def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     try:
-        known = [plain(arg) for arg in args]
-        named = {name: plain(arg) for name, arg in kwargs.items()}
+        known = [_real(t, arg) for arg in args]
+        named = {name: _real(t, arg) for name, arg in kwargs.items()}
     except NotPlain:
         t.break_("call-builtin", function=fn.qualname, args=", ".join(arg.describe() for arg in args))
     return protocol.fold(t, lambda: fn.fn(*known, **named))
+
+
+def _real(t: InterpTracer, value: Value) -> object:
+    """The object that a function marked with `assume_constant_result` gets: a constant, or an object that exists, which
+    entries are then bound to."""
+    value = value.realize()
+    obj = getattr(value, "obj", None)
+    if value.source is None or obj is None or value.is_constant():
+        return plain(value)
+    t.guard(IdIs(value.source, obj))
+    return obj
 
 
 def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -7,6 +7,7 @@ here through `CALL_TABLE` (functions.py asks it for every callable it has no rul
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -54,10 +55,27 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         named["device"] = t.make(device)
     outs = tensors_in([named["out"]]) if _is_given(named, "out") else []
     before = [tuple(out.fake.shape) for out in outs]
-    result = t.emit(fn, [_plain(t, arg) for arg in args], {key: _plain(t, arg) for key, arg in named.items()})
+    result = t.emit(_as_target(fn), [_plain(t, arg) for arg in args], {key: _plain(t, arg) for key, arg in named.items()})
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result
+
+
+def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """FX writes functions of torch by their names: one that only has the name of another needs one of its own."""
+    if not isinstance(fn, types.FunctionType) or not hasattr(fn, "__wrapped__"):
+        return fn
+    found: Any = sys.modules.get(fn.__module__ or "")
+    for part in fn.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is fn:
+        return fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    call.__name__ = fn.__name__
+    return call
 
 
 def _is_given(kwargs: Kwargs, name: str) -> bool:
