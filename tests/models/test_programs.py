@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from benchmarks.models import Fxjit, differences, measure
 
 #: name -> graphs of the first call, and graphs compiled by a second, identical call
