@@ -59,7 +59,7 @@ def map_page() -> str:
         here = path.parent.relative_to(ROOT)
         if here != folder:
             folder = here
-            lines += ["" if len(lines) > 3 else "", f"## {here}", ""]
+            lines += ["", f"## {here}", ""]
         lines.append(f"* `{path.name}`: {_first_sentence(path)}")
     return "\n".join(lines) + "\n"
 

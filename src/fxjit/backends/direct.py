@@ -152,7 +152,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             if type(grad) is not torch.Tensor:
                 raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(grad).__name__}; "
                                    "compiled backward graphs take plain tensors")
-            if not (plain and grad.is_contiguous()):
+            if not (plain and grad.is_contiguous()) and layout is not None:
                 grad = coerce_to_expected_memory_format(grad, layout)
             args.append(grad)
         given.clear()

@@ -78,7 +78,8 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
         for value in pytree.tree_leaves(meta_of(node)):
             symbolic: list[torch.SymInt] = [value] if isinstance(value, torch.SymInt) else []
             if isinstance(value, torch.Tensor):
-                symbolic = [size for size in value.shape if isinstance(size, torch.SymInt)]
+                sizes: list[object] = [*value.shape]
+                symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
             for size in symbolic:
                 env = size.node.shape_env
                 found = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
@@ -108,8 +109,17 @@ def escaping(low: Lowering, gm: torch.fx.GraphModule) -> set[str]:
 
 # Which groups ATen does as well
 
-# Operators that ATen has only scalar loops for: a kernel of their own pays.
-KERNELS_ALONE = frozenset({"max_pool2d_with_indices.default", "_native_batch_norm_legit_functional.default"})
+# Operators whose kernel beats ATen's own by itself, measured at 4096 and 131072 elements: 1.1 to 1.5 times (norms, softmax),
+# 2 to 30 times (variance, where, indexing, powers, pooling). Sums, copies, exp, tanh and plain arithmetic are not among them.
+KERNELS_ALONE = frozenset(
+    (
+        "max_pool2d_with_indices.default _native_batch_norm_legit_functional.default native_batch_norm_backward.default "
+        "native_layer_norm.default native_layer_norm_backward.default native_group_norm.default _fused_rms_norm.default "
+        "_softmax.default _log_softmax.default _softmax_backward_data.default _log_softmax_backward_data.default "
+        "gelu_backward.default silu.default silu_backward.default var.correction var_mean.correction std.correction "
+        "where.self index.Tensor tril.default triu.default pow.Tensor_Scalar pow.Tensor_Tensor"
+    ).split()
+)
 
 
 def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) -> list[Step]:

@@ -105,7 +105,8 @@ def get_ident(t: Tracer) -> Value:
 def hash_(t: Tracer, obj: Value) -> Value:
     if obj.pytype().__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{obj.pytype().__name__}'")
-    if not obj.is_constant() and obj.pytype().__hash__ is object.__hash__:
+    by_identity: Any = object.__hash__
+    if not obj.is_constant() and obj.pytype().__hash__ is by_identity:
         return LateNumber(hash, obj)
     return protocol.hash_(t, obj)
 
@@ -298,7 +299,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
         return protocol.truth(t, t.call(method, [obj]))
     hook = protocol.type_lookup(type(known), "__instancecheck__")
     if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):
-        return issubclass(pytype, known)
+        return issubclass(pytype, known) or _says_so(t, obj, known)
     if known in _PARAMETERS:
         return issubclass(pytype, known) or (
             issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, _PARAMETERS[known]))
@@ -309,6 +310,15 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if type(known).__module__.startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
+
+
+def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
+    """A proxy: its class has a `__class__` of its own, and what that gives is a subclass."""
+    if protocol.type_lookup(obj.pytype(), "__class__") is object.__dict__["__class__"]:
+        return False
+    said = protocol.getattr_(t, obj, "__class__")
+    known = said.as_constant() if said.is_constant() else None
+    return isinstance(known, type) and issubclass(known, cls)
 
 
 _C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)

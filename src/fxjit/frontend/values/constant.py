@@ -149,7 +149,7 @@ class ConstantValue(Value):
         if isinstance(self.obj, (str, bytes)) and key.is_constant():
             return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
         if isinstance(self.obj, (str, bytes)):
-            parts = [getattr(key, part, None) for part in ("start", "stop", "step")]
+            parts: list[Any] = [getattr(key, part, None) for part in ("start", "stop", "step")]
             parts = [part.specialize(t) if hasattr(part, "specialize") else part for part in parts]
             if all(part is not None and part.is_constant() for part in parts):
                 where = slice(*[part.as_constant() for part in parts])  # type: ignore[union-attr]

@@ -145,7 +145,7 @@ def iterator_at(sequence: Any, index: int) -> Iterator[Any]:
 
 
 def reversed_at(sequence: Any, index: int) -> Iterator[Any]:
-    iterator = reversed(sequence)
+    iterator: Iterator[Any] = reversed(sequence)
     iterator.__setstate__(index)  # type: ignore[attr-defined]  # both kinds have it
     return iterator
 

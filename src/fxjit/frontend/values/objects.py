@@ -71,7 +71,7 @@ class UserObjectValue(Value):
 
     def generic_getattr(self, t: Tracer, name: str) -> Value:
         """`object.__getattribute__`, then the class's `__getattr__`."""
-        if name == "__class__":
+        if name == "__class__" and descriptors.find(self.cls, name)[1] is object:
             return self.class_value(t)
         raw, owner = descriptors.find(self.cls, name)
         if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
@@ -246,7 +246,7 @@ class UserObjectValue(Value):
         if self.base is None:
             return NOT_IMPLEMENTED
         theirs = getattr(other, "base", None) or other
-        if self.base.is_constant() and theirs.is_constant():
+        if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
             return protocol.compare(t, op, self.base, theirs)
         return self.base.tp_richcompare(t, op, theirs)
 

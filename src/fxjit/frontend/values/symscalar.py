@@ -7,6 +7,7 @@ asks the symbol, which adds a guard on the shapes it stands for.
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -132,11 +133,11 @@ class SymValue(Value):
 
 
 def _is_number_of_a_subclass(value: Value) -> bool:
-    """An IntEnum member and its like: a number with operators of its own."""
+    """An IntEnum member, a Fraction and their like: a number with operators of its own."""
     if isinstance(value, SymValue) or not value.is_constant():
         return False
     known = value.as_constant()
-    return isinstance(known, (int, float, complex)) and type(known) not in (bool, int, float, complex)
+    return type(known) not in (bool, int, float, complex) and isinstance(known, numbers.Number)
 
 
 def is_number(value: Value) -> bool:

@@ -51,6 +51,7 @@ def _join(
     user = next(iter(node.users)) if len(node.users) == 1 else None
     if user is not None and user.target in _VIEWS and rows.target in _VIEWS:
         wide = rows.args[0]
+        assert isinstance(wide, torch.fx.Node), "a view is of another node"
         before, after = wide.meta["val"], user.meta["val"]
         features_in, features_out = rows.meta["val"].shape[-1], node.meta["val"].shape[-1]
         if not before.is_contiguous() or before.dim() == 0:
