@@ -236,12 +236,14 @@ def plot(results: dict[str, list[Contender]], path: str) -> None:
 
     figure, axes = pyplot.subplots(2, len(results), figsize=(6 * len(results), 7), squeeze=False)
     for column, (model_name, field_) in enumerate(results.items()):
-        styles = {"eager": "-", "fxjit": "--", "torch.compile": ":"}
+        styles = {"eager": ("-", "C0"), "fxjit": ("--", "C1"), "torch.compile": (":", "C2")}
         for one in field_:
-            axes[0][column].plot(one.losses, styles.get(one.name, "-"), label=one.name, linewidth=2)
+            style, colour = styles[one.name]
+            axes[0][column].plot(one.losses, style, color=colour, label=one.name, linewidth=2)
         axes[0][column].set(title=f"{model_name}: loss", xlabel="step", ylabel="cross entropy", yscale="log")
         axes[0][column].legend()
-        bars = axes[1][column].bar([one.name for one in field_], [one.step_ms for one in field_])
+        bars = axes[1][column].bar([one.name for one in field_], [one.step_ms for one in field_],
+                                   color=[styles[one.name][1] for one in field_])
         axes[1][column].bar_label(bars, [f"{one.step_ms:.1f} ms\nfirst {one.first_step:.1f} s" for one in field_])
         axes[1][column].set(title=f"{model_name}: a step", ylabel="ms (median)")
         axes[1][column].margins(y=0.25)
