@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConst
 
 from fxjit import config, logs
 from fxjit.guards.shapes import torch_source
+from fxjit.guards.source import AttrSource, InstanceDictSource
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -138,13 +139,22 @@ class ShapePolicy:
         varied = self.history.varies(source.name, number)
         if number in (0, 1) or not -_WORD < number < _WORD:
             return False
-        return bool(self.dynamic) or (varied and config.automatic_dynamic_shapes)
+        return (bool(self.dynamic) and not _belongs_to_an_object(source)) or (varied and config.automatic_dynamic_shapes)
 
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""
         where = torch_source(source)
         symbol = self.shape_env.create_unspecified_symbol(number, source=where, dynamic_dim=DimDynamic.DYNAMIC)
         return self.shape_env.create_symintnode(symbol, hint=number, source=where)
+
+
+def _belongs_to_an_object(source: Source | None) -> bool:
+    """An attribute: a number of heads, a width. dynamic=True is about what calls give; attributes are taken to stay."""
+    while source is not None:
+        if isinstance(source, (AttrSource, InstanceDictSource)):
+            return True
+        source = source.base
+    return False
 
 
 def _marks(tensor: torch.Tensor, name: str) -> frozenset[int]:
