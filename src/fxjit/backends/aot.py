@@ -88,7 +88,7 @@ def compile_with_aot(
         with timed("aot"):
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
-                list(example_inputs),
+                with_symbols(gm, example_inputs),
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
@@ -103,6 +103,16 @@ def compile_with_aot(
         each.finish()
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
     return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def with_symbols(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
+    """The example inputs, with the front end's symbol in the place of a number that varies: AOTAutograd would make a symbol
+    of its own for it, which no guard could name."""
+    symbols = [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
+    if len(symbols) != len(example_inputs):
+        return list(example_inputs)
+    return [symbol if isinstance(symbol, torch.SymInt) and isinstance(each, int) else each
+            for symbol, each in zip(symbols, example_inputs, strict=True)]
 
 
 def with_flat_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:

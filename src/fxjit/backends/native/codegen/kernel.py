@@ -172,7 +172,8 @@ class Renderer:
         return max(1, sum(work(member.compute.expr) for member in members))
 
     def parallel(self, total: str, weight: int, extra: str = "") -> str:
-        worthwhile = f"if ((int64_t)({total}) * {weight} > {GRAIN})"
+        # Without `parallel:` the condition would be one for vectors too.
+        worthwhile = f"if (parallel: (int64_t)({total}) * {weight} > {GRAIN})"
         return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} {worthwhile}"
 
     # Pointwise groups
