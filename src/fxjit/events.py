@@ -6,14 +6,16 @@ folder `listen`. `unsupported` makes the error that `fullgraph=True` raises wher
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import CodeType
 from typing import Any
 
-from . import logs
+from . import config, logs
 from .counters import counters
 from .errors import SkipFrame, Unsupported, UserStack
 from .reasons import Explained, explain_reason
@@ -163,9 +165,9 @@ def report_frame_compiled(event: FrameCompiled) -> None:
 
 def report_break(reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = "") -> GraphBreak:
     """A graph break that will be resumed from (or that ends in a skip, which is reported as well)."""
-    event = GraphBreak(explain_reason(reason, **context), tuple(user_stack or ()), function)
+    event = GraphBreak(explain_reason(reason, **context), user_frames(user_stack), function)
     counters["graph_break"][event.reason] += 1
-    if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack):
+    if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack[-1:]):
         _breaks_log.info("%s", event)
     record_event(event)
     return event
@@ -182,7 +184,7 @@ def report_skip(
     """A frame that was to be compiled and is given up. (Frames that are not ours are no event: `log_passed_by`.)"""
     why = cause.why if isinstance(cause, GraphBreak) else cause
     filled = explain_reason(reason, **{"function": code.co_qualname, **context})
-    event = FrameSkipped(code, filled, tuple(user_stack or ()), why)
+    event = FrameSkipped(code, filled, user_frames(user_stack), why)
     counters["frames"]["skipped"] += 1
     counters["skip"][event.reason] += 1
     if _skips_log.isEnabledFor(logs.INFO) and _first_time("skip", event.why, (code,)):
@@ -220,7 +222,7 @@ def unsupported(
 ) -> Unsupported | SkipFrame:
     """The exception for a break or skip that is forbidden here."""
     why = explain_reason(reason, **context)
-    stack = tuple(user_stack or ())
+    stack = user_frames(user_stack)
     text = why.text("") + stack_text(stack, "\n\nfrom user code:\n")
     return cls(
         text,
@@ -231,6 +233,26 @@ def unsupported(
         context=context,
         user_stack=stack,
     )
+
+
+def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, ...]:
+    """The frames of the user's own files; all of them where there is none, or with `config.verbose`."""
+    frames = tuple(user_stack or ())
+    kept = tuple(frame for frame in frames if not _is_library(frame.filename))
+    return kept if kept and not config.verbose else frames
+
+
+@cache
+def _is_library(filename: str) -> bool:
+    """A file of torch, of fxjit or of the standard library."""
+    path = os.path.normpath(filename)
+    if f"{os.sep}site-packages{os.sep}" not in path and path.startswith(_STANDARD_LIBRARY):
+        return True
+    return path.startswith(_OWN_FILES) or f"{os.sep}site-packages{os.sep}torch{os.sep}" in path
+
+
+_STANDARD_LIBRARY = os.path.dirname(os.path.normpath(traceback.__file__)) + os.sep
+_OWN_FILES = os.path.dirname(os.path.normpath(__file__)) + os.sep
 
 
 def break_text(why: Explained, user_stack: UserStack) -> str:

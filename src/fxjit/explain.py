@@ -10,7 +10,7 @@ import linecache
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class Explanation:
     ops_per_graph: list[list[str]] = field(default_factory=list)
     out_guards: list[Any] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
+    guards_of: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    """File and first line of each function that was compiled -> its guards in words."""
     seconds: float = 0.0
 
     @property
@@ -122,6 +124,9 @@ def _add_graph(found: Explanation, event: FrameCompiled) -> None:
         found.graphs.append(event.graph)
         found.ops_per_graph.append(list(event.ops))
     found.out_guards.extend(event.guards)
+    place = (event.code.co_filename, event.code.co_firstlineno)
+    known = found.guards_of.setdefault(place, [])
+    known += [text for guard in event.guards if (text := guard.describe()) not in known]
     for phase, seconds in event.seconds.items():
         found.phases[phase] = found.phases.get(phase, 0.0) + seconds
 
@@ -140,6 +145,8 @@ td { padding: 0 .6em; vertical-align: top; white-space: pre-wrap }
 td.n { color: #999; text-align: right; user-select: none }
 td.note { white-space: normal; font-family: system-ui, sans-serif; max-width: 45em }
 tr.break td { border-bottom: 2px solid #c33 } .why { color: #a11 } .skip { color: #965a00 }
+.why, .skip, .guards { cursor: help; text-decoration: underline dotted } .guards { color: #567 }
+.skipped { background: repeating-linear-gradient(135deg, #eee, #eee 6px, #e2e2e2 6px, #e2e2e2 12px) }
 .key { padding: .1em .6em; margin-right: .4em; border-radius: .3em }
 """
 
@@ -152,16 +159,21 @@ def _write_html(found: Explanation, path: Path) -> Path:
         if each.user_stack:
             place = (each.user_stack[-1].filename, each.user_stack[-1].lineno or 0)
             breaks.add(place)
-            text = html.escape(" ".join([each.explanation, *each.hints]))
-            notes[place].append(f"<span class=why>break: {html.escape(each.reason)}</span> {text}")
+            _note(notes[place], "why", f"break: {each.reason}", each.explanation, each.hints)
     for skip in found.skips:
         place = (skip.code.co_filename, skip.code.co_firstlineno)
-        notes[place].append(f"<span class=skip>skipped: {html.escape(skip.reason)}</span> {html.escape(skip.explanation)}")
+        _note(notes[place], "skip", f"skipped: {skip.reason}", skip.explanation, skip.hints)
+        skipped = {line for _, _, line in skip.code.co_lines() if line}
+        lines.update({(place[0], line): SKIPPED for line in skipped if (place[0], line) not in lines})
+    for place, guards in found.guards_of.items():
+        if guards:
+            _note(notes[place], "guards", _count(len(guards), "guard"), "", guards)
     sections = "".join(_section(file, first, last, lines, notes, breaks) for file, first, last in _ranges(lines, notes))
     key = "".join(
         f"<span class=key style='background:{_colour(number)}'>graph {number}: {_count(len(ops), 'op')}</span>"
         for number, ops in enumerate(found.ops_per_graph, 1)
     )
+    key += "<span class='key skipped'>runs as it stands</span>" if SKIPPED in lines.values() else ""
     title = html.escape(f"fxjit explain: {found.function}")
     page = (
         f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{key}</p>"
@@ -172,6 +184,16 @@ def _write_html(found: Explanation, path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"explain: {path} cannot be written: {error}") from error
     return path
+
+
+SKIPPED = 0
+"""In the place of a graph's number: lines of a frame that was skipped."""
+
+
+def _note(notes: list[str], kind: str, title: str, text: str, hover: Sequence[str]) -> None:
+    shown = f"<span class={kind} title=\"{html.escape(chr(10).join(hover))}\">{html.escape(title)}</span> {html.escape(text)}"
+    if shown not in notes:
+        notes.append(shown)
 
 
 def _graph_lines(found: Explanation) -> dict[tuple[str, int], int]:
@@ -219,7 +241,7 @@ def _section(
             break
         place = (file, number)
         graph = lines.get(place)
-        colour = f" style='background:{_colour(graph)}'" if graph else ""
+        colour = f" style='background:{_colour(graph)}'" if graph else " class=skipped" if graph == SKIPPED else ""
         mark = " class=break" if place in breaks else ""
         note = "<br>".join(notes.get(place, ()))
         rows.append(
