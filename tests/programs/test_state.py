@@ -2,12 +2,15 @@
 
 import collections
 import dataclasses
+import enum
+import fractions
 import math
 import operator
 
 import pytest
 import torch
 from tests.differential import check
+from torch import nn
 
 import fxjit
 
@@ -316,3 +319,52 @@ def test_index_error_leaves():
     with pytest.raises(IndexError):
         c(l, X)
     assert len(l) == 1
+
+
+class Kind(enum.IntEnum):
+    TWO = 2
+    THREE = 3
+
+
+class Fill(str, enum.Enum):
+    REFLECT = "reflect"
+
+
+class Proxy:
+    def __init__(self, target):
+        self.target = target
+
+    @property
+    def __class__(self):
+        return self.target.__class__
+
+
+def test_numbers_of_subclasses_meet_sizes_that_vary():
+    def f(x, i):
+        return (
+            x * Kind.TWO,
+            Kind.TWO == i,
+            i == Kind.THREE,
+            Kind.TWO + i,
+            i in (Kind.TWO, Kind.THREE),
+            fractions.Fraction(2, 1) == i,
+            fractions.Fraction(1, 2) + i,
+        )
+
+    compiled = fxjit.compile(f, fullgraph=True, backend="eager")
+    for i in (5, 2, 3, 4):
+        assert compiled(X, i)[1:] == f(X, i)[1:]
+
+
+def test_text_of_a_subclass_in_the_graph():
+    def f(x):
+        return nn.functional.pad(x[None], (1, 1), mode=Fill.REFLECT)
+
+    check(f, X)
+
+
+def test_proxies_say_what_they_are():
+    def f(x):
+        return isinstance(Proxy(3), int), isinstance(Proxy("a"), int), type(Proxy(3)) is Proxy, x + 1
+
+    check(f, X)
