@@ -1,5 +1,5 @@
 """Functions of the standard library that are C, or that are not worth tracing: operator, math, functools, itertools,
-collections, dataclasses, inspect, typing, re, os, time, warnings, logging, weakref.
+collections, dataclasses, inspect, typing, re, os, time.
 """
 
 from __future__ import annotations
