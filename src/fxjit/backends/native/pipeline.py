@@ -112,7 +112,7 @@ def escaping(low: Lowering, gm: torch.fx.GraphModule) -> set[str]:
 # Operators whose kernel beats ATen's own by itself, measured at 4096 and 131072 elements: 1.1 to 1.5 times (norms, softmax),
 # 2 to 30 times (variance, where, indexing, powers, pooling). Sums, copies, exp, tanh and plain arithmetic are not among them.
 KERNELS_ALONE = frozenset(
-    [
+    {
         "max_pool2d_with_indices.default",
         "_native_batch_norm_legit_functional.default",
         "native_batch_norm_backward.default",
@@ -136,7 +136,7 @@ KERNELS_ALONE = frozenset(
         "triu.default",
         "pow.Tensor_Scalar",
         "pow.Tensor_Tensor",
-    ]
+    }  # fmt: skip
 )
 
 
