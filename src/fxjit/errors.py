@@ -100,6 +100,10 @@ class TritonCompileError(FxjitError):
     """Triton refused a generated kernel."""
 
 
+class ConstraintViolationError(FxjitError):
+    """A size that was marked dynamic had to be compiled as a constant."""
+
+
 class AccuracyError(FxjitError):
     """`verify_correctness` found a compiled graph whose results are not eager's."""
 

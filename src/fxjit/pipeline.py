@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, logs, resume
 from fxjit.counters import add_time
@@ -218,6 +219,9 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     """The backend's callable for the graph. It sees fake inputs through TracingContext where it wants them."""
     if logs.enabled("graph_code"):
         _graph_log.info("%s\n%s", result.code.code.co_qualname, graph.print_readable(print_output=False))
+    if trace.policy.shape_env.deferred_runtime_asserts:
+        # What torch._check promised of numbers that only a run knows is looked at when it runs.
+        insert_deferred_runtime_asserts(graph, trace.policy.shape_env, result.code.code.co_qualname)
     examples = [item.example for item in result.graph.inputs]
     context = torch._guards.TracingContext(FakeTensorMode(shape_env=trace.policy.shape_env))
     for tensor, symbolic in trace.policy.contexts:

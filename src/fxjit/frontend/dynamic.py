@@ -17,7 +17,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
 
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
 from fxjit import config, logs
+from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
 
@@ -91,6 +95,7 @@ class ShapePolicy:
                                   allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
+        self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
@@ -103,14 +108,47 @@ class ShapePolicy:
             tensor_source=torch_source(source),
         )
         fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        self.shape_env.pending_fresh_unbacked_symbols.clear()  # those of mark_unbacked are the input's own
         if tensor.dim() == 0:
             fake.item_memo = None  # its contents are no fact of the trace: nothing guards them
         self.contexts.append((tensor, context))
+        self._note_marks(tensor, fake, source, marked)
         symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
                              and size.node.maybe_as_int() is None)
         if symbolic:
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def _note_marks(self, tensor: torch.Tensor, fake: torch.Tensor, source: Source, marked: frozenset[int]) -> None:
+        for dim in sorted(marked):
+            self._marked.append((source.name, dim, tensor.shape[dim], fake.shape[dim]))
+        for limits in _marks(tensor, "_dynamo_dynamic_range"):
+            size = fake.shape[limits.dim]
+            expr = size.node.expr if isinstance(size, torch.SymInt) else None
+            if expr is not None and expr.is_Symbol:
+                low = 2 if limits.min is None else max(limits.min, 2)
+                high = int_oo if limits.max is None else limits.max
+                self.shape_env._update_var_to_range(expr, ValueRanges(low, high))
+
+    def check_marks(self) -> None:
+        """Raises where a size marked dynamic came out as a constant. Called when trace and backend are done."""
+        for name, dim, now, size in self._marked:
+            value = size if isinstance(size, int) else size.node.maybe_as_int()
+            if value is None:
+                continue
+            what = f"{name}.size({dim}) was marked dynamic, but it can only be compiled as the constant {value}: "
+            if isinstance(size, int):
+                why = (f"it is {now} here, and sizes 0 and 1 are always constants; mark a tensor with another size"
+                       if now in (0, 1) else "something fixed it before the trace")
+            else:
+                symbol = size.node._expr
+                decided = [str(guard.expr).replace(str(symbol), f"{name}.size({dim})") for guard in self.shape_env.guards
+                           if symbol in guard.expr.free_symbols]
+                why = "the program decides on " + (" and ".join(decided[:3]) or f"{name}.size({dim}) == {value}")
+            raise ConstraintViolationError(
+                f"{what}{why}. Change the program so that it works for other sizes, or use fxjit.maybe_mark_dynamic"
+                f"({name}, {dim}) to allow a constant, or fxjit.mark_static to ask for one."
+            )
 
     def _dims(self, tensor: torch.Tensor, source: Source) -> list[DimDynamic]:
         sizes = tuple(tensor.shape)

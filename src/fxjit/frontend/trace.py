@@ -24,7 +24,11 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+    compute_unbacked_bindings,
+)
 
 from fxjit.errors import BreakGraph, InternalError, RestartTrace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
@@ -194,7 +198,21 @@ class Trace:
         result = self._run_fake(target, node_args, node_kwargs)
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
+
+    def _bind_unbacked(self, node: torch.fx.Node, result: object) -> None:
+        """Symbols without a value that the operator made: its node says where in its result they are."""
+        env = self.policy.shape_env
+        if not env.pending_fresh_unbacked_symbols:
+            return
+        try:
+            bindings = compute_unbacked_bindings(env, result)
+        except PendingUnbackedSymbolNotFound:
+            bindings = None  # made on the way to a result that has none
+        env.pending_fresh_unbacked_symbols.clear()
+        if bindings:
+            node.meta["unbacked_bindings"] = bindings
 
     def _graph_arg(self, arg: object) -> Any:
         if isinstance(arg, Value):
@@ -339,6 +357,7 @@ class Trace:
 
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
+        self.policy.check_marks()
         if self._has_symbols:
             for guard in shape_guards(self.policy.shape_env, self._inputs):
                 self.guards.add(guard)
