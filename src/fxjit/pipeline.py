@@ -89,9 +89,17 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     except FxjitError as error:
         if config.suppress_errors and isinstance(error, (BackendCompilerFailed, InternalError)):
             wait = entries.mark_failed(frame.code, options)
-            events.report_skip(frame.code, "skip-compiler-error", {"error": str(error).split("\n")[0], "retry": wait})
+            events.report_skip(frame.code, "skip-compiler-error", {"error": _first_line(error), "retry": wait})
             return None
         raise
+
+
+def _first_line(error: FxjitError) -> str:
+    """What went wrong, in one line: the backend's own error, where it was that."""
+    if isinstance(error, BackendCompilerFailed):
+        inner = error.inner_exception
+        return f"{type(inner).__name__}: {str(inner).partition(chr(10))[0]}"
+    return str(error).partition("\n")[0]
 
 
 def _why_not(entry: _C.Entry, frame: Frame) -> str:
@@ -113,6 +121,8 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     """The frame cannot be compiled in part: it runs as it stands, now and later; what it calls is still compiled."""
     cause = None
     broke = signal.__cause__
+    if options.fullgraph and _is_users_error(broke):
+        return
     if options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error):
         reason = broke if isinstance(broke, BreakGraph) else signal
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
@@ -120,6 +130,11 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
         cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
     events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
     entries.mark_skipped(frame.code, options, signal.reason)
+
+
+def _is_users_error(broke: object) -> bool:
+    """The program itself raised: under `fullgraph` the call runs eagerly, once, and raises what it raises."""
+    return isinstance(broke, BreakGraph) and broke.reason == "opcode-uncaught"
 
 
 def _compile(options: Options, frame: Frame) -> _C.Entry | None:
@@ -140,6 +155,8 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
     """From a finished trace to a stored entry."""
     name = frame.code.co_qualname
     stop = result.stop
+    if isinstance(stop, Break) and options.fullgraph and _is_users_error(stop.reason):
+        return None
     if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
         raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)
     with _stage("plan", name, seconds):

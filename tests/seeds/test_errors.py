@@ -1,0 +1,187 @@
+"""Which failures are errors and which are skips: the rows of docs/errors.md."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.errors import BackendCompilerFailed, ConfigError, InternalError, RecompileLimitExceeded, Unsupported
+
+X = torch.ones(3)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    fxjit.reset()
+    fxjit.counters.clear()
+
+
+def crashing(gm, inputs):
+    raise ValueError("the compiler crashed")
+
+
+def add_one(x):
+    return x + 1
+
+
+def breaks_in_a_loop(x):
+    for _ in range(2):
+        x = x + 1
+        fxjit.graph_break()
+    return x
+
+
+def test_a_crash_of_the_backend_is_an_error_with_its_cause():
+    with pytest.raises(BackendCompilerFailed, match="the compiler crashed") as caught:
+        fxjit.compile(add_one, backend=crashing)(X)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.backend_name == "crashing"
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), BackendCompilerFailed)
+
+
+def test_a_backend_that_returns_no_callable_is_an_error():
+    with pytest.raises(BackendCompilerFailed, match="must return a callable"):
+        fxjit.compile(add_one, backend=lambda gm, inputs: 3)(X)
+
+
+def test_a_suppressed_crash_is_a_skip_that_is_tried_again_at_growing_intervals(caplog):
+    attempts = []
+
+    def backend(gm, inputs):
+        attempts.append(calls)
+        raise ValueError("the compiler crashed")
+
+    compiled = fxjit.compile(add_one, backend=backend)
+    fxjit.set_logs(skips=True)
+    try:
+        with fxjit.config.patch(suppress_errors=True), caplog.at_level(logging.INFO):
+            for calls in range(60):
+                assert torch.equal(compiled(X), X + 1)
+    finally:
+        fxjit.set_logs()
+    assert attempts == [0, 9, 26, 59], "after 8 calls, then after 16, then after 32"
+    assert caplog.text.count("The compiler failed") == 1, "said once"
+    assert "the compiler crashed" in caplog.text and "tried again after 8 calls" in caplog.text
+
+
+def test_our_own_mistakes_are_errors_that_name_the_place(monkeypatch):
+    from fxjit import pipeline
+
+    def mistake(*args):
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(pipeline, "trace_frame", mistake)
+    with pytest.raises(InternalError, match="a mistake of ours") as caught:
+        fxjit.compile(add_one, backend="eager")(X)
+    assert "add_one" in str(caught.value) and __file__ in str(caught.value)
+    assert "suppress_errors" in str(caught.value)
+    with fxjit.config.patch(suppress_errors=True):
+        assert torch.equal(fxjit.compile(add_one, backend="eager")(X), X + 1)
+
+
+@pytest.mark.parametrize("suppress", [False, True])
+def test_errors_of_the_user_surface_as_in_eager(suppress):
+    def inner(x, log):
+        y = x * 2
+        log.append(1)
+        if len(log) > 5:
+            return y
+        raise KeyError("mine")
+
+    def in_a_block(x, log):
+        with torch.no_grad():
+            log.append("in")
+            return inner(x, log)
+
+    def wrong_shape(x, log):
+        log.append(2)
+        return (x + 1) @ torch.ones(7, 7)
+
+    def after_a_break(x, log):
+        fxjit.graph_break()
+        return inner(x, log)
+
+    def divides(x, log):
+        return x / (len(log) // 0)
+
+    for fn in (inner, in_a_block, wrong_shape, after_a_break, divides):
+        seen = []
+        for each in (fn, fxjit.compile(fn, backend="eager")):
+            log: list[object] = []
+            with fxjit.config.patch(suppress_errors=suppress), pytest.raises(Exception) as caught:
+                each(X, log)
+            frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
+            seen.append((type(caught.value), str(caught.value), frames, log, torch.is_grad_enabled()))
+        assert seen[0] == seen[1]
+
+
+def test_interrupts_go_through():
+    def interrupted(gm, inputs):
+        raise KeyboardInterrupt
+
+    with fxjit.config.patch(suppress_errors=True), pytest.raises(KeyboardInterrupt):
+        fxjit.compile(add_one, backend=interrupted)(X)
+
+
+def test_breaks_and_skips_are_errors_in_fullgraph():
+    with pytest.raises(Unsupported) as caught:
+        fxjit.compile(breaks_in_a_loop, backend="eager", fullgraph=True)(X)
+    assert caught.value.reason_id == "user-graph-break"
+    assert [frame.name for frame in caught.value.user_stack] == ["breaks_in_a_loop"]
+    assert torch.equal(fxjit.compile(breaks_in_a_loop, backend="eager")(X), X + 2)
+    assert fxjit.counters["skip"]["Graph break in a loop"] == 1
+
+
+def test_the_limit_of_recompiles_is_a_skip_or_an_error():
+    def fn(x, text):
+        return x + len(text)
+
+    compiled = fxjit.compile(fn, backend="eager")
+    with fxjit.config.patch(recompile_limit=1):
+        compiled(X, "a")
+        assert torch.equal(compiled(X, "bb"), X + 2)
+        full = fxjit.compile(fn, backend="eager", fullgraph=True)
+        full(X, "a")
+        with pytest.raises(RecompileLimitExceeded):
+            full(X, "bb")
+
+
+def test_settings_that_do_not_exist_are_errors_at_once():
+    with pytest.raises(ConfigError):
+        fxjit.compile(add_one, backend="no-such-backend")
+    with pytest.raises(ConfigError):
+        fxjit.config.patch(no_such_setting=1).__enter__()
+
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        fxjit.graph_break("inside")
+        return x + 1
+
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(Inner())
+
+    def forward(self, x):
+        return self.layers(x) * 2
+
+
+def test_reports_show_the_users_frames_once_a_place(caplog):
+    fxjit.set_logs(graph_breaks=True)
+    try:
+        with caplog.at_level(logging.INFO):
+            compiled = fxjit.compile(Outer(), backend="eager")
+            for size in (1, 2, 3):
+                compiled(torch.ones((2,) * size))
+    finally:
+        fxjit.set_logs()
+    assert caplog.text.count("Graph break in user code") == 1
+    assert "container.py" not in caplog.text and "module.py" not in caplog.text
+    assert "self.layers(x) * 2" in caplog.text and 'fxjit.graph_break("inside")' in caplog.text
