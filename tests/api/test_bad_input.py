@@ -82,3 +82,21 @@ def test_a_backend_that_raises_is_named():
 def test_a_backend_that_returns_nothing_to_call_is_named():
     with pytest.raises(fxjit.errors.BackendCompilerFailed, match="must return a callable, not NoneType"):
         fxjit.compile(f, backend=lambda gm, inputs: None)(torch.ones(2))
+
+
+def test_what_the_program_raises_surfaces_under_fullgraph_too():
+    def checked(x, limit):
+        y = x + 1
+        if limit < 0:
+            raise ValueError("limit must not be negative")
+        for _ in range(limit):
+            y = y * 2
+        return y
+
+    compiled = fxjit.compile(checked, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match="limit must not be negative"):
+        compiled(x, -1)
+    torch.testing.assert_close(compiled(x, 2), checked(x, 2))
+    with pytest.raises(ValueError, match="limit must not be negative"):
+        compiled(x, -1)
