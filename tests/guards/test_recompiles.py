@@ -1,0 +1,139 @@
+"""Limits of recompiling, what the log says, entries that go with what they guard, and many threads at once."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import config
+from fxjit.counters import counters
+from fxjit.errors import RecompileError, RecompileLimitExceeded
+from fxjit.frontend import entries
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    fxjit.reset()
+
+
+def label(x: torch.Tensor, name: str) -> torch.Tensor:
+    return x * len(name)
+
+
+def test_at_the_limit_new_cases_run_eagerly_and_known_ones_compiled() -> None:
+    x = torch.ones(2)
+    with config.patch(recompile_limit=3):
+        compiled = fxjit.compile(label, backend="eager")
+        for n in (1, 2, 3, 4, 5, 1, 2):
+            torch.testing.assert_close(compiled(x, "a" * n), x * n)
+    assert counters["frames"]["ok"] == 3
+    assert counters["skip"]["Recompile limit reached"] == 1
+
+
+def test_the_accumulated_limit_counts_all_compiles_of_a_function() -> None:
+    x = torch.ones(2)
+    with config.patch(accumulated_recompile_limit=2):
+        for _ in range(3):
+            compiled = fxjit.compile(label, backend=lambda gm, inputs: gm)
+            for n in (1, 2):
+                torch.testing.assert_close(compiled(x, "a" * n), x * n)
+    assert entries.compiles(label.__code__) <= 4
+
+
+def test_the_limit_can_be_an_error() -> None:
+    x = torch.ones(2)
+    with config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        compiled = fxjit.compile(label, backend="eager")
+        compiled(x, "a")
+        compiled(x, "aa")
+        with pytest.raises(RecompileLimitExceeded, match="label was compiled 2 times"):
+            compiled(x, "aaa")
+
+
+def test_every_recompile_can_be_an_error() -> None:
+    x = torch.ones(2)
+    compiled = fxjit.compile(label, backend="eager")
+    compiled(x, "a")
+    with config.patch(error_on_recompile=True):
+        compiled(x, "a")
+        with pytest.raises(RecompileError, match="name: expected 'a', found 'bb'"):
+            compiled(x, "bb")
+
+
+def test_the_log_says_what_differed_from_what_to_what_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = fxjit.compile(lambda x: x * 2, backend="eager")
+    fxjit.set_logs(recompiles=True)
+    try:
+        with caplog.at_level(logging.DEBUG):
+            compiled(torch.ones(3, 2))
+            compiled(torch.ones(4, 2))
+    finally:
+        fxjit.set_logs(recompiles=False)
+    text = caplog.text
+    assert "x: expected size(0) 3, found 4" in text and "mark_dynamic(x, 0)" in text
+
+
+def test_the_last_of_fifty_entries_is_found() -> None:
+    x = torch.ones(2)
+    with config.patch(recompile_limit=100):
+        compiled = fxjit.compile(label, backend="eager")
+        for n in range(1, 51):
+            compiled(x, "a" * n)
+        for n in (*range(1, 51), *range(50, 0, -1)):
+            torch.testing.assert_close(compiled(x, "a" * n), x * n)
+    assert counters["frames"]["ok"] == 50
+
+
+def test_nothing_of_ours_keeps_a_guarded_module_alive() -> None:
+    def run(net: Any, x: torch.Tensor) -> torch.Tensor:
+        return net(x)  # type: ignore[no-any-return]
+
+    compiled = fxjit.compile(run, backend="eager")
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    for _ in range(10):
+        compiled(net, torch.ones(4))
+    died = weakref.ref(net)
+    del net
+    gc.collect()
+    assert died() is None
+
+
+def _hammer(compiled: Any, module: torch.nn.Module, start: threading.Barrier, wrong: list[str], calls: int, seed: int) -> None:
+    start.wait()
+    for i in range(calls):
+        size = 2 + (i + seed) % 3
+        x = torch.full((size, 4), float(seed))
+        with torch.no_grad():
+            got = compiled(x, "a" * (1 + i % 4))
+            expected = module(x) * (1 + i % 4)
+        if not torch.equal(got, expected):
+            wrong.append(f"thread {seed}, call {i}")
+            return
+
+
+def test_eight_threads_compile_call_and_recompile() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+    def run(x: torch.Tensor, name: str) -> torch.Tensor:
+        return module(x) * len(name)  # type: ignore[no-any-return]
+
+    compiled = fxjit.compile(run, backend="eager")
+    start, wrong = threading.Barrier(9), list[str]()
+    threads = [threading.Thread(target=_hammer, args=(compiled, module, start, wrong, 3000, seed)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    for step in range(200):  # versions of the module's dicts move while others check them
+        module.unrelated = step
+        if step % 50 == 0:
+            entries.reset()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,211 @@
+"""Sizes and numbers that vary: when they become symbols, what marks do, and what is only known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import config
+from fxjit.counters import counters
+from fxjit.errors import ConstraintViolationError, Unsupported
+from fxjit.frontend.dynamic import history_of
+
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    fxjit.reset()
+    torch.manual_seed(0)
+
+
+def compiles() -> int:
+    return counters["frames"]["ok"]
+
+
+def agree(compiled: Callable[..., Any], fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> None:
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), fn(*args))
+
+
+def times_rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1) * x.shape[0]
+
+
+def sizes(*rows: int) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(n, 2),) for n in rows]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_second_size_makes_it_a_symbol(backend: str) -> None:
+    agree(fxjit.compile(times_rows, backend=backend), times_rows, sizes(3, 4, 7, 2, 9))
+    assert compiles() == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dynamic_true_compiles_once(backend: str) -> None:
+    agree(fxjit.compile(times_rows, backend=backend, dynamic=True), times_rows, sizes(3, 4, 7, 2, 9))
+    assert compiles() == 1
+
+
+def test_dynamic_false_compiles_for_each_size() -> None:
+    agree(fxjit.compile(times_rows, backend="eager", dynamic=False), times_rows, sizes(3, 4, 7))
+    assert compiles() == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_zero_and_one_are_constants(backend: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) * 2
+
+    agree(fxjit.compile(fn, backend=backend), fn, sizes(3, 4, 1, 0, 7, 1, 0))
+    assert compiles() == 4
+
+
+def test_equal_looking_code_has_a_history_of_its_own() -> None:
+    def make() -> Callable[[torch.Tensor], torch.Tensor]:
+        return eval(compile("lambda x: x * x.shape[0]", "<made>", "eval"))  # type: ignore[no-any-return]
+
+    first, second = make(), make()
+    assert first.__code__ == second.__code__ and first.__code__ is not second.__code__
+    agree(fxjit.compile(first, backend="eager"), first, sizes(3))
+    agree(fxjit.compile(second, backend="eager"), second, sizes(4))
+    assert history_of(first.__code__) is not history_of(second.__code__)
+    assert history_of(second.__code__).sizes["x"] == (4, 2)
+
+
+def test_a_marked_size_is_a_symbol_at_once() -> None:
+    compiled = fxjit.compile(times_rows, backend="eager")
+    for (x,) in sizes(3, 4, 7):
+        fxjit.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), times_rows(x))
+    assert compiles() == 1
+
+
+def test_a_marked_size_that_the_program_fixes_is_an_error_in_the_programs_terms() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] == 3 else x
+
+    x = torch.ones(3, 2)
+    fxjit.mark_dynamic(x, 0)
+    with pytest.raises(ConstraintViolationError, match=r"x\.size\(0\) was marked dynamic.*constant 3.*maybe_mark_dynamic"):
+        fxjit.compile(fn, backend="eager")(x)
+
+
+def test_a_marked_size_of_one_is_an_error_that_says_so() -> None:
+    x = torch.ones(1, 2)
+    fxjit.mark_dynamic(x, 0)
+    with pytest.raises(ConstraintViolationError, match="0 and 1 are always constants"):
+        fxjit.compile(times_rows, backend="eager")(x)
+
+
+def test_a_size_that_may_be_dynamic_can_be_fixed_by_the_program() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] == 3 else x
+
+    x = torch.ones(3, 2)
+    fxjit.maybe_mark_dynamic(x, 0)
+    agree(fxjit.compile(fn, backend="eager"), fn, [(x,), (torch.ones(4, 2),)])
+
+
+def test_a_marked_range_is_guarded() -> None:
+    compiled = fxjit.compile(times_rows, backend="eager")
+    x = torch.ones(5, 2)
+    fxjit.mark_dynamic(x, 0, min=2, max=10)
+    agree(compiled, times_rows, [(x,), *sizes(7)])
+    assert compiles() == 1
+    agree(compiled, times_rows, sizes(12))
+    assert compiles() == 2
+
+
+def test_a_size_marked_static_stays_one() -> None:
+    compiled = fxjit.compile(times_rows, backend="eager", dynamic=True)
+    for (x,) in sizes(3, 4, 7):
+        fxjit.mark_static(x, 0)
+        torch.testing.assert_close(compiled(x), times_rows(x))
+    assert compiles() == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_size_marked_unbacked_serves_zero_and_one_too(backend: str) -> None:
+    compiled = fxjit.compile(lambda x: x * 2, backend=backend)
+    for (x,) in sizes(3, 1, 0, 7):
+        fxjit.mark_unbacked(x, 0)
+        torch.testing.assert_close(compiled(x), x * 2)
+    assert compiles() == 1
+
+
+def test_a_branch_on_an_unbacked_size_ends_the_graph() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 3 else x
+
+    x = torch.ones(5, 2)
+    fxjit.mark_unbacked(x, 0)
+    with pytest.raises(Unsupported, match="torch._check"):
+        fxjit.compile(fn, backend="eager", fullgraph=True)(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_int_that_varies_becomes_a_symbol(backend: str) -> None:
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n + torch.zeros(n).sum()
+
+    agree(fxjit.compile(fn, backend=backend), fn, [(torch.ones(2), n) for n in (3, 4, 7, 9, 5)])
+    assert compiles() == 2
+
+
+def test_a_float_that_varies_is_right_each_time() -> None:
+    agree(fxjit.compile(lambda x, n: x * n, backend="eager"), lambda x, n: x * n, [(torch.ones(2), n) for n in (3.5, 4.5)])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_divisibility_is_guarded(backend: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0] // 2, 2) * 2 if x.shape[0] % 2 == 0 else x
+
+    agree(fxjit.compile(fn, backend=backend, dynamic=True), fn, [(torch.randn(n),) for n in (4, 6, 8, 5, 7, 10)])
+    assert compiles() == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training_at_many_sizes(backend: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).relu().sum()
+
+    compiled = fxjit.compile(fn, backend=backend)
+    for n in (3, 5, 8, 2):
+        w = torch.randn(4, 4, requires_grad=True)
+        other = w.detach().clone().requires_grad_()
+        x = torch.randn(n, 4)
+        compiled(x, w).backward()
+        fn(x, other).backward()
+        torch.testing.assert_close(w.grad, other.grad)
+    assert compiles() == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_item_as_a_symbol_with_checks_that_hold_at_run_time(backend: str) -> None:
+    def fn(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= 8)
+        return x[:k].sum() + torch.ones(k).sum()
+
+    with config.patch(capture_scalar_outputs=True):
+        compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
+        agree(compiled, fn, [(torch.randn(8), torch.tensor(n)) for n in (3, 0, 1, 5)])
+        assert compiles() == 1
+        with pytest.raises(RuntimeError):
+            compiled(torch.randn(8), torch.tensor(100))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [lambda x: (x > 0).nonzero().sum(0), lambda x: x[x > 0] * 2], ids=["nonzero", "mask"])
+def test_results_whose_size_depends_on_data(backend: str, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with config.patch(capture_dynamic_output_shape_ops=True):
+        agree(fxjit.compile(fn, backend=backend, fullgraph=True), fn, [(torch.randn(9),) for _ in range(4)])
+    assert compiles() == 1
