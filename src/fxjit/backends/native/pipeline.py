@@ -82,7 +82,7 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
                 symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
             for size in symbolic:
                 env = size.node.shape_env
-        XX
+                found = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
                 return {symbol: int(hint) for symbol, hint in found.items()}
     return {}
 
