@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fxjit
+import fxjit.testing
 
 
 def toy_example(a, b):
@@ -71,3 +72,145 @@ def test_the_profiler_tells_of_recompiles_and_the_guard_that_failed():
         compiled(torch.ones(3), False)
         report = profiler.report()
     assert "fn" in report and "flag" in report
+
+
+def test_the_profiler_of_the_faq_lists_breaks_and_recompiles_by_the_users_place(capsys):
+    fxjit.reset()
+    with fxjit.CompileProfiler() as profiler:
+        compiled = fxjit.compile(toy_example, backend=profiler)
+        compiled(torch.randn(10), torch.ones(10))
+        compiled(torch.randn(11), torch.ones(11))
+    report = profiler.report()
+    assert "size(0) 10, found 11" in report
+    assert "toy_example" in report and "test_faq.py" in report
+    assert "resume" not in report, "never a name of ours"
+
+
+def test_explain_unpacks_as_the_faq_unpacks_it():
+    fxjit.reset()
+    explanation, out_guards, graphs, ops_per_graph = fxjit.explain(toy_example, torch.randn(10), torch.ones(10))
+    assert len(graphs) == len(ops_per_graph) == explanation.graph_count == 3
+    assert explanation.op_count == 6, "as the FAQ counts them"
+    assert out_guards
+
+
+def test_a_break_at_the_beginning_of_a_function_prevents_inlining_it():
+    def not_inlined(x):
+        fxjit.graph_break()
+        return x + 1
+
+    def fn(x):
+        return not_inlined(x * 2) * 3
+
+    fxjit.reset()
+    backend = fxjit.testing.EagerAndRecordGraphs()
+    torch.testing.assert_close(fxjit.compile(fn, backend=backend)(torch.ones(2)), torch.full((2,), 9.0))
+    names = [[node.name for node in graph.graph.nodes if node.op == "call_function"] for graph in backend.graphs]
+    assert names == [["mul"], ["add"], ["mul"]]
+
+
+def test_disable_of_one_function_with_tracing_going_on_in_those_it_calls():
+    def aa_fn(x):
+        return x + 1
+
+    def ab_fn(x):
+        return x + 2
+
+    @fxjit.disable(recursive=False)
+    def a_fn(x):
+        return ab_fn(aa_fn(x) * 5)
+
+    def b_fn(x):
+        return x - 1
+
+    def fn(x):
+        return b_fn(a_fn(x))
+
+    fxjit.reset()
+    backend = fxjit.testing.EagerAndRecordGraphs()
+    torch.testing.assert_close(fxjit.compile(fn, backend=backend)(torch.ones(2)), torch.full((2,), 11.0))
+    names = [[node.name for node in graph.graph.nodes if node.op == "call_function"] for graph in backend.graphs]
+    assert names == [["add"], ["add"], ["sub"]], "aa_fn, ab_fn, b_fn"
+
+
+def _pair(x):
+    first, second = x
+    return first + second
+
+
+SEEN: list[int] = []
+
+
+def _with_effect(x, y):
+    SEEN.append(1)
+    return x + y
+
+
+def _reads_strides(x):
+    x.stride()
+    return x
+
+
+@pytest.mark.parametrize(("fn", "shapes"), [
+    (lambda x: torch.vmap(torch.sin)(x), 1),
+    (lambda x: torch.func.grad(lambda y: y.sin().sum())(x), 1),
+    (lambda x: torch.vmap(lambda y: y.sum(1))(x), 1),
+    (lambda x, y: torch.func.vmap(_pair)((x, y)), 2),
+    (lambda x, y: torch.func.grad(lambda a, b: (a + b).sum())(x, b=y), 2),
+    (lambda x, y: torch.func.vmap(_with_effect)(x, y), 2),
+    (lambda x: torch.func.vmap(_reads_strides)(x), 1),
+], ids=["vmap", "grad", "vmap of a sum", "tuples", "keywords", "side effect", "stride"])  # fmt: skip
+def test_function_transforms_of_the_faq_give_what_eager_gives(fn, shapes):
+    inputs = [torch.randn(3, 3, 3) for _ in range(shapes)]
+    fxjit.reset()
+    SEEN.clear()
+    expected, effects = fn(*inputs), len(SEEN)
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(2):
+        SEEN.clear()
+        torch.testing.assert_close(compiled(*inputs), expected)
+        assert len(SEEN) == effects
+
+
+def test_transforms_over_a_compiled_function_run_it_eagerly():
+    @fxjit.compile(backend="eager")
+    def f(x):
+        return torch.sin(x).sum()
+
+    x = torch.randn(2, 3)
+    fxjit.reset()
+    torch.testing.assert_close(torch.func.grad(f)(x), x.cos())
+    torch.testing.assert_close(torch.vmap(f)(x), x.sin().sum(1))
+
+
+def test_numpy_code_of_the_faq():
+    np = pytest.importorskip("numpy")
+
+    def numpy_fn(a, b):
+        return np.sum(a[:, :, None] * b[:, None, :], axis=(-2, -1))
+
+    a, b = np.random.randn(16, 4), np.random.randn(16, 4)
+    fxjit.reset()
+    result = fxjit.compile(numpy_fn, backend="eager")(a, b)
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_allclose(result, numpy_fn(a, b))
+
+    def through_tensors(x, y):
+        return torch.from_numpy(numpy_fn(x.numpy(), y.numpy()))
+
+    x, y = torch.randn(16, 4), torch.randn(16, 4)
+    torch.testing.assert_close(fxjit.compile(through_tensors, backend="eager")(x, y), through_tensors(x, y))
+
+
+def test_wrap_numpy_takes_and_gives_tensors():
+    np = pytest.importorskip("numpy")
+
+    @fxjit.wrap_numpy
+    def numpy_fn(a, b):
+        return np.sum(a[:, :, None] * b[:, None, :], axis=(-2, -1))
+
+    x, y = torch.randn(8, 4), torch.randn(8, 4)
+    fxjit.reset()
+    result = fxjit.compile(numpy_fn, backend="eager")(x, y)
+    assert isinstance(result, torch.Tensor)
+    torch.testing.assert_close(result, (x[:, :, None] * y[:, None, :]).sum((-2, -1)))
