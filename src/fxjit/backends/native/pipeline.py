@@ -136,7 +136,7 @@ KERNELS_ALONE = frozenset(
         "triu.default",
         "pow.Tensor_Scalar",
         "pow.Tensor_Tensor",
-    }  # fmt: skip
+    }
 )
 
 
