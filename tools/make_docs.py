@@ -1,6 +1,6 @@
 """`python tools/make_docs.py`: the pages of docs/ that are made from the code, so that they cannot go stale.
 
-docs/reasons.md (graph breaks and skips), docs/settings.md and docs/MAP.md. `--check` writes nothing and fails when a page
+docs/reasons.md (graph breaks and skips), docs/settings.md, docs/guards.md and docs/MAP.md. `--check` writes nothing and fails when a page
 is not what the code says; tests/architecture runs it.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fxjit import config
+from fxjit.guards import kinds, source
+from fxjit.guards.ambient import AmbientState
 from fxjit.reasons import FAMILIES, Reason
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +53,38 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+GUARDS_INTRO = """A trace notes every fact about the world outside it that it relied on, as a *guard* over a *source*: where the
+object is found again from the frame. The compiled code runs only for frames for which all of them hold. What is guarded is
+listed below from the classes themselves; `FXJIT_LOGS=guards` shows those of each compile, `FXJIT_LOGS=recompiles` which
+one failed, what it expected and what it found.
+
+How they are checked: all guards of an entry are one tree in C (`guards/_tree.c`), in which each object is fetched once.
+Process state comes first, then arguments, then the rest; what failed last time is tried before anything else, so that
+of many entries all but one cost one check. Below an object whose dicts have kept their versions since a full check
+(`guards/_settled.c`, CPython 3.11 and 3.12), a guard is one comparison of a version, a type or a tensor's bytes; any
+difference means the full check. `verify_settled_guards` runs both and compares."""
+
+
+def guards_page() -> str:
+    """Every kind of guard, every kind of source, the process state."""
+    lines = ["# Guards", "", MADE, GUARDS_INTRO, "", "## Kinds", "", "| kind | holds when | checked |", "| --- | --- | --- |"]
+    for name, kind in vars(kinds).items():
+        if isinstance(kind, type) and issubclass(kind, kinds.Guard) and kind is not kinds.Guard:
+            where = "in Python" if kind is kinds.PythonCheck else "in C"
+            lines.append(f"| `{name}` | {_doc_of(kind)} | {where} |")
+    lines += ["", "## Sources", "", "| source | what it finds |", "| --- | --- |"]
+    for name, kind in vars(source).items():
+        if isinstance(kind, type) and issubclass(kind, source.Source) and not name.startswith("_") and kind is not source.Source:
+            lines.append(f"| `{name}` | {_doc_of(kind)} |")
+    lines += ["", "## Process state", "", "Read when a trace begins and compared before each call: "
+              + ", ".join(f"`{name}`" for name, _ in AmbientState.capture().items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _doc_of(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
+
+
 def map_page() -> str:
     """Every source file with the first sentence of what it says of itself."""
     lines = ["# The files", "", MADE]
@@ -82,7 +116,7 @@ def _first_sentence(path: Path) -> str:
     return head + ("." if stop and not head.endswith(".") else "")
 
 
-PAGES = {"reasons.md": reasons_page, "settings.md": settings_page, "MAP.md": map_page}
+PAGES = {"reasons.md": reasons_page, "settings.md": settings_page, "guards.md": guards_page, "MAP.md": map_page}
 
 
 def main() -> int:
