@@ -33,3 +33,21 @@ def test_ints_that_vary(fn, backend):
     x = torch.arange(3.0)
     for n in (5, 6, 7, 3, 2):
         torch.testing.assert_close(compiled(x, n), fn(x, n))
+
+
+def test_comparing_sizes_leaves_them_symbols():
+    def fn(x, y):
+        if x.size() != y.size() or x.shape[0] not in [y.shape[0]]:
+            raise ValueError("sizes")
+        return x + y
+
+    graphs = []
+
+    def counting(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    compiled = fxjit.compile(fn, backend=counting)
+    for size in (2, 3, 4, 5):
+        torch.testing.assert_close(compiled(torch.ones(size), torch.ones(size)), torch.full((size,), 2.0))
+    assert len(graphs) == 2

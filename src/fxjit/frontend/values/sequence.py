@@ -479,7 +479,7 @@ def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
 
 def same_or_equal(t: Tracer, a: Value, b: Value) -> bool:
     """`PyObject_RichCompareBool(a, b, Py_EQ)`: identity first."""
-    return a is b or protocol.is_(t, a, b) or protocol.equal(t, a, b)
+    return a is b or protocol.equal(t, a, b)
 
 
 def busy_reprs(t: Tracer) -> set[int]:
