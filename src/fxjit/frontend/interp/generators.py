@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import InterpTracer, Machine
 
 
+#: Where handlers begin that the compiler puts around a generator's body since 3.12: they run none of the user's code.
+_AROUND_THE_BODY = ("CALL_INTRINSIC_1", "CLEANUP_THROW")
+
+
 class GeneratorValue(Value):
     """A generator made while tracing."""
 
@@ -52,14 +56,13 @@ class GeneratorValue(Value):
         handler = code.handler_at(index)
         if handler is None:
             return False
-        target = code.instructions[handler.target]
-        if target.opname in ("CALL_INTRINSIC_1", "CLEANUP_THROW"):
-            return False
         return not self._passes_by(handler.target)
 
     def _passes_by(self, index: int) -> bool:
         """Whether GeneratorExit runs through the handler at `index` as through `except IndexError:`, which it is not."""
         instructions, namespace = self.machine.code.instructions, self.machine.globals
+        if instructions[index].opname in _AROUND_THE_BODY:
+            return True
         if instructions[index].opname != "PUSH_EXC_INFO":
             return False
         index += 1

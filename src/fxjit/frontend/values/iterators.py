@@ -280,7 +280,7 @@ def _underlying(iterator: Any) -> Any:
 
 def _position(iterator: Any) -> int:
     reduced = iterator.__reduce__()
-    return int(reduced[2]) if len(reduced) > 2 else 0
+    return int(reduced[2] or 0) if len(reduced) > 2 else 0
 
 
 def _first_argument(iterator: Any) -> Any:
