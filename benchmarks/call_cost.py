@@ -7,7 +7,6 @@ fxjit take turns in one process; only the ratios mean something. Printed as Mark
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -123,18 +122,27 @@ def entries_case(compile_: Compile) -> Callable[[], object]:
     for n in range(50):
         compiled(x, "a" * (n + 1))
     last = "a" * 50
-    return _no_grad_ready(compiled, x, last)
+    return lambda: compiled(x, last)
 
 
-def _no_grad_ready(call: Callable[..., object], *args: object) -> Callable[[], object]:
-    return lambda: call(*args)
+def turns_case(compile_: Compile) -> Callable[[], object]:
+    def scale(x: torch.Tensor, by: str) -> torch.Tensor:
+        return x * len(by)
+
+    compiled = compile_(scale)
+    x = torch.randn(8)
+    names = ["a" * (n + 1) for n in range(50)]
+
+    def run() -> None:
+        for name in names:
+            compiled(x, name)
+
+    run()
+    return run
 
 
 def _cut() -> None:
     """The break of break_case."""
-
-
-fxjit.disable(_cut)
 
 
 def break_case(compile_: Compile) -> Callable[[], object]:
@@ -167,6 +175,7 @@ CASES = (
     Case("guards of 12 layers", guards_case(12), None, 1 / 8),
     Case("guards of 48 layers", guards_case(48), None, None),
     Case("50 entries, the last one hit", entries_case, None, 1 / 4),
+    Case("50 entries, all hit in turns (50 calls)", turns_case, None, 1 / 4),
     Case("one graph break", break_case, None, 1 / 4),
     Case("a list of 64 tensors, two used", list_case, None, 1 / 6),
 )
@@ -217,28 +226,20 @@ def main() -> None:
     without = frozenset({"torch"} if chosen.without_torch_compile else ())
     rows: list[tuple[str, ...]] = []
     found: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory():
-        for case in CASES:
-            if chosen.only not in case.name:
-                continue
-            grad = torch.is_grad_enabled()
-            times = found[case.name] = measure(case, chosen.seconds, without)
-            assert torch.is_grad_enabled() == grad
-            eager, ours, theirs = times["eager"], times["fxjit"], times.get("torch")
-            rows.append((
-                case.name, f"{eager * 1e6:.1f}", "" if theirs is None else f"{theirs * 1e6:.1f}", f"{ours * 1e6:.1f}",
-                _ratio(ours, eager, case.of_eager), _ratio(ours, theirs, case.of_torch),
-            ))
-            print(rows[-1], flush=True)
+    for case in CASES:
+        if chosen.only not in case.name:
+            continue
+        times = found[case.name] = measure(case, chosen.seconds, without)
+        eager, ours, theirs = times["eager"], times["fxjit"], times.get("torch")
+        rows.append((
+            case.name, f"{eager * 1e6:.1f}", "" if theirs is None else f"{theirs * 1e6:.1f}", f"{ours * 1e6:.1f}",
+            _ratio(ours, eager, case.of_eager), _ratio(ours, theirs, case.of_torch),
+        ))
     print(markdown(("case", "eager, µs", "torch.compile, µs", "fxjit, µs", "fxjit / eager", "fxjit / torch.compile"), rows))
     few, many = found.get("guards of 12 layers"), found.get("guards of 48 layers")
-    if few and many:
-        def guards(times: dict[str, float], way: str) -> float:
-            return times[way]
-
-        for way in times:
-            if way != "eager":
-                print(f"\n{way}: 48 layers cost {guards(many, way) / guards(few, way):.2f} times what 12 cost")
+    for way in WAYS if few and many else ():
+        if way != "eager" and way not in without:
+            print(f"\n{way}: 48 layers cost {many[way] / few[way]:.2f} times what 12 cost")
 
 
 if __name__ == "__main__":
