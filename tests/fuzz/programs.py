@@ -233,10 +233,13 @@ class Writer:
 
     def with_(self, depth: int) -> None:
         bound = self.name("a")
-        manager = self.pick("torch.no_grad()", "contextlib.nullcontext(2)", "Manager(log, False)", "Manager(log, True)",
+        known = ("torch.no_grad()", "torch.enable_grad()", "torch.set_grad_enabled(False)", "torch.inference_mode(False)",
+                 "torch.autocast('cpu')", "torch.device('cpu')", "torch.profiler.record_function('here')")
+        manager = self.pick(self.pick(*known), "contextlib.nullcontext(2)", "Manager(log, False)", "Manager(log, True)",
                             "contextlib.suppress(ValueError)")
-        if manager in ("torch.no_grad()", "contextlib.suppress(ValueError)"):
+        if manager in known or manager == "contextlib.suppress(ValueError)":
             self.emit(depth, f"with {manager}:")
+            self.emit(depth + 1, "log.append((torch.is_grad_enabled(), torch.is_autocast_enabled('cpu')))")
         else:
             self.emit(depth, f"with {manager} as {bound}:")
             self.numbers.append(bound)
@@ -272,6 +275,7 @@ class Writer:
         self.emit(1, "log = []")
         while self.budget > 0:
             self.statement(1)
+        self.emit(1, "log.append((torch.is_grad_enabled(), torch.is_autocast_enabled('cpu')))")
         self.emit(1, f"return [{', '.join(self.tensors + self.numbers)}], items, log")
         return PREAMBLE + "\n".join(self.lines) + "\n"
 

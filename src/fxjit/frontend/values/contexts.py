@@ -131,7 +131,8 @@ def abandon(t: Tracer) -> None:
     """The trace ends where it is: close for real what its managers hold open, innermost first."""
     held = _open_managers(t)
     while held:
-        held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
+        with t.fake_execution():  # type: ignore[attr-defined]  # Trace's: a manager restores the dispatch keys it was entered with
+            held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
 
 
 def leave_state(t: Tracer, grad_mode_before: bool) -> None:
