@@ -54,7 +54,8 @@ class OptimizedModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
-            if hasattr(self._orig_mod, "_initialize_hook"):
+            # Straight to the dicts: an attribute that is not there costs more than a small graph.
+            if "_initialize_hook" in self._modules["_orig_mod"].__dict__:  # type: ignore[union-attr]  # there always
                 return self._call_lazy(args, kwargs)
             # Hooks on all modules of the process are run by the original, once.
             return self.forward(*args, **kwargs)
