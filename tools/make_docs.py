@@ -1,7 +1,7 @@
 """`python tools/make_docs.py`: the pages of docs/ that are made from the code, so that they cannot go stale.
 
-docs/reasons.md (graph breaks and skips), docs/settings.md, docs/guards.md and docs/MAP.md. `--check` writes nothing and fails when a page
-is not what the code says; tests/architecture runs it.
+docs/reasons.md (graph breaks and skips), docs/settings.md, docs/guards.md and docs/MAP.md. `--check` writes nothing and
+fails when a page is not what the code says; tests/architecture runs it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def guards_page() -> str:
             lines.append(f"| `{name}` | {_doc_of(kind)} | {where} |")
     lines += ["", "## Sources", "", "| source | what it finds |", "| --- | --- |"]
     for name, kind in vars(source).items():
-        if isinstance(kind, type) and issubclass(kind, source.Source) and not name.startswith("_") and kind is not source.Source:
+        if not isinstance(kind, type) or kind is source.Source or name.startswith("_"):
+            continue
+        if issubclass(kind, source.Source):
             lines.append(f"| `{name}` | {_doc_of(kind)} |")
     lines += ["", "## Process state", "", "Read when a trace begins and compared before each call: "
               + ", ".join(f"`{name}`" for name, _ in AmbientState.capture().items()) + "."]

@@ -503,7 +503,8 @@ SKIPS = (
     Reason(
         "skip-compiler-error",
         "The compiler failed",
-        "`{function}` could not be compiled, and `config.suppress_errors` is on: {error} (It is tried again after {retry} calls.)",
+        "`{function}` could not be compiled, and `config.suppress_errors` is on: {error} "
+        "(It is tried again after {retry} calls.)",
         (_REPORT, "Try backend='eager' to see whether the captured graph itself is right."),
     ),
     Reason(

@@ -16,7 +16,6 @@ from weakref import ref
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
-
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -122,7 +121,8 @@ class ShapePolicy:
     def _note_marks(self, tensor: torch.Tensor, fake: torch.Tensor, source: Source, marked: frozenset[int]) -> None:
         for dim in sorted(marked):
             self._marked.append((source.name, dim, tensor.shape[dim], fake.shape[dim]))
-        for limits in _marks(tensor, "_dynamo_dynamic_range"):
+        ranges: Any = _marks(tensor, "_dynamo_dynamic_range")
+        for limits in ranges:
             size = fake.shape[limits.dim]
             expr = size.node.expr if isinstance(size, torch.SymInt) else None
             if expr is not None and expr.is_Symbol:

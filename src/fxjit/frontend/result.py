@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxjit.frontend.values.base import Value
 
 if TYPE_CHECKING:
-    import torch.fx
-    from fxjit.errors import BreakGraph
-    from types import CodeType
 
+    import torch.fx
+
+    from fxjit.errors import BreakGraph
     from fxjit.frontend.bytecode.instruction import Code
     from fxjit.frontend.effects import Effect, Effects
     from fxjit.guards.kinds import GuardSet
