@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._functorch.aot_autograd  # first: its parts import each other, and it knows the order
 import torch.fx
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta

@@ -1,0 +1,105 @@
+"""Graphs called without AOTAutograd's wrappers do what they did with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.backends import direct
+
+BACKENDS = ("aot_eager", "native")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    fxjit.reset()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each graph could be called directly."""
+    seen: list[bool] = []
+    real = direct.direct_call
+
+    def noted(*args: Any) -> Callable[..., Any] | None:
+        found = real(*args)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(direct, "direct_call", noted)
+    return seen
+
+
+def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_plain_inference_and_training_graphs_are_called_directly(backend: str, taken: list[bool]) -> None:
+    x, y = torch.randn(4), torch.randn(4)
+    compiled = fxjit.compile(product, backend=backend)
+    torch.testing.assert_close(compiled(x, y), product(x, y))
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    compiled(a, y).backward()
+    product(b, y).backward()
+    torch.testing.assert_close(a.grad, b.grad)
+    assert taken == [True, True]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_mutation_aliases_and_autocast_keep_the_wrapper(backend: str, taken: list[bool]) -> None:
+    def mutates(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    x, y = torch.zeros(3), torch.zeros(3)
+    torch.testing.assert_close(fxjit.compile(mutates, backend=backend)(x), mutates(y))
+    torch.testing.assert_close(x, y)
+    view = fxjit.compile(lambda x: (x.view(-1), x + 1), backend=backend)(x)[0]
+    view.add_(1)
+    torch.testing.assert_close(x, y + 1)
+    assert taken == [False, False]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backward_twice_over_a_kept_graph(backend: str) -> None:
+    x = torch.randn(4, requires_grad=True)
+    loss = fxjit.compile(product, backend=backend)(x, x)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(x.grad, 4 * x.detach())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_derivative_is_an_error_where_it_is_asked_for(backend: str) -> None:
+    x = torch.randn(4, requires_grad=True)
+    (grad,) = torch.autograd.grad(fxjit.compile(product, backend=backend)(x, x), x, create_graph=True)
+    torch.testing.assert_close(grad.detach(), 2 * x.detach())
+    with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_saved_tensor_changed_in_place_is_noticed(backend: str) -> None:
+    x = torch.randn(4, requires_grad=True)
+    y = torch.randn(4)
+    loss = fxjit.compile(product, backend=backend)(x, y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_without_gradient_and_gradients_of_other_strides(backend: str) -> None:
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 3, x.detach() * 2
+
+    x = torch.randn(3, 4, requires_grad=True)
+    first, second = fxjit.compile(two, backend=backend)(x)
+    assert first.requires_grad and not second.requires_grad
+    first.backward(torch.ones(4, 3).t())
+    torch.testing.assert_close(x.grad, torch.full((3, 4), 3.0))
