@@ -103,3 +103,24 @@ def test_outputs_without_gradient_and_gradients_of_other_strides(backend: str) -
     assert first.requires_grad and not second.requires_grad
     first.backward(torch.ones(4, 3).t())
     torch.testing.assert_close(x.grad, torch.full((3, 4), 3.0))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_output_made_as_a_view_may_be_written_in_place(backend):
+    """Training graphs are one autograd node; its outputs are no views to autograd, whatever buffer they lie in."""
+    def split_heads(x, weight):
+        return (x @ weight).view(2, 3, 2, 2).transpose(1, 2)
+
+    def step(fn, x, weight):
+        heads = fn(x, weight)
+        heads[:, :1] = 0.0
+        heads.mul_(2.0)
+        heads.square().sum().backward()
+        return heads.detach().clone(), x.grad, weight.grad
+
+    torch.manual_seed(0)
+    leaves = [torch.randn(2, 3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)]
+    twins = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    compiled = fxjit.compile(split_heads, backend=backend)
+    for ours, theirs in zip(step(compiled, *twins), step(split_heads, *leaves), strict=True):
+        torch.testing.assert_close(ours, theirs)

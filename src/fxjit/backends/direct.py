@@ -117,8 +117,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     contiguous = tuple(each is not None and each.memory_format is torch.contiguous_format for each in formats)
     layouts = tuple(zip(wanted, contiguous, formats, strict=True))
     undetermined = meta.deterministic is False
-    # To autograd these are tensors of their own, as after eager's `_unsafe_view`.
-    views = tuple(index for index, info in enumerate(meta.output_info) if info.output_type is OutputType.unsafe_view_alias)
+    tensors = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor))
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         outs = forward_graph(list(args))
@@ -135,8 +134,11 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             ctx.unchecked = saved[-unchecked:]
             del saved[-unchecked:]
         ctx.save_for_backward(*saved)
-        for index in views:
-            outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
+        for index in tensors:
+            # No output aliases anything the caller has (`_is_plain`): to autograd each is a tensor of its own, although the
+            # graph may have made it as a view of a buffer. Otherwise writing to it in place would be refused.
+            if outs[index]._is_view():
+                outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
         if without_grad:
             ctx.mark_non_differentiable(*[outs[index] for index in without_grad])
             ctx._materialize_non_diff_grads = False
