@@ -303,3 +303,18 @@ def test_modules_can_be_made_in_traced_code_after_torch_compile_ran():
     finally:
         torch.nn.Module.__init__, torch.nn.Module.__setstate__ = init, setstate
         torch.nn.Module.___needs_generation_tag_patch = True
+
+
+def test_optimizers_that_torch_disables_for_its_own_compiler_are_captured():
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from here on torch keeps away from _init_group
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    backend = fxjit.testing.EagerAndRecordGraphs()
+
+    def step():
+        optimizer.step()
+
+    fxjit.compile(step, backend=backend)()
+    assert len(backend.graphs) == 1

@@ -105,7 +105,16 @@ def set_substitute(original: Any, traceable: Callable[..., Any]) -> None:
 def substitute_for(fn: Any) -> Callable[..., Any] | None:
     """The Python function to trace instead of `fn` (`substitute_in_graph`), or None."""
     found: Callable[..., Any] | None = _substitutes.get(fn)
-    return found if found is not None else _original_of_tagging(fn)
+    return found if found is not None else _original_of_tagging(fn) or _original_of_optimizer(fn)
+
+
+def _original_of_optimizer(fn: Any) -> Callable[..., Any] | None:
+    """Once torch.compile ran, torch disables methods of its optimizers that its own compiler does not take; ours does."""
+    attributes = _attributes(fn)
+    if not str(attributes.get(_DISABLE_REASON) or "").startswith("optimizer "):
+        return None
+    target = attributes.get(_ORIGINAL)
+    return target if str(getattr(target, "__module__", "")).startswith("torch.optim.") else None
 
 
 def _original_of_tagging(fn: Any) -> Callable[..., Any] | None:
