@@ -11,7 +11,7 @@ import dis
 import time
 import types
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch._guards
 import torch.fx
@@ -122,6 +122,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     cause = None
     broke = signal.__cause__
     if options.fullgraph and _is_users_error(broke):
+        _tell_of_users_error(frame, broke)
         return
     if options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error):
         reason = broke if isinstance(broke, BreakGraph) else signal
@@ -132,9 +133,14 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     entries.mark_skipped(frame.code, options, signal.reason)
 
 
-def _is_users_error(broke: object) -> bool:
+def _is_users_error(broke: object) -> TypeGuard[BreakGraph]:
     """The program itself raised: under `fullgraph` the call runs eagerly, once, and raises what it raises."""
     return isinstance(broke, BreakGraph) and broke.reason == "opcode-uncaught"
+
+
+def _tell_of_users_error(frame: Frame, broke: BreakGraph) -> None:
+    """Counted and logged like any break: a call that then does not raise was given up, and must not be so in silence."""
+    events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
 
 
 def _compile(options: Options, frame: Frame) -> _C.Entry | None:
@@ -156,6 +162,7 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
     name = frame.code.co_qualname
     stop = result.stop
     if isinstance(stop, Break) and options.fullgraph and _is_users_error(stop.reason):
+        _tell_of_users_error(frame, stop.reason)
         return None
     if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
         raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)

@@ -100,3 +100,4 @@ def test_what_the_program_raises_surfaces_under_fullgraph_too():
     torch.testing.assert_close(compiled(x, 2), checked(x, 2))
     with pytest.raises(ValueError, match="limit must not be negative"):
         compiled(x, -1)
+    assert sum(fxjit.counters["graph_break"].values()) > 0, "and it is told"

@@ -111,4 +111,6 @@ def test_nothing_warns_on_the_way():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fxjit.install()
+        assert fxjit.installed()
         fxjit.uninstall()
+    assert not fxjit.installed()
