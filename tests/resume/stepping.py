@@ -18,7 +18,7 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, TraceResult
 from fxjit.frontend.values.base import NULL, Rebuilder, Value
-from fxjit.resume import cache, entry
+from fxjit.resume import cache, entry, rest
 from fxjit.resume.function import Continuation, Entrance, own_cells
 
 
@@ -131,12 +131,12 @@ def step(state: State, kind: str = "instruction") -> State:
         return Continuation(dummy, real.stack, real.locals, dummy.co_freevars, real.first, real.indices)
 
     result = trace_result(state, kind)
-    before = entry.continuation_of
-    entry.continuation_of = capture
+    before = rest.continuation_of
+    rest.continuation_of = capture
     try:
         new = entry.assemble(result, entry.plan(result), None)
     finally:
-        entry.continuation_of = before
+        rest.continuation_of = before
     if not asked:
         raise Left(run(new, state))
     number, args = run(new, state)
