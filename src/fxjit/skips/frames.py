@@ -86,6 +86,8 @@ def _file_verdict(filename: str) -> FrameVerdict:
             return _passed(f"the package {package}") if package in PASSED_BY else TOUCH
     if path.startswith(_STDLIB_FOLDERS):
         module = path.rpartition("/lib/python")[2].partition("/")[2].partition("/")[0].removesuffix(".py")
+        if module == "test":  # CPython's own tests are programs, not a library of theirs
+            return TOUCH
         return _passed(f"the standard library: {module}")
     return TOUCH
 

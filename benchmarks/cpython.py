@@ -1,0 +1,328 @@
+"""`python -m benchmarks.cpython`: CPython's own tests of the language, each test method compiled, against the same run plain.
+
+Every module of the running Python's `test` package that benchmarks/cpython.toml names runs twice, in processes of its
+own: plain, and with each test method compiled with backend `eager` (breaks allowed, frames without tensors too). What
+became of each method (ok, fail, error, skip, expected) must be the same. A process that dies or hangs costs the one test it was
+in; the rest of the module goes on in a new one. What differs is listed with its reason from cpython.toml; a
+difference without one makes the exit status 1, and so does any crash, hang or `InternalError`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import fnmatch
+import importlib
+import importlib.util
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import unittest
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+LISTED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+#: Seconds that one test may take: many times what the slowest needs.
+TEST_LIMIT = 120.0
+HEADER = ("module", "tests", "same", "differ", "frames compiled", "plain, s", "compiled, s")
+
+
+@dataclasses.dataclass
+class Run:
+    """One module in one mode: what became of each test, in order, as (name, outcome, last line of the traceback)."""
+
+    tests: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
+    frames: int = 0
+    seconds: float = 0.0
+    #: Messages of the InternalErrors that were raised, caught by a test or not.
+    internal: list[str] = dataclasses.field(default_factory=list)
+    #: Why the module gave no tests at all.
+    failed: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One test that ended otherwise; `reason` is empty where cpython.toml has none."""
+
+    module: str
+    test: str
+    plain: str
+    compiled: str
+    detail: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.test}: {self.plain} plain, {self.compiled} compiled: {self.reason or 'NO REASON KNOWN'}"
+
+
+@dataclasses.dataclass
+class Row:
+    module: str
+    plain: Run
+    compiled: Run
+    differences: list[Difference] = dataclasses.field(default_factory=list)
+
+    def cells(self) -> tuple[str, ...]:
+        total, differ = len(self.plain.tests), len(self.differences)
+        return (self.module, str(total), str(total - differ), str(differ), str(self.compiled.frames),
+                f"{self.plain.seconds:.1f}", f"{self.compiled.seconds:.1f}")
+
+    @property
+    def faults(self) -> list[str]:
+        """What no reason excuses: InternalErrors, and tests that killed or hung the process."""
+        bad = [f"{d.test}: {d.compiled}" for d in self.differences if d.compiled in ("crash", "hang")]
+        return bad + [f"InternalError: {text}" for text in self.compiled.internal]
+
+
+def available(modules: list[str]) -> list[str]:
+    """Those of the modules that the running Python has; which tests there are differs between versions."""
+    return [each for each in modules if importlib.util.find_spec(f"test.{each}") is not None]
+
+
+def compare(module: str, only: str = "*") -> Row:
+    """Runs a module both ways."""
+    row = Row(module, run(module, "plain", only), run(module, "compiled", only))
+    if row.plain.failed or row.compiled.failed:
+        said = row.compiled.failed or row.plain.failed
+        row.differences.append(Difference(module, "the module", row.plain.failed or "ok", row.compiled.failed or "ok", said, ""))
+        return row
+    for theirs, ours in zip(row.plain.tests, row.compiled.tests, strict=True):
+        assert theirs[0] == ours[0], f"the two runs list other tests: {theirs[0]} and {ours[0]}"
+        if theirs[1] != ours[1]:
+            row.differences.append(Difference(module, theirs[0], theirs[1], ours[1], ours[2], _reason(module, theirs[0])))
+    return row
+
+
+def _reason(module: str, test: str) -> str:
+    for each in LISTED["difference"]:
+        if module in each["modules"] and VERSION in each.get("python", [VERSION]):
+            if any(fnmatch.fnmatchcase(test, pattern) for pattern in each["tests"]):
+                return str(each["reason"])
+    return ""
+
+
+def run(module: str, mode: str, only: str = "*") -> Run:
+    """One module in one mode, continued in a new process after a test that killed the last one."""
+    result = Run()
+    start = time.perf_counter()
+    dead = 0
+    while True:
+        ended = _one_process(module, mode, only, len(result.tests), result)
+        if ended == "done":
+            break
+        dead += 1
+        if not result.tests or dead > 10:
+            result.failed = ended
+            break
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def _one_process(module: str, mode: str, only: str, first: int, result: Run) -> str:
+    """Tests from number `first` on are added to the result; gives "done", or how the process ended before that."""
+    env = dict(os.environ, PYTHONHASHSEED="0", PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]), OMP_NUM_THREADS="1")
+    command = [sys.executable, "-X", "faulthandler", "-m", "benchmarks.cpython", "--child", mode, module, only, str(first)]
+    current = ""
+    with tempfile.TemporaryDirectory(prefix="fxjit-cpython-") as folder, open(f"{folder}/stderr", "w+") as errors:
+        os.mkdir(f"{folder}/cwd")
+        process = subprocess.Popen(command, cwd=f"{folder}/cwd", env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            for line in _lines(process):
+                kind, *rest = json.loads(line)
+                if kind == "start":
+                    current = rest[0]
+                elif kind == "test":
+                    result.tests.append((rest[0], rest[1], rest[2]))
+                    current = ""
+                elif kind == "end":
+                    result.frames += rest[0]
+                    result.internal += rest[1]
+                    return "done"
+            ended = "crash" if process.poll() is not None or _ends(process) else "hang"
+        finally:
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        told = errors.read()
+    if current:
+        result.tests.append((current, ended, told[-3000:]))
+    elif ended == "crash" and not result.tests:
+        return told[-3000:] or "no output"
+    return ended
+
+
+def _ends(process: subprocess.Popen[str]) -> bool:
+    try:
+        process.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _lines(process: subprocess.Popen[str]) -> Any:
+    """Lines of the process's output, until it ends or is silent for too long."""
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        while selector.select(TEST_LIMIT):
+            data = os.read(fd, 65536)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            yield from lines
+
+
+def child(mode: str, module: str, only: str, first: int) -> None:
+    """Runs inside a process of its own: reports on what was standard output, which the tests themselves do not get."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    import fxjit
+
+    def send(*what: Any) -> None:
+        out.write(json.dumps(what) + "\n")
+
+    internal: list[str] = []
+    raised = fxjit.errors.InternalError.__init__
+
+    def note(self: Any, *args: Any) -> None:
+        internal.append(str(args[0]) if args else "")
+        raised(self, *args)
+
+    fxjit.errors.InternalError.__init__ = note  # type: ignore[method-assign]
+    loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"test.{module}"))
+    tests = [each for each in _flat(loaded) if fnmatch.fnmatchcase(each.id(), only)][first:]
+    frames = 0
+
+    def between() -> None:
+        """Each test starts without the last one's entries; their number is kept."""
+        nonlocal frames
+        frames += fxjit.counters["frames"]["ok"]
+        fxjit.reset()
+
+    if mode == "plain":
+        unittest.TestSuite(tests).run(_Reporter(send))
+    else:
+        for each in tests:
+            _compile_method(each)
+        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
+            unittest.TestSuite(tests).run(_Reporter(send, between))
+        between()
+    send("end", frames, internal)
+
+
+def _flat(suite: Any) -> Any:
+    for each in suite:
+        if isinstance(each, unittest.TestSuite):
+            yield from _flat(each)
+        else:
+            yield each
+
+
+def _compile_method(test: Any) -> None:
+    import fxjit
+
+    name = getattr(test, "_testMethodName", "")
+    method = getattr(test, name, None)
+    if method is not None:
+        compiled = fxjit.compile(method, backend="eager")
+        setattr(test, name, compiled)
+
+
+class _Reporter(unittest.TestResult):
+    """Tells of each test as it ends, under the worst of what it and its subtests came to."""
+
+    def __init__(self, send: Any, before: Any = None) -> None:
+        super().__init__()
+        self.send, self.before = send, before
+        self.outcome, self.detail = "ok", ""
+
+    def startTest(self, test: Any) -> None:
+        super().startTest(test)
+        if self.before is not None:
+            self.before()
+        self.outcome, self.detail = "ok", ""
+        self.send("start", test.id())
+
+    def stopTest(self, test: Any) -> None:
+        super().stopTest(test)
+        self.send("test", test.id(), self.outcome, self.detail)
+
+    def _note(self, outcome: str, text: str = "") -> None:
+        if self.outcome not in ("fail", "error"):
+            self.outcome, self.detail = outcome, text
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        self._note("fail", self._exc_info_to_string(err, test)[-4000:])
+
+    def addError(self, test: Any, err: Any) -> None:
+        self._note("error", self._exc_info_to_string(err, test)[-4000:])
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            (self.addFailure if issubclass(err[0], test.failureException) else self.addError)(subtest, err)
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        self._note("skip", reason)
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
+        self._note("expected")
+
+    def addUnexpectedSuccess(self, test: Any) -> None:
+        self._note("fail", "unexpected success")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpython", description=__doc__.partition("\n")[0])
+    parser.add_argument("modules", nargs="*", help="modules of the test package; default: all of cpython.toml")
+    parser.add_argument("--fast", action="store_true", help="the share that the test suite runs")
+    parser.add_argument("--only", default="*", help="a pattern of test ids, as test.test_list.ListTest.*")
+    parser.add_argument("--jobs", type=int, default=1, help="modules at a time")
+    parser.add_argument("--verbose", action="store_true", help="with the traceback of each difference")
+    args = parser.parse_args()
+    modules = available(args.modules or LISTED["fast" if args.fast else "modules"])
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for row in pool.map(lambda module: compare(module, args.only), modules):
+            rows.append(row)
+            print(" | ".join(row.cells()), file=sys.stderr, flush=True)
+            for each in row.differences:
+                print("    " + str(each), *(each.detail.splitlines() if args.verbose else ()), sep="\n      ", file=sys.stderr, flush=True)
+            for fault in row.faults:
+                print("    FAULT", fault, file=sys.stderr, flush=True)
+    return report(rows)
+
+
+def report(rows: list[Row]) -> int:
+    """The table, the differences, the sums; the exit status."""
+    print(markdown(HEADER, [row.cells() for row in rows]))
+    differences = [each for row in rows for each in row.differences]
+    total = sum(len(row.plain.tests) for row in rows)
+    print(f"\nPython {VERSION}: {total} tests in {len(rows)} modules, {total - len(differences)} end the same "
+          f"({100 * (1 - len(differences) / max(total, 1)):.2f}%), {len(differences)} otherwise.\n")
+    for each in differences:
+        print(f"* {each}")
+    faults = [fault for row in rows for fault in row.faults]
+    for fault in faults:
+        print(f"FAULT: {fault}")
+    return 1 if faults or any(not each.reason for each in differences) else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+        sys.stdout.flush()
+        os._exit(0)
+    sys.exit(main())
