@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import fxjit
 from fxjit.backends.aot import aot_eager, aot_eager_decomp_partition
 from fxjit.backends.native import native
 from fxjit.counters import counters
@@ -340,3 +341,19 @@ def test_an_optimizer_step():
 
     for a, b in zip(run(through(update)), run(update)):
         torch.testing.assert_close(a, b)
+
+
+def test_a_derivative_whose_sizes_depend_on_data_runs_as_captured():
+    def function(x, mask, v):
+        y = x * 2
+        y[mask] = v
+        return y.sin()
+
+    x, v = torch.randn(4, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    mask = torch.tensor([True, False, True, True])
+    before = counters["aot"]["graphs that need data"]
+    out = fxjit.compile(function)(x, mask, v)
+    assert counters["aot"]["graphs that need data"] == before + 1
+    torch.testing.assert_close(out, function(x, mask, v))
+    ours, eagers = (torch.autograd.grad(each.sum(), (x, v)) for each in (out, function(x, mask, v)))
+    torch.testing.assert_close(ours, eagers)

@@ -15,12 +15,16 @@ from typing import Any, Protocol
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from fxjit import logs
-from fxjit.counters import timed
+from fxjit.counters import counters, timed
 
 log = logs.artifact("aot_graphs")
+# What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
+_NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
 class GraphCompiler(Protocol):
@@ -84,8 +88,8 @@ def compile_with_aot(
 
         return run
 
-    with functorch_config.patch(functionalize_rng_ops=False, force_non_lazy_backward_lowering=True):
-        with timed("aot"):
+    with functorch_config.patch(functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
+        try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
                 with_symbols(gm, example_inputs),
@@ -98,6 +102,11 @@ def compile_with_aot(
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
+        except _NEEDS_DATA as problem:
+            # The derivative of indexing by a mask, say: its sizes are known only when it runs.
+            logs.artifact("compile").info("a graph runs as it was captured, node by node: %s", problem)
+            counters["aot"]["graphs that need data"] += 1
+            return gm if restore is None else lambda *args: restore(gm(*args))
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
