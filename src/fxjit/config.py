@@ -61,6 +61,12 @@ fail_on_recompile_limit_hit: bool = _row(False, "Raise RecompileLimitExceeded at
 error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails and code would be compiled again.")
 compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor among its arguments or in its graph.")
 allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
+nested_graph_breaks: bool = _row(
+    False, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one."
+)
+resume_in_try: bool = _row(
+    False, "Resume after a graph break in a `try` block or in a `with` of any manager, instead of running the frame eagerly."
+)
 trace_unittest: bool = _row(False, "Trace unittest's own methods instead of passing them by.")
 
 # Shapes and numbers

@@ -121,6 +121,10 @@ class BreakGraph(Exception):
         self.context: dict[str, Any] = dict(context or {})
         self.user_stack: UserStack | None = user_stack
         self.is_error = False  # `error_on_graph_break(True)` was in force there
+        #: The frames under way there, outermost first, until it is decided where to stop.
+        self.frames: Sequence[Any] = ()
+        #: The break further on that makes the trace stop here already; what a program that wants no break is told of.
+        self.because: BreakGraph | None = None
 
     def __str__(self) -> str:
         details = ", ".join(f"{name}={value!r}" for name, value in self.context.items())

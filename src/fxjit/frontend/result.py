@@ -7,7 +7,7 @@ symbolic: resume/rebuild.py turns them into bytecode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fxjit.frontend.values.base import Value
@@ -64,7 +64,9 @@ class FrameState:
     stack: tuple[Value, ...]            # bottom to top; base.NULL for NULL
     locals: Mapping[str, Value]         # bound plain locals that are live afterwards; Lazy where never looked at
     cells: Mapping[str, Value]          # cellvars and freevars by name: values whose runtime object is the cell itself
-    blocks: tuple[WithBlock, ...] = ()  # outermost first
+    blocks: tuple[WithBlock, ...] = ()  # to be left and entered again, outermost first
+    #: Where an exception is being handled: the stack index of what PUSH_EXC_INFO put below it, and the exception.
+    handled: Mapping[int, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +77,31 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerFrame:
+    """A function that the traced frame, or an inner frame around it, was running when it stopped: `state` is before
+    `code.instructions[index]` in the innermost, and behind the CALL there, without its result, in the others."""
+
+    code: Code
+    index: int
+    state: FrameState
+    globals: dict[str, Any]
+    first: Value | None
+    """What its first argument slot holds, where `super()` will look for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Break:
     """The frame stops before `code.instructions[index]`. kind 'instruction': run it as it stands and go on behind it;
     'branch': it is a conditional jump on a value known only at run time (two continuations); 'resume': the
-    instruction itself can be traced by the continuation, go on *at* it."""
+    instruction itself can be traced by the continuation, go on *at* it.
+
+    With `inner`, outermost first, all that is about the last of them, and the frame itself is at a call as they are."""
 
     index: int
     kind: str
     state: FrameState
     reason: BreakGraph
+    inner: tuple[InnerFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

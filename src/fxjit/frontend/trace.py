@@ -39,13 +39,14 @@ from fxjit.frontend.dynamic import FrameHistory, ShapePolicy
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
-from fxjit.frontend.interp.machine import Machine, root_machine, stack_text, user_stack
+from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values import contexts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
+from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.ours import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
@@ -95,6 +96,9 @@ class Trace:
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
         self.root: Machine
+        self.steps = 0
+        self.stop_at: int | None = None
+        self.caller: Machine | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -304,7 +308,21 @@ class Trace:
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
         named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
+        caller, self.caller = self.caller, None
+        if caller is not None:
+            return self._call_from(caller, fn.realize(), realized, named).realize()
         return fn.realize().tp_call(self, realized, named).realize()
+
+    def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
+        while (target := fn.callee(self, args)) is not None:
+            fn, args = target[0].realize(), target[1]
+        if isinstance(fn, FunctionValue) and fn.runs_its_code:
+            self.caller = caller
+        try:
+            return fn.tp_call(self, args, kwargs)
+        finally:
+            self.caller = None
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)
@@ -314,6 +332,7 @@ class Trace:
 
     def break_(self, reason: str, **context: object) -> NoReturn:
         signal = BreakGraph(reason, context, user_stack(self.frame))
+        signal.frames = running(self.frame)
         signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
         raise signal
 
@@ -330,7 +349,8 @@ class Trace:
 
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
         if isinstance(stop, Break):
-            for block in reversed(stop.state.blocks):
+            states = [stop.state, *(frame.state for frame in stop.inner)]
+            for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:

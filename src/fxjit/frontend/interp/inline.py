@@ -17,6 +17,7 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
+from fxjit.frontend.interp.nesting import is_own
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import FunctionValue
@@ -36,7 +37,8 @@ _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_I
 def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
-    if fn.fn is not None and not _is_own(fn):
+    caller, t.caller = t.caller, None
+    if fn.fn is not None and not is_own(fn.globals):
         verdict, rule = function_verdict(fn.fn)
         if verdict is not Verdict.TRACE:
             return _not_traced(t, fn, args, kwargs, verdict, rule)
@@ -44,13 +46,9 @@ def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[st
         if stand_in is None and marks.is_compiled(fn.fn):
             stand_in = marks.unwrapped(fn.fn)
         if stand_in is not None and stand_in is not fn.fn:
+            t.caller = caller
             return t.call(t.make(stand_in), args, kwargs)
-    return run_function(t, fn, args, kwargs)
-
-
-def _is_own(fn: FunctionValue) -> bool:
-    """The front end's own Python code that stands for a builtin: polyfills and their like."""
-    return str(fn.globals.get("__name__", "")).startswith("fxjit.frontend.")
+    return run_function(t, fn, args, kwargs, caller)
 
 
 def _not_traced(
@@ -125,8 +123,10 @@ def _real(t: InterpTracer, value: Value) -> object:
     return obj
 
 
-def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """Run the function's bytecode in a frame of its own; a generator function gives its generator."""
+def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],
+                 caller: Machine | None = None) -> Value:
+    """Run the function's bytecode in a frame of its own; a generator function gives its generator. `caller` takes what it
+    returns as it is."""
     code = fn.code
     if code.co_flags & _ASYNC:
         kind = "coroutine" if code.co_flags & inspect.CO_COROUTINE else "asynchronous generator"
@@ -141,6 +141,7 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
     namespace = namespace_value(t, fn.globals, root.globals.builtins)
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
+    machine.tail = caller is not None and caller is parent
     result = machine.run()
     if isinstance(result, GeneratorValue) and result.machine is machine:
         result.made_by = (fn, list(args), dict(kwargs))

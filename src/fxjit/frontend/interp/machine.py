@@ -20,8 +20,9 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
 from fxjit.frontend.interp import places
 from fxjit.frontend.interp.dispatch import HANDLERS
+from fxjit.frontend.interp.nesting import frame_to_stop_in
 from fxjit.frontend.interp.restart import Stop, StopList
-from fxjit.frontend.result import Break, FrameState, Return
+from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, Raised, Tracer, Value
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.guards.source import ClosureCellSource
@@ -39,6 +40,14 @@ class Records(EffectLog, Protocol):
     def records(self) -> Sequence[object]: ...
 
 
+class Arrived(Exception):
+    """Signal: a frame that is inlined stands at the stop."""
+
+    def __init__(self, stop: Break) -> None:
+        super().__init__()
+        self.stop = stop
+
+
 class InterpTracer(Tracer, Protocol):
     """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
 
@@ -48,6 +57,11 @@ class InterpTracer(Tracer, Protocol):
     frame: Machine | None
     root: Machine
     stops: StopList
+    #: Instructions begun so far, in all frames; and the count before which this trace is to stop.
+    steps: int
+    stop_at: int | None
+    #: The frame that is about to call a function and takes what that returns as it is.
+    caller: Machine | None
 
 
 class Machine:
@@ -56,7 +70,7 @@ class Machine:
     __slots__ = (
         "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
         "globals", "handled", "index", "instructions", "locals", "origins", "parent", "pc", "recursion_limit", "stack", "steps",
-        "suspended", "t",
+        "suspended", "t", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +96,10 @@ class Machine:
         self.stack: list[Value] = []
         self.pc = 0
         self.index = 0
+        #: The trace's `steps` when the instruction at `index` began.
         self.steps = 0
+        #: Whether the instruction of the caller that runs this frame does nothing but push what it returns.
+        self.tail = False
         self.backward_jumps = 0
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
@@ -102,8 +119,13 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         previous, t.frame = t.frame, self
         self._prefix = None
+        stop_at = t.stop_at
         try:
             while True:
+                if t.steps == stop_at:
+                    raise Arrived(self._arrive(t.stops.arrive(t.steps, self.pc)))
+                self.steps = t.steps
+                t.steps += 1
                 index = self.pc
                 self.index = index
                 self.pc = index + 1
@@ -123,13 +145,15 @@ class Machine:
         """Run the traced frame to its end, or to the stop decided for it."""
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
-        stop_at = stops.first_step
+        stop_at = t.stop_at = stops.first_step
         limit = self.recursion_limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
         try:
             while True:
-                if self.steps == stop_at:
-                    return self._arrive(stops.arrive(self.steps, self.pc))
+                if t.steps == stop_at:
+                    return self._arrive(stops.arrive(t.steps, self.pc))
+                self.steps = t.steps
+                t.steps += 1
                 index = self.pc
                 self.index = index
                 self.pc = index + 1
@@ -146,7 +170,8 @@ class Machine:
                 if left is not None:
                     places.check_generators(self, stops, [left])
                     return Return(left)
-                self.steps += 1
+        except Arrived as arrived:
+            return arrived.stop
         except BreakGraph as signal:
             self.decide(stops, signal)
         finally:
@@ -161,7 +186,7 @@ class Machine:
         stack = self.stack
         del stack[handler.depth :]
         if handler.push_lasti:
-            stack.append(self.t.make(self.index))
+            stack.append(self.t.make(0))  # where it was raised: only debuggers ask, and continuations have other numbers
         stack.append(exc)
         self.pc = handler.target
         return True
@@ -188,35 +213,59 @@ class Machine:
 
     def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
         """Stop before the instruction that broke, and start again; or skip the frame where it cannot be resumed."""
-        signal.__traceback__ = None  # it holds the whole trace, and with it the user's objects
-        step = self.steps if step is None else step
-        index = self.index if index is None else index
-        if not self.instructions[index].original:
+        place = self if step is not None else frame_to_stop_in(self, signal)
+        signal.__traceback__, signal.frames = None, ()  # they hold the whole trace, and with it the user's objects
+        step = place.steps if step is None else step
+        index = place.index if index is None else index
+        if not place.instructions[index].original:
             index, step = index - 1, step - 1
-        skip = places.why_not_resumable(self, index)
+        skip = places.why_not_resumable(place, index)
         if skip is not None:
             raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
-        kind = "branch" if self.instructions[index].opname in CONDITIONAL else "instruction"
+        kind = "branch" if place.instructions[index].opname in CONDITIONAL else "instruction"
         stops.decide(Stop(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
         raise RestartTrace(f"graph break: {signal}") from None
 
     def _arrive(self, stop: Stop) -> Break:
-        """The frame's state before the stop's instruction, checked for what cannot be carried over."""
-        stops_at = self.pc
-        live = places.live_locals(self.code, stops_at)
-        try:
-            blocks = places.open_blocks(self)
-        except SkipFrameSignal as signal:
-            raise signal from stop.cause
-        state = FrameState(
+        """The state before the stop's instruction, of this frame and of those that called it, checked for what cannot be
+        carried over."""
+        frames = running(self)
+        states = [frame._state(stop.cause) for frame in frames]
+        left: list[Value] = []
+        for state in states:
+            left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
+        root = frames[0]
+        places.check_generators(root, self.t.stops, left)
+        assert stop.cause is not None
+        if root is self:
+            return Break(self.pc, stop.kind, states[0], stop.cause)
+        inner = tuple(
+            InnerFrame(frame.code, self.pc if frame is self else frame.index, state, frame.globals.namespace, frame.first_slot)
+            for frame, state in zip(frames[1:], states[1:], strict=True)
+        )
+        return Break(root.index, stop.kind, states[0], stop.cause, inner)
+
+    def _state(self, cause: BreakGraph | None) -> FrameState:
+        live = places.live_locals(self.code, self.pc)
+        return FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live},
             cells=dict(self.cells),
-            blocks=blocks,
+            blocks=places.open_blocks(self, self.t.stops, cause),
+            handled=places.handled_exceptions(self, self.t.stops, cause),
         )
-        places.check_generators(self, self.t.stops, [*state.stack, *state.locals.values(), *state.cells.values()])
-        assert stop.cause is not None
-        return Break(stops_at, stop.kind, state, stop.cause)
+
+    @property
+    def first_slot(self) -> Value | None:
+        """What `super()` without arguments finds as its object; None where the frame does not ask, or has lost it."""
+        slots = self.code.argument_slots
+        if "__class__" not in self.code.freevars or not slots:
+            return None
+        cell = self.cells.get(slots[0])
+        if cell is None:
+            return self.locals.get(slots[0])
+        contents = getattr(cell.realize(), "contents", None)
+        return contents if isinstance(contents, Value) else None
 
     # -- where in the source -------------------------------------------------------------------------------------
 
@@ -266,14 +315,19 @@ def root_machine(
     return machine
 
 
-def user_stack(machine: Machine | None) -> list[traceback.FrameSummary]:
-    """Where the user's program is, outermost frame first."""
-    frames: list[traceback.FrameSummary] = []
+def running(machine: Machine | None) -> list[Machine]:
+    """The frame and those that wait for it, outermost first."""
+    frames: list[Machine] = []
     while machine is not None:
-        frames.append(machine.summary())
+        frames.append(machine)
         machine = machine.parent
     frames.reverse()
     return frames
+
+
+def user_stack(machine: Machine | None) -> list[traceback.FrameSummary]:
+    """Where the user's program is, outermost frame first."""
+    return [frame.summary() for frame in running(machine)]
 
 
 def stack_text(machine: Machine | None) -> str:

@@ -31,6 +31,7 @@ def _call(m: Machine, nargs: int, names: tuple[str, ...]) -> None:
     args = stack[len(stack) - nargs :]
     del stack[len(stack) - nargs :]
     fn = _pop_callable(m, args)
+    m.t.caller = m
     if not names:
         stack.append(m.t.call(fn, args, None))
         return
@@ -64,6 +65,7 @@ def call_function_ex(m: Machine, i: Instruction) -> None:
     args += protocol.unpack(m.t, given)
     if mapping is not None:
         kwargs = keyword_arguments(m, fn, mapping)
+    m.t.caller = m
     m.stack.append(m.t.call(fn, args, kwargs))
 
 

@@ -3,11 +3,33 @@ handled before it, and the one it handles, on top."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp import raising
 from fxjit.frontend.interp.dispatch import op
-from fxjit.frontend.interp.machine import Machine
-from fxjit.frontend.values.base import Raised
+from fxjit.frontend.values.base import Raised, Rebuilder, Value
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+
+class Before(Value):
+    """What lies on the stack under an exception that is being handled: the one that was handled before it, or None."""
+
+    def __init__(self, before: Value | None, handling: Value) -> None:
+        super().__init__(None)
+        self.before = before
+        self.handling = handling
+        #: Until POP_EXCEPT took (a copy of) it.
+        self.in_force = True
+
+    def pytype(self) -> type:
+        return type(None) if self.before is None else self.before.pytype()
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        """Nobody looks at it once POP_EXCEPT took its copy."""
+        cg.push_const(None)
 
 
 @op("LOAD_ASSERTION_ERROR")
@@ -35,7 +57,7 @@ def reraise(m: Machine, i: Instruction) -> None:
 def push_exc_info(m: Machine, i: Instruction) -> None:
     stack = m.stack
     exc = stack.pop()
-    stack.append(m.handled if m.handled is not None else m.t.make(None))
+    stack.append(Before(m.handled, exc))
     stack.append(exc)
     m.handled = exc
 
@@ -43,7 +65,9 @@ def push_exc_info(m: Machine, i: Instruction) -> None:
 @op("POP_EXCEPT")
 def pop_except(m: Machine, i: Instruction) -> None:
     before = m.stack.pop()
-    m.handled = None if before.is_constant() else before
+    assert isinstance(before, Before), "PUSH_EXC_INFO put it there"
+    m.handled = before.before
+    before.in_force = False
 
 
 @op("CHECK_EXC_MATCH")

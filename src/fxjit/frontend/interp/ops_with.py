@@ -6,12 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fxjit import config
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import manager_of
+
+#: Modules whose managers may stay entered over a graph break whatever `config.resume_in_try` says; a generator-based
+#: manager is contextlib's.
+_OF_KNOWN_MODULES = frozenset({"torch", "contextlib"})
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -20,15 +25,23 @@ if TYPE_CHECKING:
 class WithExitValue(Value):
     """`manager.__exit__`, bound, of a `with` that is open."""
 
-    def __init__(self, manager: Value, exit_: Value) -> None:
+    def __init__(self, manager: Value, exit_: Value, step: int, index: int) -> None:
         super().__init__(None)
         self.manager = manager
         self.exit = exit_
+        #: When the frame came to BEFORE_WITH, and where that is.
+        self.step = step
+        self.index = index
 
     @property
     def resumable(self) -> bool:
         """Whether the block can be left and entered again with nothing to be seen of it."""
         return bool(getattr(self.manager, "resumable", False))
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether a frame that stops inside may enter it for real, and leave it entered to the frame's rest."""
+        return config.resume_in_try or self.manager.pytype().__module__.partition(".")[0] in _OF_KNOWN_MODULES
 
     def pytype(self) -> type:
         return self.exit.pytype()
@@ -56,13 +69,14 @@ def before_with(m: Machine, i: Instruction) -> None:
         name = manager.pytype().__name__
         missing = "" if enter is None else " (missed __exit__ method)"
         t.raise_(TypeError, f"'{name}' object does not support the context manager protocol{missing}")
-    m.stack.append(WithExitValue(manager, exit_))
+    m.stack.append(WithExitValue(manager, exit_, m.steps, m.index))
     m.stack.append(t.call(enter, [], None))
 
 
 @op("WITH_EXCEPT_START")
 def with_except_start(m: Machine, i: Instruction) -> None:
-    """Call the exit with the exception on top of the stack. It has no traceback while tracing."""
-    exc = m.stack[-1]
+    """Call the exit with the exception on top of the stack. One that was raised while tracing has no traceback."""
+    exc = m.stack[-1].realize()
     exit_ = m.stack[-1 - VERSION.with_exit_below]
-    m.stack.append(m.t.call(exit_, [m.t.make(exc.pytype()), exc, m.t.make(None)], None))
+    traceback = m.t.make(None) if exc.source is None else protocol.getattr_(m.t, exc, "__traceback__")
+    m.stack.append(m.t.call(exit_, [m.t.make(exc.pytype()), exc, traceback], None))

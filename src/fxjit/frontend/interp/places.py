@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal
 from fxjit.frontend.bytecode.flow import in_loop, live_before
+from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import WithBlock
 from fxjit.frontend.values.base import Lazy, Value
@@ -27,15 +29,19 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     instruction = code.instructions[index]
     if instruction.opname == "FOR_ITER" or in_loop(code, index):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
-    if _in_try(code, index):
+    if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
     for value in machine.stack:
-        if isinstance(value, WithExitValue) and not value.resumable:
-            return "skip-with", {"value": value.manager.describe(), "why": "it is not known to be free of other effects"}
+        if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
+            return _not_kept(value)
     return None
 
 
-def _in_try(code: Code, index: int) -> bool:
+def _not_kept(block: WithExitValue) -> _Skip:
+    return "skip-with", {"value": block.manager.describe(), "why": "it is not known to be free of other effects"}
+
+
+def is_in_try(code: Code, index: int) -> bool:
     """Whether an exception raised at `index` reaches a handler other than the exit of a `with`."""
     handler = code.handler_at(index)
     seen = set()
@@ -60,16 +66,52 @@ def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
     return live_before(code, index)
 
 
-def open_blocks(machine: Machine) -> tuple[WithBlock, ...]:
-    """The `with` blocks that are open, outermost first; skips the frame where one cannot be entered again."""
+def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> tuple[WithBlock, ...]:
+    """The `with` blocks to be left and entered again, outermost first. One for which that will not do has to be entered for
+    real: the trace stops before it, or the frame is skipped."""
     blocks = []
     for position, value in enumerate(machine.stack):
-        if isinstance(value, WithExitValue):
-            if not value.resumable:
-                raise SkipFrameSignal("skip-with", {
-                    "value": value.manager.describe(), "why": "it is not known to be free of other effects"})
+        if not isinstance(value, WithExitValue):
+            continue
+        if value.resumable:
             blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]
+        elif value.can_be_kept:
+            _stop_earlier(machine, stops, cause, value.step, value.index, BreakGraph(
+                "with-entered", {"value": value.manager.describe()}))
+        else:
+            raise SkipFrameSignal(*_not_kept(value)) from cause
     return tuple(blocks)
+
+
+def handled_exceptions(machine: Machine, stops: StopList, cause: BreakGraph | None) -> dict[int, Value]:
+    """The exceptions that are being handled, by where they lie on the stack. One that was raised while tracing was never
+    real: the trace stops before what raised it."""
+    found: dict[int, Value] = {}
+    for position, value in enumerate(machine.stack):
+        if isinstance(value, Before) and value.in_force:
+            exc = value.handling.realize()
+            origin = machine.origins.get(exc)
+            if exc.source is None or (origin is not None and machine.instructions[origin[1]].opname != "RERAISE"):
+                if origin is None:
+                    raise SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}) from cause
+                _stop_earlier(machine, stops, cause, *origin, BreakGraph("exception-handled", {"error": exc.describe()}))
+            found[position] = exc
+    return found
+
+
+def _stop_earlier(machine: Machine, stops: StopList, cause: BreakGraph | None, step: int, index: int,
+                  signal: BreakGraph) -> NoReturn:
+    """Stop at an earlier instruction than the one that broke."""
+    machine.index = index
+    signal.user_stack = [frame.summary() for frame in _frames(machine)]
+    if cause is not None:
+        signal.is_error, signal.because = cause.is_error, cause.because or cause
+    machine.decide(stops, signal, step=step, index=index)
+
+
+def _frames(machine: Machine | None) -> list[Machine]:
+    """Outermost first."""
+    return [] if machine is None else [*_frames(machine.parent), machine]
 
 
 def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> None:

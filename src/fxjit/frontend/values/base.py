@@ -218,6 +218,11 @@ class Value:
             t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")
         t.break_("call-unsupported", callable=self.describe())
 
+    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
+        """The call, with the same keyword arguments, that calling this with `args` comes to: nothing is done before or after
+        it, or to its result. None where there is no such call."""
+        return None
+
     def tp_iter(self, t: Tracer) -> Value:
         if not hasattr(self.pytype(), "__iter__") and not hasattr(self.pytype(), "__getitem__"):
             t.raise_(TypeError, f"'{self.pytype().__name__}' object is not iterable")

@@ -91,6 +91,11 @@ class FunctionValue(Value):
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
+    @property
+    def runs_its_code(self) -> bool:
+        """Whether nothing of ours stands in for it: calling it is `Tracer.inline`."""
+        return find_handler(self.fn) is None
+
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         handler = find_handler(self.fn)
         if handler is not None:
@@ -173,6 +178,10 @@ class MadeFunctionValue(FunctionValue):
 
     def closure(self, t: Tracer) -> Sequence[Value]:
         return items_of(t, self.closure_values) if self.closure_values is not None else ()
+
+    @property
+    def runs_its_code(self) -> bool:
+        return True
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.inline(self, args, kwargs)
@@ -327,6 +336,9 @@ class MethodValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.call(self.func, [self.self_value, *args], kwargs)
+
+    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
+        return self.func, [self.self_value, *args]
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__func__":

@@ -122,11 +122,15 @@ class ModuleValue(UserObjectValue):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        target = self.callee(t, list(args))
+        return super().tp_call(t, args, kwargs) if target is None else t.call(*target, kwargs)
+
+    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
         if not (self._has_torchs("__call__") and self._has_torchs("_call_impl")):
-            return super().tp_call(t, args, kwargs)
+            return super().callee(t, args)
         if self._no_hooks(t):
-            return t.call(protocol.getattr_(t, self, "forward"), args, kwargs)
-        return t.call(MethodValue(t.make(Module._call_impl), self), args, kwargs)
+            return protocol.getattr_(t, self, "forward"), args
+        return MethodValue(t.make(Module._call_impl), self), args
 
     def _no_hooks(self, t: Tracer) -> bool:
         """Whether a call runs `forward` alone; guarded."""

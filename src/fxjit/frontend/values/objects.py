@@ -203,8 +203,12 @@ class UserObjectValue(Value):
             t.break_("value-slot", slot=name, type=self.cls.__name__)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        target = self.callee(t, list(args))
+        return super().tp_call(t, args, kwargs) if target is None else t.call(*target, kwargs)
+
+    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
         method = self._user_special(t, "__call__")
-        return super().tp_call(t, args, kwargs) if method is None else t.call(method, args, kwargs)
+        return None if method is None else (method, args)
 
     def tp_iter(self, t: Tracer) -> Value:
         method = self._user_special(t, "__iter__")

@@ -38,6 +38,9 @@ class PartialValue(Value):
         named = {name: value.realize() for name, value in self.kwargs.items()}
         return t.call(self.func.realize(), [*given, *args], {**named, **kwargs})
 
+    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
+        return None if self.kwargs else (self.func.realize(), [*(arg.realize() for arg in self.args), *args])
+
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "func":
             return self.func.realize()

@@ -1,0 +1,65 @@
+"""Which of the frames under way a trace stops in: a break inside inlined calls stops in the innermost that can be resumed
+together with all that wait for it, and in the outermost where `config.nested_graph_breaks` is off.
+
+machine.py asks when a break was found. A frame that waits for another is resumed behind its call: so the call may do
+nothing with the result but push it (`Machine.tail`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from fxjit import config
+from fxjit.errors import BreakGraph
+from fxjit.frontend.interp import places
+from fxjit.frontend.interp.ops_with import WithExitValue
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+#: What these speak of is a frame of its own, not the place inside of it.
+_ABOUT_THE_FRAME: Final = frozenset({"user-skip-frame", "user-debugger"})
+#: Frames in one stop, and frames of one function among them: a recursion is compiled once, not once a level.
+_MAX_FRAMES: Final = 32
+_MAX_OF_ONE_FUNCTION: Final = 3
+
+
+def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
+    """The frame to stop in for a break: `root`, or one that was called from there."""
+    frames = list(signal.frames)
+    if signal.reason in _ABOUT_THE_FRAME and frames:
+        frames.pop()
+    if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_wait(root):
+        return root
+    known = Counter([_function(root)])
+    found = root
+    for caller, frame in pairwise(frames[:_MAX_FRAMES]):
+        assert frame.parent is caller, "frames are given outermost first"
+        known[_function(frame)] += 1
+        if not frame.tail or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
+            break
+        found = frame
+    return found
+
+
+def _function(frame: Machine) -> tuple[object, ...]:
+    """What a frame and the rest of one have in common."""
+    code = frame.code.code
+    return code.co_filename, code.co_firstlineno, code.co_qualname
+
+
+def _can_wait(frame: Machine) -> bool:
+    """Whether the frame can be resumed where it is, by what its state alone says."""
+    if frame.generator is not None or is_own(frame.globals.namespace) or places.is_in_try(frame.code, frame.index):
+        return False
+    if places.why_not_resumable(frame, frame.index) is not None:
+        return False
+    if "__class__" in frame.code.freevars and frame.code.argument_slots and frame.first_slot is None:
+        return False
+    return all(value.resumable for value in frame.stack if isinstance(value, WithExitValue))
+
+
+def is_own(namespace: dict[str, Any]) -> bool:
+    """The globals of the front end's own Python code that stands for a builtin: polyfills and their like."""
+    return str(namespace.get("__name__", "")).startswith("fxjit.frontend.")
