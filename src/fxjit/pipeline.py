@@ -125,7 +125,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
         _tell_of_users_error(frame, broke)
         return
     if options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error):
-        reason = broke if isinstance(broke, BreakGraph) else signal
+        reason = (broke.because or broke) if isinstance(broke, BreakGraph) else signal
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
     if isinstance(broke, BreakGraph):
         cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
@@ -165,7 +165,8 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
         _tell_of_users_error(frame, stop.reason)
         return None
     if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
-        raise events.unsupported(stop.reason.reason, stop.reason.context, stop.reason.user_stack)
+        told = stop.reason.because or stop.reason
+        raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
         graph = result.graph.finish(plan.outputs)

@@ -438,6 +438,18 @@ BYTECODE = (
         ("Move the `with` out of the compiled function.",),
     ),
     Reason(
+        "with-entered",
+        "Context manager around a graph break",
+        "The graph breaks inside this block, so `{value}` is entered by the running program, and stays entered there.",
+        ("Move what breaks out of the `with` block.",),
+    ),
+    Reason(
+        "exception-handled",
+        "Exception whose handler breaks the graph",
+        "The graph breaks where {error} is handled, so the running program raises it here.",
+        ("Move what breaks out of the handler.",),
+    ),
+    Reason(
         "trace-too-long",
         "Trace is too long",
         "More than {limit} instructions were run symbolically in one frame.",
