@@ -99,7 +99,14 @@ def _python_function(fn: FunctionType) -> tuple[Verdict, str]:
         return Verdict.GRAPH, "a function of torch.nn.functional with two forms"
     if verdict == "GRAPH" and fn.__name__ == "__torch_function__":
         return Verdict.CALL, "the torch function protocol"
+    if verdict == "CONSTANT" and prefix == "torch.backends" and not _only_asks(fn.__name__):
+        return Verdict.SKIP, "value-global-state"
     return Verdict[verdict], reason or f"modules.py: {prefix}"
+
+
+def _only_asks(name: str) -> bool:
+    """Whether a function of torch.backends, by its name, looks at a switch of the process and sets none."""
+    return name == "version" or name.startswith(("is_", "get_", "can_use_")) or name.endswith(("_enabled", "_allowed"))
 
 
 def _builtin(fn: Any) -> tuple[Verdict, str]:
