@@ -12,24 +12,24 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import faulthandler
 import fnmatch
 import importlib
 import importlib.util
-import json
+import multiprocessing
 import os
-import selectors
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
 import unittest
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import fxjit
 from benchmarks.timing import markdown
 
-ROOT = Path(__file__).resolve().parents[1]
 LISTED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 #: Seconds that one test may take: many times what the slowest needs.
@@ -121,7 +121,7 @@ def run(module: str, mode: str, only: str = "*") -> Run:
         if ended == "done":
             break
         dead += 1
-        if not result.tests or dead > 10:
+        if not result.tests or dead > 10:  # it cannot be imported, or dies everywhere
             result.failed = ended
             break
     result.seconds = time.perf_counter() - start
@@ -130,69 +130,51 @@ def run(module: str, mode: str, only: str = "*") -> Run:
 
 def _one_process(module: str, mode: str, only: str, first: int, result: Run) -> str:
     """Tests from number `first` on are added to the result; gives "done", or how the process ended before that."""
-    env = dict(os.environ, PYTHONHASHSEED="0", PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]), OMP_NUM_THREADS="1")
-    command = [sys.executable, "-X", "faulthandler", "-m", "benchmarks.cpython", "--child", mode, module, only, str(first)]
     current = ""
-    with tempfile.TemporaryDirectory(prefix="fxjit-cpython-") as folder, open(f"{folder}/stderr", "w+") as errors:
-        os.mkdir(f"{folder}/cwd")
-        process = subprocess.Popen(command, cwd=f"{folder}/cwd", env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with tempfile.TemporaryDirectory(prefix="fxjit-cpython-") as folder:
+        hear, say = _SERVER.Pipe(duplex=False)
+        process = _SERVER.Process(target=child, args=(say, folder, mode, module, only, first), daemon=False)
+        process.start()
+        say.close()
+        ended = "hang"
         try:
-            for line in _lines(process):
-                kind, *rest = json.loads(line)
+            while hear.poll(TEST_LIMIT):
+                kind, *rest = hear.recv()
                 if kind == "start":
                     current = rest[0]
                 elif kind == "test":
                     result.tests.append((rest[0], rest[1], rest[2]))
                     current = ""
-                elif kind == "end":
+                else:
                     result.frames += rest[0]
                     result.internal += rest[1]
                     return "done"
-            ended = "crash" if process.poll() is not None or _ends(process) else "hang"
+        except EOFError:
+            ended = "crash"
         finally:
             process.kill()
-            process.wait()
-        errors.seek(0)
-        told = errors.read()
+            process.join()
+        told = Path(folder, "stderr").read_text(errors="replace")[-3000:] or "no output"
     if current:
-        result.tests.append((current, ended, told[-3000:]))
-    elif ended == "crash" and not result.tests:
-        return told[-3000:] or "no output"
-    return ended
+        result.tests.append((current, ended, told))
+    return ended if result.tests else told
 
 
-def _ends(process: subprocess.Popen[str]) -> bool:
-    try:
-        process.wait(timeout=2)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+# Processes fork from one that has imported torch already; what they compile is their own.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["torch", "fxjit.pipeline", "fxjit.frontend.callables.families", "test.support"])
 
 
-def _lines(process: subprocess.Popen[str]) -> Any:
-    """Lines of the process's output, until it ends or is silent for too long."""
-    assert process.stdout is not None
-    fd = process.stdout.fileno()
-    pending = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        while selector.select(TEST_LIMIT):
-            data = os.read(fd, 65536)
-            if not data:
-                return
-            *lines, pending = (pending + data).split(b"\n")
-            yield from lines
-
-
-def child(mode: str, module: str, only: str, first: int) -> None:
-    """Runs inside a process of its own: reports on what was standard output, which the tests themselves do not get."""
-    out = os.fdopen(os.dup(1), "w", buffering=1)
+def child(pipe: Connection, folder: str, mode: str, module: str, only: str, first: int) -> None:
+    """Runs inside a process of its own, in a folder of its own, and tells through the pipe what becomes of each test."""
+    os.chdir(folder)
+    os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT), 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    import fxjit
+    faulthandler.enable()
+    sys.argv[1:] = []
 
     def send(*what: Any) -> None:
-        out.write(json.dumps(what) + "\n")
+        pipe.send(what)
 
     internal: list[str] = []
     raised = fxjit.errors.InternalError.__init__
@@ -221,6 +203,7 @@ def child(mode: str, module: str, only: str, first: int) -> None:
             unittest.TestSuite(tests).run(_Reporter(send, between))
         between()
     send("end", frames, internal)
+    os._exit(0)  # what a test left behind (threads, changed builtins) must not be met at exit
 
 
 def _flat(suite: Any) -> Any:
@@ -232,8 +215,6 @@ def _flat(suite: Any) -> Any:
 
 
 def _compile_method(test: Any) -> None:
-    import fxjit
-
     name = getattr(test, "_testMethodName", "")
     method = getattr(test, name, None)
     if method is not None:
@@ -285,6 +266,7 @@ class _Reporter(unittest.TestResult):
 
 
 def main() -> int:
+    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1")  # for the processes
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpython", description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="modules of the test package; default: all of cpython.toml")
     parser.add_argument("--fast", action="store_true", help="the share that the test suite runs")
@@ -321,8 +303,4 @@ def report(rows: list[Row]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
-        sys.stdout.flush()
-        os._exit(0)
     sys.exit(main())
