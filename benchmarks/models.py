@@ -151,9 +151,9 @@ def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program,
     again = []
     first, second, third = eager.batches
     for turn, batch in enumerate((first, first, second, third)):
-        expected = _call(eager, eager.fn, batch)
+        expected = call(eager, eager.fn, batch)
         start = time.perf_counter()
-        actual = _call(ours, compiled, batch)
+        actual = call(ours, compiled, batch)
         seconds = time.perf_counter() - start
         if turn == 0:
             row.first, row.tracing = seconds, way.tracing_seconds()
@@ -167,7 +167,8 @@ def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program,
     row.notes += wrong
 
 
-def _call(program: Program, fn: Any, batch: int) -> Any:
+def call(program: Program, fn: Any, batch: int) -> Any:
+    """One call of the program through `fn`, with the inputs of that batch size."""
     torch.manual_seed(_SEED + batch)
     arguments = program.inputs(batch)
     with contextlib.nullcontext() if program.needs_grad else torch.no_grad():

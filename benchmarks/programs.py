@@ -116,16 +116,22 @@ def hf_gpt2() -> Program:
     return _model(hf.GPT2LMHeadModel(config), _text)
 
 
-def _llama() -> nn.Module:
+def _llama(layers: int = 2) -> nn.Module:
     import transformers as hf
 
-    model: nn.Module = hf.LlamaForCausalLM(hf.LlamaConfig(num_key_value_heads=2, max_position_embeddings=128, **_SMALL))
+    options = _SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 128, "num_hidden_layers": layers}
+    model: nn.Module = hf.LlamaForCausalLM(hf.LlamaConfig(**options))
     return model
+
+
+def llama(layers: int) -> Program:
+    """The same model at any depth."""
+    return _model(_llama(layers), _text)
 
 
 @program
 def hf_llama() -> Program:
-    return _model(_llama(), _text)
+    return llama(2)
 
 
 @program
