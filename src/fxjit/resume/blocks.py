@@ -1,10 +1,19 @@
-"""`with` blocks around a stop: entered for real around the one instruction that runs as it stands, left before the
-continuation is called, and entered again there.
+"""What is open around a stop.
 
-entry.py and function.py write code through it. Only managers that never swallow an exception come here
-(frontend/interp/places.py sees to that)."""
+`with` blocks whose manager can be left and entered again: entered for real around the one instruction that runs as it
+stands, left before the continuation is called, and entered again there. Only managers that never swallow an exception
+come here (frontend/interp/places.py sees to that). Any other block was entered for real before: its exit callable is an
+entry of the stack like others.
+
+Handlers of the user's (of `try`, and of such blocks): an exception that the instruction raises is caught here, and goes
+on in a continuation at the user's handler (`chain`).
+
+rest.py and function.py write code through it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
@@ -30,42 +39,96 @@ def leave(asm: Asm) -> None:
     asm.pop()
 
 
+def handle(asm: Asm) -> None:
+    """[exception] -> [what was handled before it]; it is being handled from here on."""
+    asm.emit("PUSH_EXC_INFO")
+    asm.pop()
+
+
+def chain(code: Code, index: int, exits: tuple[int, ...]) -> list[Handler]:
+    """The handlers of the user's that an exception raised at `index` comes to, innermost first, but for those of the blocks
+    whose exit callables are the stack entries `exits`. It ends with the first that does more than undo an `except`."""
+    found: list[Handler] = []
+    handler = code.handler_at(index)
+    while handler is not None:
+        if is_cleanup(code, handler):
+            found.append(handler)
+            handler = code.handler_at(handler.target + 2)  # where RERAISE stands
+        elif handler.depth - 1 in exits and code.instructions[handler.target + 1].opname == "WITH_EXCEPT_START":
+            cleanup = code.handler_at(handler.target)
+            assert cleanup is not None and is_cleanup(code, cleanup), "the handler of a `with` ends by a cleanup"
+            handler = code.handler_at(cleanup.target + 2)
+        else:
+            found.append(handler)
+            break
+    return found
+
+
+def is_cleanup(code: Code, handler: Handler) -> bool:
+    """Whether it only ends the handling of an exception, and raises the newer one on."""
+    following = code.instructions[handler.target : handler.target + 3]
+    return [each.opname for each in following] == ["COPY", "POP_EXCEPT", "RERAISE"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A block (its exit callable is the stack's entry `exit_at`) or a handler of the user's (None) around the instruction."""
+
+    exit_at: int | None
+    label: Label
+    guarding: Guarding
+    outer: Guarding | None
+
+
 class Exits:
-    """The exception handlers of blocks that entry code enters: each calls its exit callable and goes on raising."""
+    """The exception handlers of new code, around the instruction that runs as it stands. A block's calls its exit callable
+    and goes on raising. One of the user's catches for the continuation there, at the label `caught`; or is a cleanup,
+    which runs here."""
 
-    def __init__(self, asm: Asm) -> None:
+    def __init__(self, asm: Asm, code: Code, exits: tuple[int, ...], handlers: Sequence[Handler]) -> None:
         self._asm = asm
-        self._open: list[tuple[Label, int, Guarding, Guarding | None]] = []
-
-    def guard(self, exit_at: int) -> Guarding:
-        """The handler for what runs inside a block whose exit callable is the stack's entry `exit_at`. Inner blocks come
-        after outer ones."""
-        label = self._asm.label()
-        guarding = self._asm.guarding(label, push_lasti=True, depth=exit_at + 1)
-        self._open.append((label, exit_at, guarding, self.innermost))
-        return guarding
+        self._open: list[_Open] = []
+        self.catching: Handler | None = None
+        self.caught: Label | None = None
+        for depth, handler in sorted([*((at + 1, None) for at in exits), *((each.depth, each) for each in handlers[::-1])],
+                                     key=lambda item: (item[0], item[1] is not None)):
+            label = asm.label()
+            if handler is None:
+                guarding = asm.guarding(label, push_lasti=True, depth=depth)
+            elif is_cleanup(code, handler):
+                guarding = asm.guarding(label, push_lasti=True, depth=depth)
+            else:
+                guarding = asm.guarding(label, push_lasti=False, depth=depth)
+                self.catching, self.caught = handler, label
+            self._open.append(_Open(depth - 1 if handler is None else None, label, guarding, self.innermost))
 
     @property
     def innermost(self) -> Guarding | None:
-        return self._open[-1][2] if self._open else None
+        """What guards the instruction itself."""
+        return self._open[-1].guarding if self._open else None
 
-    def around(self, exit_at: int) -> Guarding | None:
-        """The handler of the block around the one whose exit callable is entry `exit_at`."""
-        return next((outer for _, at, _, outer in self._open if at == exit_at), None)
+    def below(self, depth: int) -> Guarding | None:
+        """What guards code of ours while the stack has `depth` entries: the innermost block that is entered then."""
+        return next((each.guarding for each in reversed(self._open) if each.exit_at is not None and each.exit_at < depth),
+                    None)
 
     def write(self) -> None:
         """Emit the handlers, behind the end of the code."""
         asm = self._asm
-        for label, exit_at, _, outer in self._open:
-            cleanup = asm.label()
-            with asm.under(outer):
-                asm.place(label)
-                asm.emit("PUSH_EXC_INFO")
-            with asm.under(asm.guarding(cleanup, push_lasti=True, depth=exit_at + 3)):
-                asm.emit("WITH_EXCEPT_START")
-                asm.pop()
-                asm.emit("RERAISE", 2)
-            with asm.under(outer):
+        for each in self._open:
+            if each.label is self.caught:
+                continue
+            cleanup = each.label
+            if each.exit_at is not None:
+                cleanup = asm.label()
+                with asm.under(each.outer):
+                    asm.place(each.label)
+                    asm.emit("PUSH_EXC_INFO")
+                with asm.under(asm.guarding(cleanup, push_lasti=True, depth=each.exit_at + 3)):
+                    asm.emit("WITH_EXCEPT_START")
+                    asm.pop()
+                    asm.emit("RERAISE", 2)
+            with asm.under(each.outer):
                 asm.place(cleanup)
                 asm.copy(3)
                 asm.emit("POP_EXCEPT")

@@ -33,6 +33,8 @@ class _Known:
     original: ref[CodeType] | None = None
     indices: tuple[int | None, ...] = ()
     index: int = 0
+    entrance: Entrance | None = None
+    first: str | None = None
 
 
 _known: dict[int, _Known] = {}
@@ -75,6 +77,15 @@ def origin_of(code: CodeType) -> Origin | None:
     return None if original is None else Origin(original, known.index)
 
 
+def begin_of(code: CodeType) -> tuple[CodeType, Entrance, str | None] | None:
+    """The original that a continuation enters, how, and the parameter that is the first argument; None for other code."""
+    known = _known.get(id(code))
+    if known is None or known.alive() is not code or known.original is None or known.entrance is None:
+        return None
+    original = known.original()
+    return None if original is None else (original, known.entrance, known.first)
+
+
 def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
     """The code that goes on at `entrance` of `code`, which is an original (see `locate`)."""
     known = _of(code)
@@ -83,4 +94,5 @@ def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
         made = known.continuations[entrance] = write_continuation(decode(code), entrance)
         own = _of(made.code)
         own.original, own.indices, own.index = known.alive, made.indices, entrance.index
+        own.entrance, own.first = entrance, made.first
     return made

@@ -15,11 +15,11 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
-from fxjit.resume.blocks import Exits, enter, leave
+from fxjit.resume.blocks import Exits, chain, enter, handle, leave
 from fxjit.resume.cache import continuation_of, locate
 from fxjit.resume.function import Continuation, Entrance, first_argument
 from fxjit.resume.rebuild import Rebuilder
-from fxjit.resume.stop import Outcome, after, bound_after, run_instruction
+from fxjit.resume.stop import Outcome, after, after_raising, bound_after, run_instruction
 
 
 class UnderConstruction(Protocol):
@@ -46,9 +46,12 @@ class Rest:
         self.state = stop.state
         self.exits = tuple(block.stack_index for block in stop.state.blocks)
         self.nulls = tuple(value is NULL for value in stop.state.stack)
-        self.handlers = Exits(self.asm)
-        #: The managers that the continuation enters again, by stack entry; the cells that the frame made, by name.
+        handlers = [] if stop.kind == "resume" else chain(self.code, stop.index, self.exits)
+        self.handlers = Exits(self.asm, self.code, self.exits, handlers)
+        #: The managers that the continuation enters again, and the exceptions that it handles, by stack entry.
         self.managers: dict[int, str] = {}
+        self.handled: dict[int, str] = {}
+        #: The cells that the frame made, by name.
         self.cells: dict[str, str] = {}
         self.bound: tuple[str, ...] = ()
 
@@ -57,18 +60,27 @@ class Rest:
         instruction = self.code.instructions[stop.index]
         asm.at(instruction.positions)
         outcomes = after(self.code, stop.index, stop.kind, self.nulls, frozenset(self.state.locals))
-        self._put_in_place(instruction, outcomes)
+        raised = after_raising(self.handlers.catching, self.nulls)
+        self._put_in_place(instruction, outcomes if raised is None else [*outcomes, raised])
+        bound_before = self.bound
         if stop.kind != "resume":
             self.bound = bound_after(instruction, self.bound, self.nulls)
         with asm.under(self.handlers.innermost):
             labels = run_instruction(asm, self.code, stop.index, stop.kind, self.cells)
         for outcome in outcomes:
-            with asm.under(self.handlers.innermost):
+            with asm.under(self.handlers.below(len(outcome.nulls))):
                 if outcome.label is not None:
                     asm.place(labels[outcome.label])
                     for ending in outcome.loop_end:
                         asm.raw(ending)
-            self._continue(outcome)
+            # A manager that was entered for real holds the state that the blocks around it made: these stay entered too.
+            self._continue(outcome, () if instruction.opname == "BEFORE_WITH" else self.exits)
+        if raised is not None:
+            assert self.handlers.caught is not None, "it has a handler"
+            self.bound = bound_before
+            with asm.under(self.handlers.below(len(raised.nulls))):
+                asm.place(self.handlers.caught)
+            self._continue(raised, tuple(at for at in self.exits if at < len(raised.nulls)))
         self.handlers.write()
 
     # -- before the instruction ------------------------------------------------------------------------------------
@@ -76,7 +88,7 @@ class Rest:
     def _put_in_place(self, instruction: Instruction, outcomes: list[Outcome]) -> None:
         """Stack and locals as the user's frame has them, everything else unbound. All is built before any local is
         overwritten and before any block is entered."""
-        blocks = self.state.blocks
+        blocks, handled = self.state.blocks, self.state.handled
         entered = []
         for block in blocks:
             block.manager.push_manager(self.cg)
@@ -89,13 +101,17 @@ class Rest:
                 self.cells[name] = self._keep("cell")
         slots = []
         for at, value in enumerate(self.state.stack):
-            if at not in self.exits:
+            if at in handled:
+                self.cg.push(handled[at])
+                self.handled[at] = self._keep("handled")
+                self.cg.push(handled[at])
+            elif at not in self.exits:
                 self.cg.push(value)
-            if blocks:
+            if blocks or handled:
                 slots.append(None if at in self.exits else self._keep("slot"))
         self._bind_locals(instruction, outcomes)
         self.entry.unbind_temps()
-        if blocks:
+        if blocks or handled:
             self._enter_blocks(entered, slots)
 
     def _keep(self, prefix: str) -> str:
@@ -128,36 +144,40 @@ class Rest:
     def _enter_blocks(self, entered: list[str], slots: list[str | None]) -> None:
         asm = self.asm
         for at, slot in enumerate(slots):
-            with asm.under(self.handlers.innermost):
+            with asm.under(self.handlers.below(at)):
                 if self.nulls[at]:
                     asm.push_null()
-                    continue
-                if slot is not None:
+                elif slot is None:
+                    asm.take_local(entered[self.exits.index(at)])
+                    enter(asm)
+                else:
                     asm.take_local(slot)
-                    continue
-                asm.take_local(entered[self.exits.index(at)])
-                enter(asm)
-            self.handlers.guard(at)
+                    if at in self.handled:
+                        handle(asm)
 
     # -- after it --------------------------------------------------------------------------------------------------
 
-    def _continue(self, outcome: Outcome) -> None:
-        """Take the stack down, leaving the blocks, and return the rest of the frame, for whoever runs this code to call: so
+    def _continue(self, outcome: Outcome, exits: tuple[int, ...]) -> None:
+        """Take the stack down, leaving the blocks of `exits`, and return the rest of the frame, for whoever runs this code to call: so
         nothing of this frame is alive meanwhile, and it is in no traceback."""
         asm = self.asm
         if outcome.ends:
             return
         slots: dict[int, str] = {}
-        guarding = self.handlers.innermost
         for at in range(len(outcome.nulls) - 1, -1, -1):
-            if at in self.exits:
-                guarding = self.handlers.around(at)
-                with asm.under(guarding):
+            with asm.under(self.handlers.below(at)):
+                if at in exits:
                     leave(asm)
-                continue
-            with asm.under(guarding):
-                slots[at] = self._keep("slot")
-        continuation = self._continuation(outcome)
+                elif at in self.handled:
+                    asm.emit("POP_EXCEPT")
+                elif at != outcome.lasti_at:
+                    slots[at] = self._keep("slot")
+        self._hand_over(outcome, exits, slots)
+
+    def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
+        """The stack is empty, `slots` has its entries: return the rest."""
+        asm = self.asm
+        continuation = self._continuation(outcome, exits)
         asm.begin_call(_C.Continue)
         asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)
         count = 1 + len(continuation.stack) + len(continuation.locals)
@@ -165,17 +185,21 @@ class Rest:
             asm.load_local(self.entry.arg_names[0])
             count += 1
         for at in continuation.stack:
-            asm.take_local(self.managers[at] if at in self.exits else slots[at])
+            if at == outcome.lasti_at:
+                asm.load_const(0)
+            else:
+                asm.take_local(self.managers[at] if at in exits else self.handled[at] if at in self.handled else slots[at])
         for name in continuation.locals:
             asm.take_local(name)
         asm.call(count)
         asm.return_value()
 
-    def _continuation(self, outcome: Outcome) -> Continuation:
+    def _continuation(self, outcome: Outcome, exits: tuple[int, ...]) -> Continuation:
         origin = locate(self.code.code, outcome.index)
         live = live_before(self.code, outcome.index)
         bound = tuple(sorted(name for name in self.bound if name in live))
-        return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, self.exits, bound))
+        handled = tuple(at for at in self.handled if at < len(outcome.nulls))
+        return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound, handled))
 
     def _closure(self, continuation: Continuation) -> None:
         asm = self.asm

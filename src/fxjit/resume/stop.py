@@ -14,7 +14,7 @@ from types import CellType
 
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Label
-from fxjit.frontend.bytecode.instruction import CallSpec, Code, Instruction
+from fxjit.frontend.bytecode.instruction import CallSpec, Code, Handler, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, LEAVES
 from fxjit.frontend.bytecode.versions import HAVE_ARGUMENT, OPCODES, VERSION
 
@@ -33,6 +33,10 @@ class Outcome:
     """What CPython wants to find where an exhausted loop jumps to."""
     ends: bool = False
     """Control never gets here: the instruction raises or returns."""
+    raised: bool = False
+    """Control gets here by an exception, which is the last entry of the stack."""
+    lasti_at: int | None = None
+    """The stack entry, under the exception, that says where it was raised."""
 
 
 def after(code: Code, index: int, kind: str, nulls: tuple[bool, ...], bound: frozenset[str]) -> list[Outcome]:
@@ -53,6 +57,15 @@ def after(code: Code, index: int, kind: str, nulls: tuple[bool, ...], bound: fro
         assert instruction.target is not None, "a jump goes somewhere"
         return [Outcome(instruction.target, nulls)]
     return [Outcome(index + 1, _stack_after(instruction, nulls))]
+
+
+def after_raising(handler: Handler | None, nulls: tuple[bool, ...]) -> Outcome | None:
+    """Where control goes when the instruction raises and `handler` catches."""
+    if handler is None:
+        return None
+    kept = nulls[: handler.depth]
+    lasti_at = handler.depth if handler.push_lasti else None
+    return Outcome(handler.target, (*kept, *([False] * (1 + handler.push_lasti))), raised=True, lasti_at=lasti_at)
 
 
 def bound_after(instruction: Instruction, bound: tuple[str, ...], nulls: tuple[bool, ...]) -> tuple[str, ...]:

@@ -169,6 +169,7 @@ class Machine:
                     left = None
                 if left is not None:
                     places.check_generators(self, stops, [left])
+                    places.check_managers(self, stops, [])
                     return Return(left)
         except Arrived as arrived:
             return arrived.stop
@@ -236,6 +237,7 @@ class Machine:
             left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
         root = frames[0]
         places.check_generators(root, self.t.stops, left)
+        places.check_managers(root, self.t.stops, states)
         assert stop.cause is not None
         if root is self:
             return Break(self.pc, stop.kind, states[0], stop.cause)

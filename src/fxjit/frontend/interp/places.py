@@ -12,8 +12,9 @@ from fxjit.errors import BreakGraph, SkipFrameSignal
 from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
-from fxjit.frontend.result import WithBlock
+from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.contexts import left_open
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -125,6 +126,20 @@ def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> No
     for generator in open_ones:
         if generator in reachable or generator.has_cleanup():
             _stop_at_creation(machine, stops, generator)
+
+
+def check_managers(machine: Machine, stops: StopList, states: list[FrameState]) -> None:
+    """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace stops
+    before that call."""
+    in_blocks = [block.manager for state in states for block in state.blocks]
+    for manager in left_open(machine.t):
+        if manager in in_blocks:
+            in_blocks.remove(manager)
+            continue
+        step, index = manager.entered[-1]
+        machine.decide(stops, BreakGraph("context-unsupported", {
+            "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}),
+            step=step, index=index)
 
 
 def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoReturn:

@@ -31,11 +31,15 @@ class ContextValue(Value):
     """A manager whose whole effect is known. `cls` is its Python type; `arguments` make another one like it."""
 
     resumable = True
+    #: Whether leaving one that was entered before the trace began is traced too.
+    leaves_what_was_open = False
 
     def __init__(self, cls: type, arguments: tuple[Any, ...] = (), source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.arguments = arguments
+        #: For each time that it was entered while tracing and is not left yet: the root frame's step and index then.
+        self.entered: list[tuple[int, int]] = []
 
     def pytype(self) -> type:
         return self.cls
@@ -99,11 +103,20 @@ class ContextMethodValue(Value):
         return f"{self.manager.cls.__name__}.{self.name}"
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        manager = self.manager
         if self.name == "__enter__":
-            return self.manager.enter(t)
+            manager.entered.append((t.root.steps, t.root.index))  # type: ignore[attr-defined]  # InterpTracer
+            _entered_managers(t).append(manager)
+            return manager.enter(t)
         if self.name == "clone":
-            return self.manager.clone(t)
-        self.manager.leave(t)
+            return manager.clone(t)
+        if manager.entered:
+            manager.entered.pop()
+            _entered_managers(t).remove(manager)
+        elif not manager.leaves_what_was_open:
+            t.break_("context-unsupported", value=manager.describe(), type=manager.cls.__name__, why="it is left, and was "
+                     "entered before")
+        manager.leave(t)
         return t.make(None)
 
     def rebuild(self, cg: Rebuilder) -> None:
@@ -125,6 +138,16 @@ class GuardedValue(ContextValue):
 def _open_managers(t: Tracer) -> list[Value]:
     held: list[Value] = t.new_source_state("open managers").setdefault("held", [])
     return held
+
+
+def _entered_managers(t: Tracer) -> list[ContextValue]:
+    found: list[ContextValue] = t.new_source_state("entered managers").setdefault("all", [])
+    return found
+
+
+def left_open(t: Tracer) -> list[ContextValue]:
+    """The managers that were entered while tracing and not left, whose object or state new code cannot make as it is then."""
+    return [manager for manager in _entered_managers(t) if not manager.leaves_what_was_open]
 
 
 def abandon(t: Tracer) -> None:
@@ -153,26 +176,50 @@ def set_grad_mode(t: Tracer, mode: bool) -> None:
 class GradModeValue(ContextValue):
     """no_grad, enable_grad and set_grad_enabled."""
 
+    leaves_what_was_open = True
+
     def __init__(self, cls: type, mode: bool, arguments: tuple[Any, ...], previous: bool | None = None,
-                 source: Source | None = None) -> None:
+                 source: Source | None = None, obj: Any = None) -> None:
         super().__init__(cls, arguments, source)
         self.mode = mode
         self.previous = previous
+        self.obj = obj
 
     def enter(self, t: Tracer) -> Value:
         if self.cls is not torch.set_grad_enabled or self.previous is None:
             self.previous = torch.is_grad_enabled()
+            if self.source is not None:
+                t.effects.store_attr(self, "prev", t.make(self.previous))
         set_grad_mode(t, self.mode)
         return t.make(None)
 
     def leave(self, t: Tracer) -> None:
+        if self.previous is None and self.source is not None and hasattr(self.obj, "prev"):
+            self.previous = t.wrap(self.obj.prev, AttrSource(self.source, "prev")).realize().as_constant()
+        if self.previous is None:
+            t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__, why="it is left, and was not entered")
         set_grad_mode(t, bool(self.previous))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.previous is None:
+            self.push_manager(cg)
+        else:
+            cg.call(entered_grad_mode_manager, self.cls, self.mode, self.previous)
 
     def push_manager(self, cg: Rebuilder) -> None:
         if self.cls is torch.set_grad_enabled:
             cg.call(grad_mode_manager, self.mode, bool(self.previous))
         else:
             super().push_manager(cg)
+
+
+def entered_grad_mode_manager(cls: Any, mode: bool, previous: bool) -> Any:
+    """A manager of the grad mode that was entered before: leaving it restores `previous`."""
+    if cls is torch.set_grad_enabled:
+        return grad_mode_manager(mode, previous)
+    made = cls()
+    made.prev = previous
+    return made
 
 
 def grad_mode_manager(mode: bool, previous: bool) -> torch.set_grad_enabled:
@@ -192,7 +239,7 @@ def _no_grad_class(cls: type, mode: bool) -> None:
     @wraps(cls)
     def wrap(t: Tracer, obj: object, source: Source) -> Value:
         t.guard(TypeIs(source, cls))
-        return GradModeValue(cls, mode, (), source=source)
+        return GradModeValue(cls, mode, (), source=source, obj=obj)
 
 
 _no_grad_class(torch.no_grad, False)
@@ -467,6 +514,7 @@ class PassThroughValue(ContextValue):
     def __init__(self, cls: Any, arguments: tuple[Any, ...], result: Value | None = None) -> None:
         super().__init__(cls, arguments)
         self.result = result
+        self.leaves_what_was_open = cls is contextlib.nullcontext
 
     def enter(self, t: Tracer) -> Value:
         if self.cls is contextlib.nullcontext:

@@ -1,0 +1,80 @@
+"""A graph that fails while the frame is inside `try` or `with` blocks that were entered before it began.
+
+entry.py puts the graph of a continuation under a handler: what the graph raises goes on at the handler of the user's that
+stands around the place where the continuation begins, as if that instruction had raised it. So a manager that was
+entered for real is left."""
+
+from __future__ import annotations
+
+from fxjit import _C
+from fxjit.frontend.bytecode.asm import Asm
+from fxjit.frontend.bytecode.assemble import Guarding
+from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend.bytecode.flow import live_before
+from fxjit.frontend.bytecode.instruction import Code, Handler
+from fxjit.resume.blocks import chain, is_cleanup
+from fxjit.resume.cache import begin_of, continuation_of
+from fxjit.resume.function import Entrance, parameter
+from fxjit.resume.stop import after_raising
+
+
+class Rescue:
+    """The handler around a continuation's graph."""
+
+    def __init__(self, asm: Asm, original: Code, entrance: Entrance, handler: Handler, first: str | None) -> None:
+        self.asm = asm
+        self.original = original
+        self.entrance = entrance
+        self.handler = handler
+        self.first = first
+        self._label = asm.label()
+        self.guarding: Guarding = asm.guarding(self._label, push_lasti=False, depth=0)
+
+    def write(self) -> None:
+        """Emit the handler, behind the end of the code. The arguments are where they were when the frame began."""
+        asm, entrance = self.asm, self.entrance
+        outcome = after_raising(self.handler, entrance.nulls)
+        assert outcome is not None, "there is a handler"
+        live = live_before(self.original, outcome.index)
+        depth = self.handler.depth
+        continuation = continuation_of(self.original.code, Entrance(
+            outcome.index, outcome.nulls, tuple(at for at in entrance.exits if at < depth),
+            tuple(name for name in entrance.locals if name in live), tuple(at for at in entrance.handled if at < depth)))
+        asm.place(self._label)
+        error = asm.fresh_local("error")
+        asm.store_local(error)
+        asm.begin_call(_C.Continue)
+        asm.make_function(continuation.code, self._closure if continuation.freevars else None)
+        if continuation.first is not None and self.first is not None:
+            asm.load_local(self.first)
+        for at in continuation.stack:
+            if at == outcome.lasti_at:
+                asm.load_const(0)
+            elif at == len(outcome.nulls) - 1:
+                asm.take_local(error)
+            else:
+                asm.take_local(parameter(at))
+        for name in continuation.locals:
+            asm.take_local(name)
+        asm.call(1 + (continuation.first is not None) + len(continuation.stack) + len(continuation.locals))
+        asm.return_value()
+
+    def _closure(self) -> None:
+        for name in self.asm.freevars:
+            self.asm.load_cell(name)
+        self.asm.build_tuple(len(self.asm.freevars))
+
+
+def rescue(asm: Asm, code: Code) -> Rescue | None:
+    """What a graph of this frame is to be put under; None where it begins inside of nothing."""
+    begin = begin_of(code.code)
+    if begin is None:
+        return None
+    original, entrance, first = begin
+    if entrance.inner is not None:
+        return None
+    decoded = decode(original)
+    handlers = chain(decoded, entrance.index, entrance.exits)
+    if not handlers or is_cleanup(decoded, handlers[-1]):
+        return None
+    return Rescue(asm, decoded, entrance, handlers[-1], first)
