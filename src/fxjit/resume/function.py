@@ -1,7 +1,8 @@
 """The continuation: original code entered at an instruction, with the stack and the locals it would have there.
 
 `write_continuation` makes it for cache.py. Its parameters are the entries of the stack, bottom first (NULLs left out, the
-manager in the place of a `with` exit), then the bound locals; cells come as its closure. A prologue restores the stack
+manager in the place of the exit of a `with` to enter again, the exception that is handled in the place of what
+PUSH_EXC_INFO puts under it), then the bound locals; cells come as its closure. A prologue restores the stack
 and jumps; what cannot be reached any more is left out, so that a loop or a `try` before the place no longer counts.
 File, names, lines and positions stay the user's."""
 
@@ -14,7 +15,7 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
 from fxjit.frontend.bytecode.flow import reachable
 from fxjit.frontend.bytecode.instruction import Code, Handler
-from fxjit.resume.blocks import enter, original_exit_handlers
+from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
 CAPTURED_SELF = ".self"
 
@@ -30,11 +31,17 @@ class Entrance:
     """The stack entries that are exit callables of blocks to enter again, outermost first."""
     locals: tuple[str, ...]
     """The locals that are bound and still wanted."""
+    handled: tuple[int, ...] = ()
+    """The stack entries under exceptions that are being handled: what PUSH_EXC_INFO puts there."""
+    inner: Continuation | None = None
+    """The rest of the function that the call before `index` runs: it runs first, and the last entry of the stack is what it
+    returns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Continuation:
-    """`code` takes `stack` (indices of stack entries), then `locals`; its closure has a cell for each of `freevars`."""
+    """`code` takes `stack` (indices of stack entries), then `locals`; its closure has a cell for each of `freevars`. Where it
+    goes on behind a call that is under way, the function that is its rest and the arguments for it come before."""
 
     code: CodeType
     stack: tuple[int, ...]
@@ -75,15 +82,19 @@ class _Writer:
         self.entrance = entrance
         cells = own_cells(code)
         self.freevars = (*code.freevars, *cells)
-        self.stack = tuple(at for at, is_null in enumerate(entrance.nulls) if not is_null)
+        known = entrance.nulls if entrance.inner is None else entrance.nulls[:-1]
+        self.stack = tuple(at for at, is_null in enumerate(known) if not is_null)
+        self.inner = _inner_parameters(entrance)
         first = first_argument(code)
         self.first = CAPTURED_SELF if first in cells else first
         self.locals = tuple(name for name in entrance.locals if name != self.first)
-        parameters = [*(_parameter(at) for at in self.stack), *self.locals]
+        parameters = [*self.inner, *(parameter(at) for at in self.stack), *self.locals]
         if self.first is not None:
             parameters.insert(0, self.first)
         hidden = tuple(name for name in code.cellvars if name not in cells)
         self.asm = Asm(parameters, self.freevars, hidden)
+        stands_at = entrance.index if entrance.inner is None else entrance.index - 1
+        self.exit_handlers = original_exit_handlers(code, stands_at, entrance.exits)
         self.indices: list[int | None] = []
         self.targets = jump_targets(code)
         self.labels: dict[int, Label] = {}
@@ -91,13 +102,14 @@ class _Writer:
 
     def write(self) -> Continuation:
         code, entrance, asm = self.code, self.entrance, self.asm
-        kept = sorted(reachable(code, [entrance.index]))
+        kept = sorted(reachable(code, [entrance.index, *(handler.target for handler in self.exit_handlers.values())]))
         asm.at(code.instructions[entrance.index].positions)
         asm.prologue()
         self._restore_stack()
+        self.indices = [None] * asm.count
         if kept[0] != entrance.index:
             asm.jump(self._label(entrance.index))
-        self.indices = [None] * asm.count
+            self.indices.append(entrance.index)  # the stack is restored, and where the code goes on is all the same
         for index in kept:
             self._copy(index)
         made = asm.finish(code.code)
@@ -106,18 +118,35 @@ class _Writer:
     def _restore_stack(self) -> None:
         """Push what the parameters bring; a block entered here is guarded by the original's own handler from then on."""
         asm, entrance = self.asm, self.entrance
-        handlers = original_exit_handlers(self.code, entrance.index, entrance.exits)
+        handlers = self.exit_handlers
         guarding: Guarding | None = None
         for at, is_null in enumerate(entrance.nulls):
+            if entrance.inner is not None and at == len(entrance.nulls) - 1:
+                self._call_inner(guarding)
+                break
             with asm.under(guarding):
                 if is_null:
                     asm.push_null()
                     continue
-                asm.take_local(_parameter(at))
+                asm.take_local(parameter(at))
                 if at in entrance.exits:
                     enter(asm)
+                elif at in entrance.handled:
+                    handle(asm)
             if at in entrance.exits and at in handlers:
                 guarding = self._guarding(handlers[at])
+
+    def _call_inner(self, guarding: Guarding | None) -> None:
+        """Run the rest of the function that was called, from where it was called."""
+        asm = self.asm
+        asm.at(self.code.instructions[self.entrance.index - 1].positions)
+        with asm.under(guarding):
+            asm.null_before()
+            asm.take_local(self.inner[0])
+            asm.null_after()
+            for name in self.inner[1:]:
+                asm.take_local(name)
+            asm.call(len(self.inner) - 1)
 
     def _copy(self, index: int) -> None:
         instruction = self.code.instructions[index]
@@ -145,7 +174,15 @@ class _Writer:
         return known
 
 
-def _parameter(at: int) -> str:
+def _inner_parameters(entrance: Entrance) -> tuple[str, ...]:
+    """The parameters for the function to run first, and for its arguments."""
+    if entrance.inner is None:
+        return ()
+    return (".rest", *(f".rest{nth}" for nth in range(entrance.inner.code.co_argcount)))
+
+
+def parameter(at: int) -> str:
+    """The parameter that brings a stack entry."""
     return f".stack{at}"
 
 

@@ -7,7 +7,6 @@ nothing with the result but push it (`Machine.tail`)."""
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from fxjit import config
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
 
 #: What these speak of is a frame of its own, not the place inside of it.
 _ABOUT_THE_FRAME: Final = frozenset({"user-skip-frame", "user-debugger"})
+_LOADS: Final = frozenset({
+    "NOP", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD",
+    "LOAD_FAST",
+})
 #: Frames in one stop, and frames of one function among them: a recursion is compiled once, not once a level.
 _MAX_FRAMES: Final = 32
 _MAX_OF_ONE_FUNCTION: Final = 3
@@ -27,20 +30,25 @@ _MAX_OF_ONE_FUNCTION: Final = 3
 
 def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
     """The frame to stop in for a break: `root`, or one that was called from there."""
-    frames = list(signal.frames)
-    if signal.reason in _ABOUT_THE_FRAME and frames:
+    frames: list[Machine] = list(signal.frames)
+    if frames and (signal.reason in _ABOUT_THE_FRAME or _asks_not_to_be_inlined(frames[-1], signal)):
         frames.pop()
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_wait(root):
         return root
     known = Counter([_function(root)])
     found = root
-    for caller, frame in pairwise(frames[:_MAX_FRAMES]):
-        assert frame.parent is caller, "frames are given outermost first"
+    for frame in frames[1:_MAX_FRAMES]:
         known[_function(frame)] += 1
         if not frame.tail or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
             break
         found = frame
     return found
+
+
+def _asks_not_to_be_inlined(frame: Machine, signal: BreakGraph) -> bool:
+    """`graph_break()` at the beginning of a function keeps it out of the graphs of its callers."""
+    before = frame.instructions[: frame.index]
+    return signal.reason == "user-graph-break" and all(each.opname in _LOADS for each in before)
 
 
 def _function(frame: Machine) -> tuple[object, ...]:
@@ -57,7 +65,20 @@ def _can_wait(frame: Machine) -> bool:
         return False
     if "__class__" in frame.code.freevars and frame.code.argument_slots and frame.first_slot is None:
         return False
-    return all(value.resumable for value in frame.stack if isinstance(value, WithExitValue))
+    return all(value.resumable for value in frame.stack if isinstance(value, WithExitValue)) and _only_blocks_are_open(frame)
+
+
+def _only_blocks_are_open(frame: Machine) -> bool:
+    """Whether an exception raised here runs nothing but exits of blocks that this trace entered."""
+    code = frame.code
+    handler = code.handler_at(frame.index)
+    while handler is not None:
+        at, handler = handler.depth - 1, code.handler_at(handler.target)  # the cleanup of the exit
+        if at >= len(frame.stack) or not isinstance(frame.stack[at], WithExitValue):
+            return False
+        if handler is not None:
+            handler = code.handler_at(handler.target)
+    return True
 
 
 def is_own(namespace: dict[str, Any]) -> bool:
