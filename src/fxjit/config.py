@@ -102,12 +102,14 @@ verify_settled_guards: bool = _row(
 # Finding mistakes
 repro_after: str | None = _row(
     None,
-    "Bisect a failing graph after this stage.",
+    "Write a graph that its backend fails on as a script: the captured graph ('dynamo') or the ATen graphs ('aot').",
     choices=(None, "dynamo", "aot"),
-    only_default="there is no bisection yet; verify_correctness and debug_dir say which graph is wrong, and keep it",
 )
 repro_level: int = _row(
-    2, "How far a failing graph is reduced.", only_default="there is no bisection yet; see repro_after"
+    2,
+    "What repro_after writes: 1 the whole failing graph, 2 the smallest that fails alike, 3 every graph before it is "
+    "compiled, 4 as 2 and for wrong results as well.",
+    choices=(1, 2, 3, 4),
 )
 verify_correctness: bool = _row(False, "Run each new graph beside eager and raise AccuracyError where they differ.")
 debug: bool = _row(False, "Write a folder for each compile: graphs, guards, bytecode, generated source, timing.")

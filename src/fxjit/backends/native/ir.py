@@ -18,6 +18,7 @@ import torch.fx
 
 from .index import Size, Sizes, add, equal, mul, prod, segments, sub
 
+CPU = torch.device("cpu")
 COMPUTE_TYPE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUPPORTED = frozenset(
     {
@@ -95,6 +96,7 @@ class Buffer:
     size: Sizes
     stride: Sizes
     kind: str
+    device: torch.device = CPU
 
     @property
     def numel(self) -> Size:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..index import same_sizes, sizes_of
 from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
+from ..target import has_kernels
 from . import create, indexing, matmul, norm, pointwise, pool, reduce, views
 from .table import LOWERINGS, Lowering, NoLowering, Opaque, is_view, meta_of, op_name, worth_storing
 
@@ -54,10 +55,11 @@ def give_memory(low: Lowering, node: torch.fx.Node, meta: torch.Tensor, kind: st
     strided = meta.layout is torch.strided and not meta.is_quantized and not is_subclass(meta)
     sizes = sizes_of(meta.shape) if strided else ()
     strides = sizes_of(meta.stride()) if strided else ()
+    low.device = meta.device
     buffer = low.new_buffer(sizes, strides, meta.dtype, kind)
     low.home[node] = buffer.name
     lazy_bits = meta.is_conj() or meta.is_neg()
-    if strided and meta.dtype in SUPPORTED and meta.device.type == "cpu" and not lazy_bits:
+    if strided and meta.dtype in SUPPORTED and has_kernels(meta.device) and not lazy_bits:
         low.set_home(node, buffer)
     else:
         low.env[node] = Opaque(buffer)
@@ -93,6 +95,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     if name in LOWERINGS and kernels_can(node, meta):
         mark = (len(low.statements), low.counter)
         try:
+            low.device = device_of(meta)
             value = call_lowering(low, name, node)
             low.origins[node] = pending(low, node)
             finish(low, node, value, mark[1])
@@ -107,12 +110,18 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
 
 
 def kernels_can(node: torch.fx.Node, meta: Any) -> bool:
-    """Kernels are for strided CPU tensors of the types computed with, here for results and arguments alike."""
+    """Kernels are for strided tensors on one device, of the types computed with, here for results and arguments alike."""
     values = [each for each in pytree.tree_leaves(meta) if isinstance(each, torch.Tensor)]
     values += [meta_of(arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor)]
+    if len({each.device for each in values}) > 1:
+        return False
     return all(
-        each.dtype in SUPPORTED and each.layout is torch.strided and each.device.type == "cpu" for each in values
+        each.dtype in SUPPORTED and each.layout is torch.strided and has_kernels(each.device) for each in values
     ) and not any(is_subclass(each) for each in values)
+
+
+def device_of(meta: Any) -> torch.device:
+    return next(each.device for each in pytree.tree_leaves(meta) if isinstance(each, torch.Tensor))
 
 
 def pending(low: Lowering, node: torch.fx.Node) -> frozenset[torch.fx.Node]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
+    CPU,
     SUPPORTED,
     Buffer,
     Compute,
@@ -90,6 +91,7 @@ class Lowering:
         self.home: dict[torch.fx.Node, str] = {}
         self.origins: dict[torch.fx.Node, frozenset[torch.fx.Node]] = {}
         self.node: torch.fx.Node | None = None
+        self.device = CPU
         self.counter = 0
         self.marks: dict[torch.fx.Node, int] = {}
         self.reasons: dict[torch.fx.Node, str] = {}
@@ -126,7 +128,7 @@ class Lowering:
         )
 
     def new_buffer(self, size: Sizes, stride: Sizes, dtype: torch.dtype, kind: str = "temp") -> Buffer:
-        buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind)
+        buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind, self.device)
         self.counter += 1
         self.buffers[buffer.name] = buffer
         return buffer
@@ -171,6 +173,7 @@ class Lowering:
         if not isinstance(value, Value):
             raise NoLowering("not a tensor")
         meta = meta_of(node)
+        self.device = meta.device
         buffer = self.new_buffer(value.size, sizes_of(meta.stride()), value.dtype)
         origins = self.pending_origins(node) or frozenset({node})
         self.statements.append(Compute(buffer, value.size, (), value.expr, buffer.stride, 0, None, origins))

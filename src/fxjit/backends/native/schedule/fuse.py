@@ -15,10 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import sympy
+import torch
 
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments
 from ..ir import Buffer, Compute, Extern, Load, Statement, loads, permute, reshape, reshape_strides
 from ..ops import work
+from ..target import by_triton
 
 LOOK_BACK = 24
 MAX_MEMBERS = 32
@@ -26,6 +28,9 @@ MAX_READS = 64
 SMALL = 8192
 FEW_ROWS = 4
 LANES = 64
+# The same for a GPU: programs that leave most of it idle, and elements that one program is long busy with.
+FEW_PROGRAMS = 64
+LONG = 32768
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +60,10 @@ class Group:
     split: bool = False
     reducing: bool = False
     name: str = ""
+
+    @property
+    def device(self) -> torch.device:
+        return self.members[0].compute.out.device
 
     def writes(self) -> set[str]:
         return {member.compute.out.name for member in self.members}
@@ -132,14 +141,17 @@ class Fuser:
         group = Group(compute.size, [Member(compute, compute.rsize)], reducing=reducing)
         if reducing:
             group.lane = reduces_columns(compute, self.hints)
-            group.split = self.few_rows(compute.size, compute.rsize, group.lane)
+            group.split = self.few_rows(compute, group.lane)
         return group
 
-    def few_rows(self, outer: Sizes, inner: Sizes, lane: bool) -> bool:
-        rows, columns = self.hints(prod(outer)), self.hints(prod(inner))
+    def few_rows(self, compute: Compute, lane: bool) -> bool:
+        outer = compute.size
+        rows, columns = self.hints(prod(outer)), self.hints(prod(compute.rsize))
         if lane:
             last = self.hints(outer[-1])
             rows = rows // max(last, 1) * -(-last // LANES)
+        if by_triton(compute.out.device):
+            return rows <= FEW_PROGRAMS and columns > (LONG // LANES if lane else LONG)
         return rows <= FEW_ROWS and columns * min(self.hints(outer[-1]) if lane else 1, LANES) > SMALL
 
     def earliest(self, compute: Compute, reads: set[str]) -> int:
@@ -169,6 +181,8 @@ class Fuser:
     def join(self, index: int, compute: Compute, reads: set[str]) -> Group | None:
         group = self.steps[index]
         assert isinstance(group, Group)
+        if group.device != compute.out.device:
+            return None
         if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
             return None
         for attempt in (self.as_inner, self.as_row, self.as_permuted, self.regroup):
@@ -237,7 +251,7 @@ class Fuser:
         if compute.reduction is None or group.reducing:
             return None
         lane = reduces_columns(compute, self.hints)
-        split = self.few_rows(compute.size, compute.rsize, lane)
+        split = self.few_rows(compute, lane)
         if equal(prod(group.outer), prod(compute.size)) and compute.size != ():
             common = refine(group.outer, compute.size)
             if common is None:

@@ -1,0 +1,465 @@
+"""A nest of loops (schedule/gpu.py) as one kernel in Triton.
+
+Programs share axis x, the outer loops run together (`tiled`: the last loop, with one more on axis y); a reduction is
+along axis r, held whole or looped over. Blocks are masked at every edge. Sizes that vary are arguments. Block sizes, and
+whether indices have 64 bits, are constants of the kernel: one text, several compiled kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from ..index import Size, Sizes, prod, symbols_in
+from ..ir import Buffer, Iota, Load, compute_type, loads, walk
+from ..ops import REDUCTIONS
+from ..schedule.fuse import Hints, Member, reads_same_place
+from ..schedule.gpu import Nest, largest_span
+from .cpp import Scope
+from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored
+from .triton_prelude import with_prelude
+
+NAME = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Block sizes by their names in the kernel, and warps."""
+
+    blocks: tuple[tuple[str, int], ...]
+    warps: int
+
+
+@dataclass(slots=True)
+class TritonKernel:
+    """What the executor and the compiler need of a kernel.
+
+    It is called with `buffers`, then with `symbols`: `passed` of them are the function's own arguments, the others sizes
+    that only its launch depends on. There is a program for each block of `axes` (size, block), and `rest` times as many;
+    where `span` passes 2**31, indices take 64 bits.
+    """
+
+    source: str
+    buffers: list[str]
+    symbols: list[sympy.Expr]
+    passed: int
+    pointers: list[str]
+    written: dict[str, Buffer]
+    axes: list[tuple[Size, str]]
+    rest: Size
+    span: Size
+    configs: list[Config]
+    asserts: bool
+    device: torch.device
+    changed: list[str] = field(default_factory=list)
+
+
+def render(nest: Nest, hints: Hints) -> TritonKernel:
+    return Renderer(nest, hints).kernel()
+
+
+class Renderer:
+    def __init__(self, nest: Nest, hints: Hints) -> None:
+        self.nest, self.group, self.hints = nest, nest.group, hints
+        self.makers = {member.compute.out.name: member for member in self.group.members}
+        self.position = {id(member): k for k, member in enumerate(self.group.members)}
+        self.rank = 1 if nest.kind == "pointwise" else 2
+        self.pointers: dict[str, str] = {}
+        self.types: dict[str, torch.dtype] = {}
+        self.name_buffers()
+        self.parameters: list[sympy.Expr] = sorted(self.all_symbols(), key=str)
+        self.symbols = {str(symbol): f"n{k}" for k, symbol in enumerate(self.parameters)}
+        self.masks = {"x": "xm", "y": "ym", "r": "rm"}
+        self.printer = Printer(self.pointers, self.symbols, self.masks, self.rank)
+        self.outer: list[Named] = []
+        # Values that live as long as the program: of rows, and in a persistent kernel of whole rows.
+        self.top = Scope()
+        self.values: dict[str, Named] = {}
+        self.cuts: dict[Sizes, list[Named]] = {}
+
+    # What the kernel touches
+
+    def all_symbols(self) -> set[sympy.Symbol]:
+        found: set[sympy.Symbol] = set(symbols_in(self.group.outer))
+        for member in self.group.members:
+            compute = member.compute
+            found |= symbols_in((*member.inner, *compute.stride, compute.offset))
+            for node in walk(compute.expr):
+                if isinstance(node, (Load, Iota)):
+                    found |= symbols_in((*node.strides, node.offset))
+                if isinstance(node, Load):
+                    found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
+        return found
+
+    def name_buffers(self) -> None:
+        for member in self.group.members:
+            for load in loads(member.compute.expr):
+                maker = self.makers.get(load.buffer)
+                if maker is None or self.position[id(maker)] >= self.position[id(member)]:
+                    self.name_buffer(load.buffer, load.storage)
+            out = member.compute.out
+            if out.name not in self.nest.hidden:
+                self.name_buffer(out.name, out.dtype)
+
+    def name_buffer(self, name: str, dtype: torch.dtype) -> None:
+        if name not in self.pointers:
+            self.pointers[name] = f"p{len(self.pointers)}"
+            self.types[name] = dtype
+
+    def changed(self) -> list[str]:
+        """Buffers that are read before they are written."""
+        read = set()
+        for member in self.group.members:
+            for load in loads(member.compute.expr):
+                maker = self.makers.get(load.buffer)
+                if maker is not None and self.position[id(maker)] >= self.position[id(member)]:
+                    read.add(load.buffer)
+        return sorted(read)
+
+    # The function
+
+    def kernel(self) -> TritonKernel:
+        body = {"pointwise": self.pointwise, "tiled": self.tiled}.get(self.nest.kind, self.reducing)()
+        axes, span = self.axes(), largest_span(self.nest)
+        blocks = [block for _, block in axes]
+        if self.nest.kind in ("looped", "split"):
+            blocks.append("RB")
+        arguments = [*self.pointers.values(), *self.symbols.values()]
+        constants = [f"{name}: tl.constexpr" for name in (*blocks, "WIDE")]
+        text = f"def {NAME}({', '.join([*arguments, *constants])}):\n" + indent4("\n".join(body)) + "\n"
+        written = {m.compute.out.name: m.compute.out for m in self.group.members if m.compute.out.name in self.pointers}
+        return TritonKernel(
+            source=with_prelude(text),
+            buffers=list(self.pointers),
+            symbols=launch_sizes(self.parameters, [*(size for size, _ in axes), self.rest(), span]),
+            passed=len(self.parameters),
+            pointers=[POINTERS[self.types[name]] for name in self.pointers],
+            written=written,
+            axes=axes,
+            rest=self.rest(),
+            span=span,
+            configs=configurations(self.nest, self.hints),
+            asserts=self.printer.checks,
+            device=self.group.device,
+            changed=self.changed(),
+        )
+
+    def size(self, size: Size) -> str:
+        return self.printer.size(size)
+
+    def axes(self) -> list[tuple[Size, str]]:
+        sizes = self.group.outer
+        if self.nest.kind == "tiled":
+            return [(sizes[-1], "XB"), (sizes[self.nest.across], "YB")]
+        return [(prod(sizes), "XB")]
+
+    def rest(self) -> Size:
+        if self.nest.kind == "tiled":
+            return prod(size for k, size in enumerate(self.group.outer) if k not in (self.nest.across, len(self.group.outer) - 1))
+        return self.nest.chunks
+
+    def program(self) -> list[str]:
+        return ["pid = tl.program_id(0)", "if WIDE:", "  pid = pid.to(tl.int64)"]
+
+    def block(self, axis: str, program: str, size: Size, name: str, shape: str) -> list[str]:
+        """The block's indices along an axis and their mask: all true, and known to be, where blocks fit."""
+        lines = [f"{axis} = {program} * {name} + tl.arange(0, {name}){shape}"]
+        if size == 1:
+            # One index, in a block that may be wider all the same.
+            return [*lines, f"{axis}m = {axis} < 1"]
+        if not isinstance(size, int):
+            return [*lines, f"{axis}m = {axis} < {self.size(size)}"]
+        ones = {"": f"[{name}]", "[:, None]": f"[{name}, 1]", "[None, :]": f"[1, {name}]"}[shape]
+        return [
+            *lines,
+            f"if {size} % {name} == 0:",
+            f"  {axis}m = tl.full({ones}, True, tl.int1)",
+            "else:",
+            f"  {axis}m = {axis} < {size}",
+        ]
+
+    def unflatten(self, name: str, sizes: Sizes, prefix: str, along: frozenset[str]) -> tuple[list[str], list[Named]]:
+        """The loop variables behind one flat index, the last one fastest."""
+        if not sizes:
+            return [], []
+        if len(sizes) == 1:
+            return [], [(name, along)]
+        lines: list[str] = []
+        names: list[Named] = []
+        rest = name
+        for k in reversed(range(1, len(sizes))):
+            lines.append(f"{prefix}{k} = {rest} % {self.size(sizes[k])}")
+            lines.append(f"{prefix}q{k} = {rest} // {self.size(sizes[k])}")
+            rest = f"{prefix}q{k}"
+            names.append((f"{prefix}{k}", along))
+        return lines, [(rest, along), *reversed(names)]
+
+    # Kernels without reductions
+
+    def pointwise(self) -> list[str]:
+        sizes = self.group.outer
+        lines = [*self.program(), *self.block("x", "pid", prod(sizes), "XB", "")]
+        more, self.outer = self.unflatten("x", sizes, "o", frozenset("x"))
+        self.members_without_rows()
+        return [*lines, *more, *self.top.lines]
+
+    def tiled(self) -> list[str]:
+        sizes, across = self.group.outer, self.nest.across
+        last = len(sizes) - 1
+        lines = [
+            *self.program(),
+            f"xs = ({self.size(sizes[last])} + XB - 1) // XB",
+            f"ys = ({self.size(sizes[across])} + YB - 1) // YB",
+            *self.block("x", "(pid % xs)", sizes[last], "XB", "[None, :]"),
+            *self.block("y", "((pid // xs) % ys)", sizes[across], "YB", "[:, None]"),
+            "z = pid // xs // ys",
+        ]
+        others = [k for k in range(last) if k != across]
+        more, names = self.unflatten("z", tuple(sizes[k] for k in others), "o", NOWHERE)
+        given = dict(zip(others, names, strict=True)) | {across: ("y", frozenset("y")), last: ("x", frozenset("x"))}
+        self.outer = [given[k] for k in range(len(sizes))]
+        self.members_without_rows()
+        return [*lines, *more, *self.top.lines]
+
+    def members_without_rows(self) -> None:
+        for member in self.group.members:
+            self.store(member, self.element(member, self.outer, self.top), self.outer, self.top)
+
+    # Kernels with reductions
+
+    def reducing(self) -> list[str]:
+        sizes, split = self.group.outer, self.nest.kind == "split"
+        program = f"(pid // {self.nest.chunks})" if split else "pid"
+        lines = [*self.program(), *self.block("x", program, prod(sizes), "XB", "[:, None]")]
+        more, self.outer = self.unflatten("x", sizes, "o", frozenset("x"))
+        self.top.lines += more
+        if split:
+            self.top.lines.append(f"c = pid % {self.nest.chunks}")
+        for slot in sorted({member.slot for member in self.group.members}):
+            members = [m for m in self.group.members if m.slot == slot and not m.is_row]
+            if members:
+                self.slot(slot, members)
+            for member in (m for m in self.group.members if m.slot == slot and m.is_row):
+                name = self.element(member, self.outer, self.top)
+                self.store(member, name, self.outer, self.top)
+        return [*lines, *self.top.lines]
+
+    def slot(self, slot: int, members: list[Member]) -> None:
+        length = prod(members[0].inner)
+        if self.nest.kind == "persistent":
+            assert isinstance(length, int)
+            self.held(length, members)
+        else:
+            self.looped(slot, length, members)
+
+    def held(self, length: int, members: list[Member]) -> None:
+        """A loop's whole length as one block."""
+        block = power_of_2(length)
+        known = f"r{length}"
+        if f"{known} = " not in "".join(self.top.lines):
+            self.top.lines.append(f"{known} = tl.arange(0, {block})[None, :]")
+            self.top.lines.append("if WIDE:")
+            self.top.lines.append(f"  {known} = {known}.to(tl.int64)")
+            mask = f"tl.full([1, {block}], True, tl.int1)" if block == length else f"{known} < {length}"
+            self.top.lines.append(f"{known}m = {mask}")
+        self.masks["r"] = f"{known}m"
+        cut = members[0].inner
+        if cut not in self.cuts:
+            lines, self.cuts[cut] = self.unflatten(known, cut, f"i{len(self.cuts)}_", frozenset("r"))
+            self.top.lines += lines
+        inner = self.cuts[cut]
+        loops = [*self.outer, *inner]
+        for member in members:
+            value, axes = self.element(member, loops, self.top)
+            if member.compute.reduction is None:
+                self.store(member, (value, axes), loops, self.top)
+                continue
+            kind = member.compute.reduction
+            if "r" not in axes or block != length:
+                start = neutral(kind, member.compute.expr.dtype)
+                if block != length:
+                    value = f"tl.where({self.masks['r']}, {value}, {start})"
+                if "r" not in axes:
+                    value = f"tl.broadcast_to({value}, [XB, {block}])"
+            self.row(member, f"fx_row_{kind}({value})")
+
+    def looped(self, slot: int, length: Size, members: list[Member]) -> None:
+        self.masks["r"] = "rm"
+        body = Scope(self.top)
+        start, end = "0", self.size(length)
+        if self.nest.kind == "split":
+            self.top.lines.append(f"per = ((({end} + {self.nest.chunks} - 1) // {self.nest.chunks} + RB - 1) // RB) * RB")
+            self.top.lines.append("r_first = c * per")
+            self.top.lines.append(f"r_last = tl.minimum(r_first + per, {end})")
+            start, end = "r_first", "r_last"
+        more, inner = self.unflatten("r", members[0].inner, "i", frozenset("r"))
+        body.lines += ["r = r0 + tl.arange(0, RB)[None, :]", "if WIDE:", "  r = r.to(tl.int64)", f"rm = r < {end}", *more]
+        loops = [*self.outer, *inner]
+        for member in members:
+            if member.compute.reduction is not None:
+                first = neutral(member.compute.reduction, member.compute.expr.dtype)
+                kind = TYPES[member.compute.expr.dtype]
+                self.top.lines.append(f"{self.total(member)} = tl.full([XB, RB], {first}, {kind})")
+        for member in members:
+            value, axes = self.element(member, loops, body)
+            if member.compute.reduction is None:
+                self.store(member, (value, axes), loops, body)
+                continue
+            total = self.total(member)
+            body.lines.append(f"{total} = tl.where(rm, {combine(member.compute.reduction, member.compute.expr.dtype, total, value)}, {total})")
+        self.top.lines.append(f"for r0 in range({start}, {end}, RB):")
+        self.top.lines += ["  " + line for line in body.lines]
+        for member in members:
+            if member.compute.reduction is not None:
+                self.row(member, f"fx_row_{member.compute.reduction}({self.total(member)})")
+
+    def total(self, member: Member) -> str:
+        return f"a{self.position[id(member)]}"
+
+    def row(self, member: Member, text: str) -> None:
+        name = f"v{self.position[id(member)]}"
+        self.top.lines.append(f"{name} = {text}")
+        value = name, frozenset("x")
+        self.values[member.compute.out.name] = value
+        self.store(member, value, self.outer, self.top)
+
+    # One member
+
+    def element(self, member: Member, loops: list[Named], inner: Scope) -> Named:
+        value = self.printer.emit(member.compute.expr, loops, inner, self.top, self.at_hand(member))
+        if member.compute.reduction is None:
+            self.values[member.compute.out.name] = value
+        return value
+
+    def at_hand(self, member: Member) -> Given:
+        def given(load: Load) -> Named | None:
+            maker = self.makers.get(load.buffer)
+            if maker is None or self.position[id(maker)] >= self.position[id(member)]:
+                return None  # not made here, or an input read before the member that writes to it
+            assert self.group.reducing or reads_same_place(load, maker, member, self.group.outer)
+            return self.values[load.buffer]
+
+        return given
+
+    def store(self, member: Member, value: Named, loops: list[Named], scope: Scope) -> None:
+        compute = member.compute
+        out = compute.out.name
+        if out not in self.pointers:
+            return
+        place, axes = self.printer.affine(compute.stride, compute.offset, loops)
+        if self.nest.kind == "split" and member.compute.reduction is not None:
+            place += " + c"
+        # All lanes of the block that the loops make: a value may vary along fewer axes than its memory does.
+        along = axes.union(*(each for _, each in loops))
+        shape = self.shape(along)
+        mask = self.printer.mask(along)
+        if out in self.changed():
+            # What others of the program read there, they read before.
+            scope.lines.append("tl.debug_barrier()")
+        text = f"tl.full({shape}, 0, tl.int32) + {place}" if axes != along or not axes else place
+        masked = f", {mask}" if mask else ""
+        scope.lines.append(f"tl.store({self.pointers[out]} + ({text}), {stored(value[0], compute.out.dtype)}{masked})")
+
+    def shape(self, axes: frozenset[str]) -> str:
+        if self.rank == 1:
+            return "[XB]" if axes else "[1]"
+        if self.nest.kind == "tiled":
+            return f"[{'YB' if 'y' in axes else 1}, {'XB' if 'x' in axes else 1}]"
+        held = self.masks["r"].removesuffix("m").removeprefix("r")
+        block = str(power_of_2(int(held))) if held else "RB"
+        return f"[{'XB' if 'x' in axes else 1}, {block if 'r' in axes else 1}]"
+
+
+def launch_sizes(parameters: list[sympy.Expr], sizes: list[Size]) -> list[sympy.Expr]:
+    """The parameters, and after them what else varies among the sizes."""
+    found = list(parameters)
+    found += [size for size in dict.fromkeys(sizes) if not isinstance(size, int) and size not in found]
+    return found
+
+
+def indent4(text: str) -> str:
+    return "\n".join("    " + line for line in text.split("\n"))
+
+
+def power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def neutral(kind: str, dtype: torch.dtype) -> str:
+    """What a reduction starts from, as text."""
+    if kind in ("any", "all"):
+        return "False" if kind == "any" else "True"
+    if kind in ("sum", "prod"):
+        value = 0 if kind == "sum" else 1
+        return f"{value}.0" if dtype.is_floating_point else str(value)
+    if dtype.is_floating_point:
+        return 'float("-inf")' if kind == "max" else 'float("inf")'
+    info = torch.iinfo(dtype)
+    return str(info.min if kind == "max" else info.max)
+
+
+COMBINE = {
+    "sum": "{0} + {1}",
+    "prod": "{0} * {1}",
+    "max": "fx_max({0}, {1})",
+    "min": "fx_min({0}, {1})",
+    "any": "{0} | {1}",
+    "all": "{0} & {1}",
+}
+
+
+def combine(kind: str, dtype: torch.dtype, total: str, value: str) -> str:
+    return COMBINE[kind].format(total, value)
+
+
+assert set(COMBINE) == set(REDUCTIONS)
+
+
+# Block sizes
+
+
+def configurations(nest: Nest, hints: Hints) -> list[Config]:
+    """Block sizes to choose from; the first is what is taken where nothing is measured."""
+    group = nest.group
+    reads = len({load.buffer for member in group.members for load in loads(member.compute.expr)})
+    rows = hints(prod(group.outer))
+    if nest.kind == "pointwise":
+        largest = power_of_2(max(rows, 1))
+        sizes = [(1024, 4), (512, 4), (2048, 8)] if reads <= 8 else [(512, 4), (256, 4), (1024, 8)]
+        return distinct((("XB", min(size, largest)),) for size, _ in sizes) if largest <= 512 else [
+            Config((("XB", min(size, largest)),), warps) for size, warps in sizes
+        ]
+    if nest.kind == "tiled":
+        wide, high = power_of_2(hints(group.outer[-1])), power_of_2(hints(group.outer[nest.across]))
+        tiles = [(32, 32, 4), (64, 64, 8), (64, 32, 4)]
+        return [Config((("XB", min(x, wide)), ("YB", min(y, high))), warps) for x, y, warps in tiles]
+    if nest.kind == "persistent":
+        return held_rows(group.members, rows)
+    if group.lane:
+        shapes = [(64, 16, 4), (32, 64, 8), (128, 8, 4)]
+    else:
+        longest = max((hints(prod(m.inner)) for m in group.members if not m.is_row), default=1)
+        shapes = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)] if longest >= 1024 else [(8, 256, 4), (4, 512, 4), (16, 128, 4)]
+    limit = power_of_2(max(rows, 1))
+    return [Config((("XB", min(x, limit)), ("RB", r)), warps) for x, r, warps in shapes]
+
+
+def held_rows(members: list[Member], rows: int) -> list[Config]:
+    """Rows a program holds: about 2,048 elements, and at least one."""
+    length = power_of_2(max(int(prod(m.inner)) for m in members if not m.is_row))  # type: ignore[arg-type]
+    limit = power_of_2(max(rows, 1))
+    chosen = []
+    for target in (2048, 1024, 4096):
+        x = min(max(1, target // length), limit, 64)
+        warps = min(max(power_of_2(x * length // 512), 1), 16)
+        chosen.append(Config((("XB", x),), warps))
+    return list(dict.fromkeys(chosen))
+
+
+def distinct(blocks: object) -> list[Config]:
+    return list(dict.fromkeys(Config(each, 4) for each in blocks))  # type: ignore[attr-defined]
+
+
+__all__ = ["NAME", "Config", "TritonKernel", "compute_type", "render"]

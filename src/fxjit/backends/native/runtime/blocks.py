@@ -1,0 +1,21 @@
+"""How many programs a kernel takes, and other numbers that depend on sizes known at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..codegen.triton import TritonKernel
+from ..index import Size
+
+
+def evaluate(kernel: TritonKernel, size: Size, integers: Sequence[int]) -> int:
+    """The size, given the kernel's integer arguments."""
+    return size if isinstance(size, int) else integers[kernel.symbols.index(size)]
+
+
+def grid_of(kernel: TritonKernel, blocks: Mapping[str, int], integers: Sequence[int]) -> int:
+    """The number of programs: the blocks that each axis takes, multiplied."""
+    total = evaluate(kernel, kernel.rest, integers)
+    for size, block in kernel.axes:
+        total *= -(-evaluate(kernel, size, integers) // blocks[block])
+    return total

@@ -1,0 +1,126 @@
+"""Triton kernels run by Triton's interpreter, on CPU tensors: what tests without a GPU compare with eager.
+
+The interpreter knows the language but not libdevice, cuts where it should round to bfloat16, and reduces one element at
+a time with functions of ours; those three are put right here. Slow by design: a program is some NumPy calls an operation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..codegen.triton import NAME, TritonKernel
+from ..codegen.triton_prelude import HEAD
+from .blocks import evaluate, grid_of
+
+# Small blocks, so that tests on small tensors meet the edges of several programs.
+BLOCKS = {"XB": 64, "YB": 16, "RB": 32}
+ROWS = 4
+
+
+class InterpretedKernel:
+    """Called as a compiled kernel is: with its tensors, then its integers."""
+
+    def __init__(self, kernel: TritonKernel) -> None:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        self.kernel = kernel
+        scope: dict[str, Any] = {}
+        import triton.language as tl
+
+        scope.update(tl=tl, libdevice=Libdevice(), triton=types.SimpleNamespace(jit=lambda function: function))
+        exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
+        scope.update(row_reductions())
+        self.function: Any = InterpretedFunction(scope[NAME])
+        self.blocks = small_blocks(kernel)
+
+    def __call__(self, *args: Any) -> None:
+        from triton.runtime.interpreter import InterpreterError
+
+        count = len(self.kernel.buffers)
+        programs = grid_of(self.kernel, self.blocks, args[count:])
+        if programs == 0:
+            return
+        wide = evaluate(self.kernel, self.kernel.span, args[count:]) >= 2**31
+        tensors = [arg.detach() for arg in args[:count]]
+        with np.errstate(all="ignore"), rounding():
+            try:
+                self.function[(programs,)](*tensors, *args[count : count + self.kernel.passed], **self.blocks, WIDE=wide)
+            except InterpreterError as problem:
+                if "index out of range" in str(problem):
+                    raise IndexError("index out of range in self") from None
+                raise
+
+
+def small_blocks(kernel: TritonKernel) -> dict[str, int]:
+    chosen = dict(kernel.configs[0].blocks)
+    limits = dict(BLOCKS, XB=ROWS) if "RB" in chosen or "tl.reduce" in kernel.source else BLOCKS
+    return {name: min(size, limits[name]) for name, size in chosen.items()}
+
+
+class Libdevice:
+    """libdevice's functions by torch's of the same meaning."""
+
+    NAMES = {"nearbyint": "round"}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(torch, self.NAMES.get(name, name))
+
+        def call(*args: Any) -> Any:
+            arrays = [torch.from_numpy(np.ascontiguousarray(arg.handle.data)) for arg in args]
+            return as_block(function(*arrays).numpy(), args[0].dtype, any(arg.type.is_block() for arg in args))
+
+        return call
+
+
+def as_block(data: Any, dtype: Any, block: bool) -> Any:
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    return tl.tensor(TensorHandle(data, dtype.scalar), tl.block_type(dtype.scalar, list(data.shape)) if block else dtype)
+
+
+def row_reductions() -> dict[str, Callable[[Any], Any]]:
+    """`fx_row_*` by NumPy."""
+
+    def reduces(function: Callable[..., Any]) -> Callable[[Any], Any]:
+        def reduce(value: Any) -> Any:
+            data = value.handle.data
+            return as_block(function(data, 1, data.dtype), value.dtype, True)
+
+        return reduce
+
+    return {
+        "fx_row_sum": reduces(lambda data, axis, kind: np.sum(data, axis=axis, keepdims=True, dtype=kind)),
+        "fx_row_prod": reduces(lambda data, axis, kind: np.prod(data, axis=axis, keepdims=True, dtype=kind)),
+        "fx_row_max": reduces(lambda data, axis, kind: np.max(data, axis=axis, keepdims=True)),
+        "fx_row_min": reduces(lambda data, axis, kind: np.min(data, axis=axis, keepdims=True)),
+        "fx_row_any": reduces(lambda data, axis, kind: np.any(data, axis=axis, keepdims=True)),
+        "fx_row_all": reduces(lambda data, axis, kind: np.all(data, axis=axis, keepdims=True)),
+    }
+
+
+@contextlib.contextmanager
+def rounding() -> Iterator[None]:
+    """Conversions to bfloat16 round to nearest, as the GPU's do."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain: Any = InterpreterBuilder.cast_impl
+
+    def cast(self: Any, src: Any, dst_type: Any) -> Any:
+        if dst_type.scalar == tl.bfloat16 and src.dtype.scalar == tl.float32:
+            rounded = torch.from_numpy(np.ascontiguousarray(src.data)).to(torch.bfloat16)
+            return TensorHandle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
+        return plain(self, src, dst_type)
+
+    InterpreterBuilder.cast_impl = cast
+    try:
+        yield
+    finally:
+        InterpreterBuilder.cast_impl = plain

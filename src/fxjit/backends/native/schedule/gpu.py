@@ -1,0 +1,232 @@
+"""From a group of statements to kernels for a GPU: which loops become axes of blocks, and where one kernel cannot do.
+
+A group over rows whose length fits in registers is one `persistent` kernel: each program holds whole rows, and values
+that several reductions need are read once. A longer one is `looped`: each reduction is a loop over the row, and what a
+later loop needs of an earlier one is computed again from what is in memory. Few long rows are `split`: chunks of a row
+are reduced by programs of their own into a small buffer, which a second kernel reduces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..index import Size, Sizes, add, contiguous_strides, mul, prod
+from ..ir import Buffer, Compute, Expr, Load, compute_type, loads, substitute
+from .collapse import accesses, collapse
+from .fuse import Group, Hints, Member, assign_slots
+
+# The longest row that a program holds whole; over columns, the tallest column.
+LONGEST_ROW = 4096
+TALLEST_COLUMN = 64
+# Bytes of live values in a program, above which a row is looped over rather than held.
+HELD_BYTES = 96 * 1024
+# Programs that the chunks of few rows are to make, and what a chunk is at least.
+PROGRAMS = 1024
+CHUNK = 8192
+# A dimension that is not worth a block axis of its own.
+NARROW = 8
+# Work an element may cost to be computed again.
+RECOMPUTED = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One kernel: a group with how it runs.
+
+    `kind`: pointwise, tiled (blocks over dimension `across` and the last one), persistent, looped, or split into `chunks`.
+    """
+
+    group: Group
+    kind: str
+    hidden: frozenset[str]
+    across: int = 0
+    chunks: int = 1
+
+
+def nests(group: Group, hidden: frozenset[str], hints: Hints) -> list[Nest]:
+    """The kernels that run a group, in order. Buffers of `hidden` that cross from one to the next become memory."""
+    if not group.reducing:
+        return [pointwise(group, hidden, hints)]
+    if group.split and any(member.compute.reduction is not None for member in group.members):
+        return [nest for part in in_chunks(group, hidden, hints) for nest in part]
+    if fits(group, hints):
+        return [Nest(collapse(group), "persistent", hidden)]
+    once = recomputed(group, hidden)
+    if once is not None:
+        return [Nest(collapse(once), "looped", hidden)]
+    parts = slot_by_slot(group)
+    crossing = read_by_others(parts)
+    return [nest for part in parts for nest in nests(part, hidden - crossing, hints)]
+
+
+def pointwise(group: Group, hidden: frozenset[str], hints: Hints) -> Nest:
+    merged = collapse(group)
+    across = transposed_dimension(merged, hints)
+    return Nest(merged, "pointwise", hidden) if across is None else Nest(merged, "tiled", hidden, across)
+
+
+def transposed_dimension(group: Group, hints: Hints) -> int | None:
+    """A dimension other than the last along which some access is contiguous."""
+    sizes = group.outer
+    if len(sizes) < 2 or hints(sizes[-1]) <= NARROW:
+        return None
+    votes: dict[int, int] = {}
+    for member in group.members:
+        for strides in accesses(member.compute):
+            for dim in range(len(sizes) - 1):
+                if strides[dim] in (1, -1) and strides[-1] not in (0, 1, -1) and hints(sizes[dim]) > NARROW:
+                    votes[dim] = votes.get(dim, 0) + 1
+    return max(votes, key=lambda dim: votes[dim]) if votes else None
+
+
+# Rows that are held
+
+
+def row_lengths(group: Group) -> dict[int, Size]:
+    return {member.slot: prod(member.inner) for member in group.members if not member.is_row}
+
+
+def fits(group: Group, hints: Hints) -> bool:
+    """Whether a program can hold all it needs of a row."""
+    limit = TALLEST_COLUMN if group.lane else LONGEST_ROW
+    lengths = row_lengths(group).values()
+    if not all(isinstance(length, int) and length <= limit for length in lengths):
+        return False
+    longest = max((int(length) for length in lengths), default=1)  # type: ignore[arg-type]
+    inner = [member for member in group.members if not member.is_row]
+    held = len({load.buffer for member in inner for load in loads(member.compute.expr)} | {m.compute.out.name for m in inner})
+    return longest * held * 4 <= HELD_BYTES
+
+
+# Rows that are looped over
+
+
+def recomputed(group: Group, hidden: frozenset[str]) -> Group | None:
+    """The group with what a slot needs of an earlier one's loop computed again there; None where that would be wrong."""
+    makers = {member.compute.out.name: member for member in group.members}
+    expressions: dict[str, Expr] = {}
+    members: list[Member] = []
+    for member in group.members:
+        expr = inlined(member, makers, expressions)
+        if expr is None:
+            return None
+        made = replace(member.compute, expr=expr) if expr is not member.compute.expr else member.compute
+        members.append(Member(made, member.inner, member.slot))
+        expressions[member.compute.out.name] = made.expr
+    used = {load.buffer for member in members for load in loads(member.compute.expr)}
+    kept = [m for m in members if m.compute.out.name in used or m.compute.out.name not in hidden]
+    return Group(group.outer, kept, group.lane, group.split, group.reducing, group.name)
+
+
+def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Expr]) -> Expr | None:
+    """The member's expression without loads of what other loops than its own made."""
+    crossing = [
+        load
+        for load in loads(member.compute.expr)
+        if (maker := makers.get(load.buffer)) is not None
+        and load.buffer in expressions
+        and not maker.gives_row
+        and maker.slot != member.slot
+    ]
+    if not crossing:
+        return member.compute.expr
+    for load in crossing:
+        for inner in loads(expressions[load.buffer]):
+            writer = makers.get(inner.buffer)
+            # Memory that the group has written meanwhile does not hold what the value was computed from.
+            if writer is not None and not (writer.gives_row and inner.buffer in expressions) and writer.slot < member.slot:
+                return None
+    wanted = {id(load) for load in crossing}
+    return substitute(member.compute.expr, lambda load: expressions[load.buffer] if id(load) in wanted else load)
+
+
+def slot_by_slot(group: Group) -> list[Group]:
+    """One group a slot; values cross between them in memory."""
+    parts: list[Group] = []
+    for slot in sorted({member.slot for member in group.members}):
+        chosen = [Member(member.compute, member.inner) for member in group.members if member.slot == slot]
+        rows_only = all(member.is_row for member in chosen)
+        part = Group(group.outer, chosen, group.lane and not rows_only, False, not rows_only)
+        assign_slots(part)
+        parts.append(part)
+    return parts
+
+
+def read_by_others(parts: list[Group]) -> frozenset[str]:
+    """What one of the groups writes and another reads."""
+    found: set[str] = set()
+    for part in parts:
+        for other in parts:
+            if other is not part:
+                found |= part.writes() & other.reads()
+    return frozenset(found)
+
+
+# Few long rows
+
+
+def in_chunks(group: Group, hidden: frozenset[str], hints: Hints) -> list[list[Nest]]:
+    """A group of one slot, as chunks of its rows and what is made of their results."""
+    before = [member for member in group.members if member.slot == -1]
+    inner = [member for member in group.members if not member.is_row]
+    after = [member for member in group.members if member.is_row and member.slot != -1]
+    chunks = chunk_count(group, inner[0].inner, hints)
+    partial = {m.compute.out.name: partial_of(m, group.outer, chunks) for m in inner if m.compute.reduction is not None}
+    first = [Member(m.compute, m.inner, m.slot) for m in before]
+    for member in inner:
+        out = partial.get(member.compute.out.name)
+        compute = member.compute if out is None else replace(member.compute, out=out, stride=out.stride[:-1], offset=0)
+        first.append(Member(compute, member.inner, member.slot))
+    second = [Member(m.compute, ()) for m in before]
+    second += [Member(combined(m, partial[m.compute.out.name], chunks), (chunks,)) for m in inner if m.compute.reduction]
+    second += [Member(m.compute, ()) for m in after]
+    last = Group(group.outer, second, False, False, True)
+    assign_slots(last)
+    rows = frozenset(m.compute.out.name for m in before)
+    head = collapse(Group(group.outer, first, group.lane, True, True))
+    return [
+        [Nest(head, "split", hidden | rows, chunks=chunks)],
+        nests(last, hidden, hints),
+    ]
+
+
+def chunk_count(group: Group, inner: Sizes, hints: Hints) -> int:
+    columns = hints(prod(inner))
+    rows = hints(prod(group.outer))
+    programs = -(-rows // 64) if group.lane else rows
+    least = max(1, CHUNK // 64 if group.lane else CHUNK)
+    return max(1, min(PROGRAMS // max(programs, 1), -(-columns // least)))
+
+
+def partial_of(member: Member, outer: Sizes, chunks: int) -> Buffer:
+    """Where the chunks' results stand: one more dimension than the reduction's own."""
+    out = member.compute.out
+    size = (*outer, chunks)
+    return replace(
+        out, name=f"{out.name}_parts", dtype=compute_type(out.dtype), size=size, stride=contiguous_strides(size), kind="temp"
+    )
+
+
+def combined(member: Member, partial: Buffer, chunks: int) -> Compute:
+    old = member.compute
+    load = Load(partial.name, compute_type(partial.dtype), partial.dtype, partial.stride, 0)
+    return replace(old, rsize=(chunks,), expr=load)
+
+
+def largest_span(nest: Nest) -> Size:
+    """At least as far as any index of the kernel goes: its iterations, and the last place of each access."""
+    spans: list[Size] = []
+    for member in nest.group.members:
+        domain = nest.group.outer + member.inner
+        spans.append(prod(domain))
+        for strides in accesses(member.compute):
+            reach: Size = 1
+            for size, stride in zip(domain, strides, strict=False):
+                reach = add(reach, mul(size, abs(stride)))
+            spans.append(reach)
+        for load in loads(member.compute.expr):
+            spans += [mul(gather.size, abs(gather.stride)) for gather in load.gathers]
+    total: Size = max((span for span in spans if isinstance(span, int)), default=0)
+    for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
+        total = add(total, span)
+    return total

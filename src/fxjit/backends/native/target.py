@@ -1,0 +1,35 @@
+"""Which renderer a device's kernels are written by: C++ on the CPU, Triton on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import torch
+
+from fxjit import config
+
+# What the kernels use (asynchronous copies, bfloat16) is there from Ampere on.
+OLDEST_GPU = (8, 0)
+
+
+def by_triton(device: torch.device) -> bool:
+    """Whether kernels for the device are rendered in Triton."""
+    return device.type == "cuda" or (device.type == "cpu" and config.triton.interpret)
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether there are kernels for the device; ATen is called for tensors on others."""
+    return device.type == "cpu" or (device.type == "cuda" and gpu_problem(device.index or 0) is None)
+
+
+@functools.cache
+def gpu_problem(index: int) -> str | None:
+    """Why there are no kernels for this GPU. Where there is no GPU at all, kernels can still be made, for other machines."""
+    if torch.version.hip is not None:
+        return "kernels are for NVIDIA GPUs"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(index) < OLDEST_GPU:
+        return f"the GPU is older than compute capability {OLDEST_GPU[0]}.{OLDEST_GPU[1]}"
+    return None
