@@ -204,6 +204,22 @@ def test_shapes(kernels, same, shape):
         same(actual, expected, str(shape))
 
 
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_nothing_is_read_where_there_is_nothing(kernels, same, mode):
+    """Values that do not depend on a loop are read ahead of it, and an empty tensor has no memory to read from."""
+    x, y, z = torch.randn(0, 3), torch.randn(3, 0), torch.randn(4, 5)
+
+    def function(x, y, z):
+        tail = z[: z.shape[0] // 5]
+        return [
+            x.expand(2, 0, 3) + x[:, :1], y + y.sum(1, keepdim=True), (y * z[:3, :1]).sum(1), x.sum(0), x[:, 0] + x[:, 1],
+            tail * 2 + tail[:, :1], (tail + z[0]).sum(0), (tail * 2).sum(1), y.amax(0), torch.softmax(x, 1),
+        ]  # fmt: skip
+
+    for k, (actual, expected) in enumerate(zip(kernels(function, x, y, z, mode=mode)(x, y, z), function(x, y, z))):
+        same(actual, expected, str(k))
+
+
 LAYOUTS = {
     "transposed": lambda x: x.transpose(0, 1), "strided": lambda x: x[:, ::2], "offset": lambda x: x[1:, 1:],
     "expanded": lambda x: x[:1].expand(6, 8),

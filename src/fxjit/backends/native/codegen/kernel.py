@@ -180,6 +180,8 @@ class Renderer:
 
     def pointwise(self) -> list[str]:
         loops, sizes = self.outer, self.group.outer
+        if prod(sizes) == 0:
+            return []
         inner, before = self.nest()
         names: dict[str, str] = {}
         for member in self.group.members:
@@ -196,10 +198,16 @@ class Renderer:
             nest = before.lines + [threaded, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
-            return nest
+            return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
         nest = before.lines + [simd, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
-        return self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
+        nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
+        return self.unless_empty(sizes) + nest
+
+    def unless_empty(self, sizes: Sizes) -> list[str]:
+        """Where there may be nothing to do, nothing is read either: values read ahead of a loop have no memory then."""
+        total = prod(sizes)
+        return [] if isinstance(total, int) else [f"if ({self.c(total)} == 0) return 0;"]
 
     def wrap(self, nest: list[str], loops: list[str], sizes: Sizes, pragma: str) -> list[str]:
         heads = [loop(name, self.c(size)) for name, size in zip(loops, sizes, strict=True)]
@@ -255,6 +263,8 @@ class Renderer:
     def rows(self) -> list[str]:
         """Threads share the outer loops; each index runs the slots one after the other."""
         group = self.group
+        if prod(group.outer) == 0:
+            return []
         weight = self.weight(group.members)
         heaviest = max((prod(group.outer + member.inner) for member in group.members), key=self.hints)
         inside = self.declare_scratch()
@@ -271,7 +281,8 @@ class Renderer:
         if not heads:
             return ["{", indent(lines(inside)), "}"]
         clause = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        return [self.parallel(self.c(heaviest), weight, clause), *heads[:-1], heads[-1] + " {", indent(lines(inside)), "}"]
+        nest = [self.parallel(self.c(heaviest), weight, clause), *heads[:-1], heads[-1] + " {", indent(lines(inside)), "}"]
+        return self.unless_empty(group.outer) + nest
 
     def declare_scratch(self) -> list[str]:
         out = []
@@ -361,7 +372,11 @@ class Renderer:
         for k in reversed(range(len(sizes) - 1)):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
-        return [*declared, "{", indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
+        count = prod(sizes)
+        if count == 0:
+            nest = []
+        head = "{" if isinstance(count, int) else f"if ({self.c(count)} != 0) {{"
+        return [*declared, head, indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
 
     def bounds(self, sizes: Sizes, bounds: tuple[str, str] | None, first: bool, k: int = -1) -> tuple[str, str]:
         if bounds and first:
@@ -459,6 +474,8 @@ class Renderer:
     def split(self) -> list[str]:
         """Chunks of the first inner loop on all threads, their totals combined in order afterwards."""
         group = self.group
+        if prod(group.outer) == 0:
+            return []
         members = self.slot_members(0)
         reducers = [m for m in members if m.compute.reduction is not None]
         sizes = members[0].inner
@@ -492,7 +509,7 @@ class Renderer:
         if group.lane:
             heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {self.lanes})"
             inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(group.outer[-1])} - lb);", *inside]
-        return [*heads, "{", indent(lines(inside)), "}"]
+        return [*self.unless_empty(group.outer), *heads, "{", indent(lines(inside)), "}"]
 
     def lanewise(self, text: str) -> str:
         if not self.group.lane:
