@@ -21,7 +21,9 @@ from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
 from .codegen.kernel import render
-from .codegen.wrapper import Launch, Wrapper
+from .codegen.program import Encoded, ProgramWriter, Unsupported
+from .codegen.wrapper import Launch, Texts, Wrapper
+from .compiled import CompiledGraph
 from .index import UnprintableSize
 from .ir import Extern, Statement, loads
 from .lower import lower_graph
@@ -29,7 +31,9 @@ from .lower.table import Lowering, is_view, meta_of, op_name
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
+from .runtime.triton import GraphKernels
 from .schedule.fuse import Group, Hints, Step, fuse
+from .target import by_triton
 
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
 Boxed = Callable[[list[Any]], Any]
@@ -181,7 +185,7 @@ def callable_by_itself(
 ) -> bool:
     """The node's arguments are in memory, and no one reads what the kernel would have made beside its results."""
     assert isinstance(step, Group)
-    if op_name(node) in KERNELS_ALONE:
+    if op_name(node) in KERNELS_ALONE or by_triton(step.device):
         return False
     if (
         node.op != "call_function"
@@ -236,8 +240,8 @@ def step_writes_once(steps: list[Step], name: str) -> bool:
 
 def generate(
     gm: torch.fx.GraphModule, low: Lowering, steps: list[Step], hints: Hints
-) -> tuple[cc.Compilation | None, Callable[[cc.Compilation | None], tuple[Any, ...]]]:
-    """The translation unit, on its way to the compiler, and how the executor is made once it has come back."""
+) -> tuple[cc.Compilation | None, Encoded | Texts]:
+    """The translation unit, on its way to the compiler, and the executor to be made once it has come back."""
     outside = escaping(low, gm)
     readers: dict[str, set[int]] = {}
     for position, step in enumerate(steps):
@@ -245,111 +249,46 @@ def generate(
             readers.setdefault(name, set()).add(position)
     planned: list[Any] = []
     functions: dict[str, str] = {}
+    gpu = GraphKernels()
     for position, step in enumerate(steps):
         if not isinstance(step, Group):
             planned.append(step)
             continue
         hidden = hidden_buffers(steps, position, outside, readers)
+        if by_triton(step.device):
+            planned += gpu.launches(step, hidden, hints)
+            continue
         kernel = render(step, hidden, hints, config.num_threads)
         entry = functions.setdefault(kernel.body, f"k{len(functions)}")
-        planned.append(Launch(step, kernel, entry))
+        planned.append(Launch(step, kernel, entry, {member.compute.out.name: member.compute.out for member in step.members}))
         counters["native"]["kernels"] += 1
     if fusion_log.isEnabledFor(20):
         fusion_log.info("%s", schedule_text(steps, low))
-    wrapper = Wrapper(low, gm)
     compilation = None
+    source = ""
     if functions:
         source = "".join(
             f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in functions.items()
         )
         compilation = cc.start(source)
-    texts = wrapper.sources(planned)
-    if output_log.isEnabledFor(20):
-        output_log.info("%s", (source if functions else "") + texts[0])
-    arguments = {
-        launch.entry: (len(launch.kernel.buffers), len(launch.kernel.symbols))
-        for launch in planned
-        if isinstance(launch, Launch)
-    }
-
-    def build(done: cc.Compilation | None) -> tuple[Any, ...]:
-        namespace = dict(wrapper.namespace)
-        if done is not None:
-            library = done.library()
-            for entry, (tensors, integers) in arguments.items():
-                namespace[entry] = _C.Kernel(cc.address(library, entry), tensors, integers, library)
-        odd: list[str] = namespace.setdefault("_odd", [])
-        odd.clear()
-        made = []
-        for text in texts:
-            scope = dict(namespace)
-            exec(compile(text, "<fxjit executor>", "exec"), scope)
-            _C.set_flags(scope["call"].__code__, _C.TRANSFORMED)
-            made.append(scope["call"])
-        return tuple(made)
-
-    return compilation, build
+    executor = write_executor(low, gm, planned, hints)
+    if gpu.kernels:
+        assert isinstance(executor, Texts)
+        gpu.start()
+        executor.others = gpu.callables
+    output_log.info("%s", source + gpu.text() + executor.text)
+    return compilation, executor
 
 
-class CompiledGraph:
-    """Takes the list of inputs (and empties it), returns the list of outputs."""
-
-    _boxed_call = True
-
-    def __init__(self, gm: torch.fx.GraphModule, compilation: cc.Compilation | None, build: Any, name: str) -> None:
-        self.gm: torch.fx.GraphModule | None = gm
-        self.compilation, self.build, self.name = compilation, build, name
-        self.run: Boxed | None = None
-        self.first: Boxed | None = None
-        self.over_arguments: list[Any] = []
-        if build is None:
-            self.run = torch.fx.Interpreter(gm).boxed_run
-
-    def finish(self) -> CompiledGraph:
-        """Waits for the compiler; raises CppCompileError if it failed."""
-        if self.run is None and self.first is None:
-            with timed("native.cpp", self.name):
-                self.run_later, self.first, *self.over_arguments = self.build(self.compilation)
-            self.build = self.compilation = None
-        return self
-
-    def unboxed(self, num_inputs: int) -> Callable[..., tuple[Any, ...]]:
-        """The same over plain arguments, as one function: after its first call there is nothing around the graph."""
-        self.finish()
-        if self.first is None:
-            return lambda *args: tuple(self(list(args)))
-        quick, first = self.over_arguments
-        odd: list[str] = first.__globals__["_odd"]
-
-        def settle(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            chosen = first if odd else quick
-            counters["native"]["unexpected strides"] += len(odd)
-            function.__code__ = chosen.__code__
-            self.gm = None
-            return outputs
-
-        # A function over the same globals, whose code is replaced by the code of `quick` once the first call was seen.
-        names = ", ".join(f"a{index}" for index in range(num_inputs))
-        scope = first.__globals__
-        scope.update(_first=first, _settle=settle)
-        exec(f"def run({names}):\n    return _settle(_first({names}))\n", scope)
-        function: Any = scope["run"]
-        return function  # type: ignore[no-any-return]
-
-    def __call__(self, args: list[Any]) -> Any:
-        run = self.run
-        if run is not None:
-            return run(args)
-        self.finish()
-        assert self.first is not None
-        outputs = self.first(args)
-        odd = self.first.__globals__["_odd"]  # type: ignore[attr-defined]
-        # An operator that does not keep its promise of strides is put right at each call.
-        self.run = self.first if odd else self.run_later
-        if odd:
-            counters["native"]["unexpected strides"] += len(odd)
-        self.gm = None
-        return outputs
+def write_executor(low: Lowering, gm: torch.fx.GraphModule, planned: list[Any], hints: Hints) -> Encoded | Texts:
+    """The program, or Python text where a program cannot say it."""
+    if tensor_shim.ensure() and _C.program_can("run"):
+        try:
+            return ProgramWriter(low, gm, hints).write(planned)
+        except Unsupported as why:
+            logs.artifact("compile").info("the executor is Python text: %s", why)
+            counters["native"]["executors in Python"] += 1
+    return Wrapper(low, gm).texts(planned)
 
 
 _warned = False

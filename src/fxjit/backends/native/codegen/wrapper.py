@@ -16,11 +16,16 @@ import sympy
 import torch
 import torch.fx
 
+from fxjit import _C
+
 from ..index import UnprintableSize, prod, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
+from ..runtime import cc
 from ..schedule.fuse import Group, Step
+from ..target import has_kernels
 from .kernel import Kernel
+from .triton import TritonKernel
 
 CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -36,11 +41,42 @@ class Line:
 
 @dataclass(slots=True)
 class Launch:
-    """A group with its kernel; `entry` is the function's name in the library."""
+    """A group with one of its kernels; `entry` is the function's name, `written` the buffers it writes."""
 
     group: Group
-    kernel: Kernel
+    kernel: Kernel | TritonKernel
     entry: str
+    written: dict[str, Buffer]
+
+
+@dataclass(slots=True)
+class Texts:
+    """The four functions as text, with what they refer to and how many tensors and sizes each kernel takes."""
+
+    texts: tuple[str, str, str, str]
+    namespace: dict[str, Any]
+    kernels: dict[str, tuple[int, int]]
+    #: Gives the kernels that no C++ compiler made, by name.
+    others: Callable[[], dict[str, Callable[..., Any]]] = dict
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+    def build(self, library: Any) -> list[Any]:
+        """(later calls, the first call), over a list, and both over plain arguments."""
+        namespace = dict(self.namespace)
+        for entry, (tensors, integers) in self.kernels.items():
+            namespace[entry] = _C.Kernel(cc.address(library, entry), tensors, integers, library)
+        namespace.update(self.others())
+        namespace["_odd"].clear()
+        made = []
+        for text in self.texts:
+            scope = dict(namespace)
+            exec(compile(text, "<fxjit executor>", "exec"), scope)
+            _C.set_flags(scope["call"].__code__, _C.TRANSFORMED)
+            made.append(scope["call"])
+        return made
 
 
 class Wrapper:
@@ -206,10 +242,9 @@ class Wrapper:
 
     def launch(self, launch: Launch) -> None:
         kernel = launch.kernel
-        written = {member.compute.out.name: member.compute.out for member in launch.group.members}
         for name in kernel.buffers:
-            if name in written and not self.defined(name):
-                self.allocate(written[name])
+            if name in launch.written and not self.defined(name):
+                self.allocate(launch.written[name])
         sizes = [self.symbolic(symbol) for symbol in kernel.symbols]
         self.lines.append(Line(f"{launch.entry}({', '.join([*kernel.buffers, *sizes])})", set(kernel.buffers)))
 
@@ -219,8 +254,16 @@ class Wrapper:
     def allocate(self, buffer: Buffer) -> None:
         dtype = f"d_{str(buffer.dtype).removeprefix('torch.')}"
         self.namespace[dtype] = buffer.dtype
-        text = f"{buffer.name} = empty_strided({self.shape(buffer.size)}, {self.shape(buffer.stride)}, dtype={dtype})"
+        text = f"{buffer.name} = empty_strided({self.shape(buffer.size)}, {self.shape(buffer.stride)}, dtype={dtype}{self.on(buffer)})"
         self.lines.append(Line(text, set(), {buffer.name}, buffer))
+
+    def on(self, buffer: Buffer) -> str:
+        """The device as a further argument, where it is not torch's own default."""
+        if buffer.device.type == "cpu":
+            return ""
+        name = f"on_{buffer.device.type}{buffer.device.index or 0}"
+        self.namespace[name] = buffer.device
+        return f", device={name}"
 
     def extern(self, step: Extern) -> None:
         node = step.node
@@ -263,7 +306,7 @@ class Wrapper:
         if (
             isinstance(meta, torch.Tensor)
             and meta.layout is torch.strided
-            and meta.device.type == "cpu"
+            and has_kernels(meta.device)
             and node in self.low.home
         ):
             try:
@@ -281,6 +324,11 @@ class Wrapper:
         return Line(f"return {text}", uses)
 
     # The whole text
+
+    def texts(self, steps: list[Step | Launch]) -> Texts:
+        kernels = {step.entry: (len(step.kernel.buffers), len(step.kernel.symbols)) for step in steps
+                   if isinstance(step, Launch) and isinstance(step.kernel, Kernel)}
+        return Texts(self.sources(steps), self.namespace, kernels)
 
     def sources(self, steps: list[Step | Launch]) -> tuple[str, str, str, str]:
         """(the text for every later call, the text for the first one), over a list, and both over plain arguments."""
@@ -341,7 +389,7 @@ class Wrapper:
 
     @staticmethod
     def pool_key(buffer: Buffer) -> Any:
-        return buffer.dtype, buffer.size, buffer.stride
+        return buffer.dtype, buffer.size, buffer.stride, buffer.device
 
     def deaths(self, lines: list[Line]) -> dict[int, list[str]]:
         """After which line each variable goes. One whose memory views refer to stays as long as they do."""
@@ -376,7 +424,7 @@ def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...
     if tensor.shape == size and same:
         return tensor
     odd.append(f"{tuple(tensor.shape)} {tensor.stride()} for {size} {stride}")
-    fresh = torch.empty_strided(size, stride, dtype=tensor.dtype)
+    fresh = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
     return fresh.copy_(tensor)
 
 
