@@ -6,6 +6,7 @@ their entries. The pipeline reads `backend`, `backend_name`, `fullgraph` and `dy
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import weakref
@@ -52,16 +53,22 @@ class RegionOptions:
 
     def backend(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
         """Compiles one graph, under the settings that mode and options stand for."""
-        compile_graph = lookup_backend(self.chosen_backend)
-        if self._settings:
-            with config.patch(self._settings):
-                compiled = compile_graph(gm, example_inputs, **self._keywords)
+        compile_graph = self._compile
+        if config.repro_after == "dynamo":
+            repro = importlib.import_module("fxjit.repro")
+            compiled = repro.watched(compile_graph, gm, example_inputs, "dynamo", self.backend_name,
+                                     lambda fn, args: fn(*args))
         else:
-            compiled = compile_graph(gm, example_inputs, **self._keywords)
+            compiled = compile_graph(gm, example_inputs)
         if config.verify_correctness and callable(compiled):
             verify = importlib.import_module("fxjit.verify")  # needs torch, which may not be there at `import fxjit`
             compiled = verify.verified(compiled, gm, self.backend_name)
         return compiled  # type: ignore[no-any-return]  # the pipeline checks that it can be called
+
+    def _compile(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
+        compile_graph = lookup_backend(self.chosen_backend)
+        with config.patch(self._settings) if self._settings else contextlib.nullcontext():
+            return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]  # checked by the pipeline
 
     def __repr__(self) -> str:
         said = {"mode": self.mode, "options": self.options or None, "dynamic": self.dynamic}

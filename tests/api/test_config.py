@@ -136,8 +136,6 @@ ACCEPTED_ONLY = {
     "fallback_random",
     "guard_nn_modules",
     "optimize_ddp",
-    "repro_after",
-    "repro_level",
     "specialize_float",
 }
 

@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim", "torch_compat"},
     "skips": LOW,
-    "backends": LOW | {"tensor_shim", "torch_compat"},
+    "backends": LOW | {"tensor_shim", "torch_compat", "repro"},
     "frontend.bytecode": {"errors"},
     "frontend.callables.table": {
         "frontend.values.base",
@@ -57,14 +57,14 @@ LAYERS: dict[str, set[str]] = {
     "interop": LOW | {"skips", "torch_compat"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "interop"},
     "verify": LOW,
-    "options": LOW | {"backends", "verify"},
+    "repro": LOW | {"verify"},
+    "options": LOW | {"backends", "verify", "repro"},
     "stance": LOW,
     "regions": LOW | {"skips", "options", "stance", "pipeline", "frontend.entries"},
     "module": LOW | {"skips", "options", "stance", "regions"},
     "api": LOW | {"skips", "options", "stance", "regions", "module", "interop"},
     "explain": LOW | {"api", "options"},
     "profiler": LOW,
-    "repro": FRONTEND_LOW | {"frontend", "resume", "backends", "pipeline", "api", "options"},
     "install": LOW | {"api", "backends", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "doctor": LOW | {"tensor_shim", "backends"},
@@ -79,6 +79,7 @@ LATE_IMPORTS = {
     ("api", "module"),
     ("backends.aot", "backends.direct"),
     ("backends.aot", "backends.native.decompositions"),
+    ("backends.aot", "repro"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
@@ -87,6 +88,7 @@ LATE_IMPORTS = {
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),
+    ("repro", "verify"),
 }
 # Longer than they should be; the list may only shrink.
 LONG_FILES: dict[str, int] = {}

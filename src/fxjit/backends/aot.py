@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from fxjit import logs
+from fxjit import config, logs
 from fxjit.counters import counters, timed
 
 log = logs.artifact("aot_graphs")
@@ -35,14 +35,14 @@ class GraphCompiler(Protocol):
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """AOTAutograd's graphs, run node by node."""
-    return compile_with_aot(gm, example_inputs, run_nodes, min_cut=False)
+    return compile_with_aot(gm, example_inputs, run_nodes, min_cut=False, backend="aot_eager")
 
 
 def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The same with the native backend's decompositions and partitioner."""
     from fxjit.backends.native.decompositions import table
 
-    return compile_with_aot(gm, example_inputs, run_nodes, decompositions=table())
+    return compile_with_aot(gm, example_inputs, run_nodes, decompositions=table(), backend="aot_eager_decomp_partition")
 
 
 def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
@@ -62,6 +62,7 @@ def compile_with_aot(
     *,
     decompositions: dict[Any, Callable[..., Any]] | None = None,
     min_cut: bool = True,
+    backend: str = "native",
 ) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
     from torch._functorch import config as functorch_config
@@ -81,7 +82,7 @@ def compile_with_aot(
                 log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
             parts.note(name, graph)
             with timed(f"aot.{name}"):
-                compiled = parts.graphs[name] = compiler(graph, inputs, name)
+                compiled = parts.graphs[name] = _compile_part(compiler, graph, inputs, name, backend)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
             return compiled
@@ -112,6 +113,22 @@ def compile_with_aot(
         each.finish()
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
     return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def _compile_part(compiler: GraphCompiler, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str,
+                  backend: str) -> Callable[[list[Any]], Any]:
+    """One ATen graph, compiled; under `repro_after="aot"` one that fails leaves a script."""
+    if config.repro_after != "aot":
+        return compiler(graph, inputs, name)
+    from fxjit import repro
+
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        compiled = compiler(gm, examples, name)
+        if hasattr(compiled, "finish"):
+            compiled.finish()
+        return compiled
+
+    return repro.watched(compile_graph, graph, inputs, "aot", backend, lambda fn, args: fn(args))  # type: ignore[no-any-return]
 
 
 def with_symbols(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
