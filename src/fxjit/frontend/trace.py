@@ -99,6 +99,7 @@ class Trace:
         self.steps = 0
         self.stop_at: int | None = None
         self.caller: Machine | None = None
+        self.through: tuple[tuple[types.FunctionType, int], ...] = ()
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -171,11 +172,12 @@ class Trace:
         entry = self._by_id.get(id(obj))
         return None if entry is None else entry[0]
 
-    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
+    def graph_input(self, tensor: torch.Tensor, source: Source,
+                    owner: Source | None = None) -> tuple[torch.fx.Node, torch.Tensor]:
         fake, symbolic = self.policy.fake(tensor, source)
         self._has_symbols |= bool(symbolic)
         self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
-        self._input_tensors.append(source)
+        self._input_tensors.append(owner or source)  # an array's tensor is a new one each time it is made
         self._inputs.append((source, Numbers.of(fake)))
         return self.builder.placeholder(source, tensor, fake), fake
 
@@ -315,10 +317,12 @@ class Trace:
 
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
+        through: list[tuple[types.FunctionType, int]] = []
         while (target := fn.callee(self, args)) is not None:
-            fn, args = target[0].realize(), target[1]
+            fn, args = target.fn.realize(), target.args
+            through += target.through
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller = caller
+            self.caller, self.through = caller, tuple(through)
         try:
             return fn.tp_call(self, args, kwargs)
         finally:
@@ -412,7 +416,8 @@ def preserved_state() -> Iterator[None]:
     cache = torch.is_autocast_cache_enabled()
     kernels = contexts.attention_kernels()
     try:
-        yield
+        with contexts.hidden_from_saved_tensor_hooks():
+            yield
     finally:
         contexts.restore_attention_kernels(kernels)
         torch._C._set_grad_enabled(grad_mode)

@@ -13,7 +13,7 @@ code meanwhile. entry.py calls `NestedRest.write` in the place of `Rest.write`."
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from fxjit import _C
@@ -223,7 +223,11 @@ class NestedRest(Rest):
 
         def closure() -> None:
             for name in code.co_freevars:
-                asm.load_local(kept.cells[name])
+                if name in kept.cells:
+                    asm.load_local(kept.cells[name])
+                else:
+                    asm.begin_call(CellType)
+                    asm.call(0)
             asm.build_tuple(len(code.co_freevars))
 
         if namespace is self.namespace:

@@ -141,7 +141,8 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
     namespace = namespace_value(t, fn.globals, root.globals.builtins)
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
-    machine.tail = caller is not None and caller is parent
+    if caller is not None and caller is parent:
+        machine.tail, machine.through = True, t.through
     result = machine.run()
     if isinstance(result, GeneratorValue) and result.machine is machine:
         result.made_by = (fn, list(args), dict(kwargs))

@@ -12,7 +12,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, NoReturn, Protocol
 
 from fxjit.errors import BreakGraph, RestartTrace, SkipFrameSignal
@@ -20,7 +20,7 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
 from fxjit.frontend.interp import places
 from fxjit.frontend.interp.dispatch import HANDLERS
-from fxjit.frontend.interp.nesting import frame_to_stop_in
+from fxjit.frontend.interp.nesting import frame_to_stop_in, passed_through
 from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, Raised, Tracer, Value
@@ -62,6 +62,8 @@ class InterpTracer(Tracer, Protocol):
     stop_at: int | None
     #: The frame that is about to call a function and takes what that returns as it is.
     caller: Machine | None
+    #: What it goes through in eager code to call that function, as `Callee.through` says.
+    through: tuple[tuple[FunctionType, int], ...]
 
 
 class Machine:
@@ -70,7 +72,7 @@ class Machine:
     __slots__ = (
         "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
         "globals", "handled", "index", "instructions", "locals", "origins", "parent", "pc", "recursion_limit", "stack", "steps",
-        "suspended", "t", "tail",
+        "suspended", "t", "tail", "through",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +102,8 @@ class Machine:
         self.steps = 0
         #: Whether the instruction of the caller that runs this frame does nothing but push what it returns.
         self.tail = False
+        #: And the functions that eager code goes through on the way from there, which are not traced.
+        self.through: tuple[tuple[FunctionType, int], ...] = ()
         self.backward_jumps = 0
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
@@ -241,11 +245,12 @@ class Machine:
         assert stop.cause is not None
         if root is self:
             return Break(self.pc, stop.kind, states[0], stop.cause)
-        inner = tuple(
-            InnerFrame(frame.code, self.pc if frame is self else frame.index, state, frame.globals.namespace, frame.first_slot)
-            for frame, state in zip(frames[1:], states[1:], strict=True)
-        )
-        return Break(root.index, stop.kind, states[0], stop.cause, inner)
+        inner = []
+        for frame, state in zip(frames[1:], states[1:], strict=True):
+            inner += [passed_through(fn, call) for fn, call in frame.through]
+            index = self.pc if frame is self else frame.index
+            inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot))
+        return Break(root.index, stop.kind, states[0], stop.cause, tuple(inner))
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = places.live_locals(self.code, self.pc)

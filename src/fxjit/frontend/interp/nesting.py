@@ -7,12 +7,15 @@ nothing with the result but push it (`Machine.tail`)."""
 from __future__ import annotations
 
 from collections import Counter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from fxjit import config
 from fxjit.errors import BreakGraph
+from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp import places
 from fxjit.frontend.interp.ops_with import WithExitValue
+from fxjit.frontend.result import FrameState, InnerFrame
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -79,6 +82,14 @@ def _only_blocks_are_open(frame: Machine) -> bool:
         if handler is not None:
             handler = code.handler_at(handler.target)
     return True
+
+
+def passed_through(fn: FunctionType, call: int) -> InnerFrame:
+    """The frame of a function that is not traced because all it does is the `call`th of its calls that take `*args`, and
+    return what that gives."""
+    code = decode(fn.__code__)
+    index = [each.index for each in code.instructions if each.opname == "CALL_FUNCTION_EX"][call]
+    return InnerFrame(code, index, FrameState((), {}, {}), fn.__globals__, None)
 
 
 def is_own(namespace: dict[str, Any]) -> bool:

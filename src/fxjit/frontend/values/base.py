@@ -16,8 +16,9 @@ The rules that all values keep:
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
     import torch.fx
@@ -135,6 +136,16 @@ class Rebuilder(Protocol):
         """The finished trace's effect log, for `fill` of new objects."""
 
 
+class Callee(NamedTuple):
+    """A call in the place of another, with the same keyword arguments."""
+
+    fn: Value
+    args: list[Value]
+    #: Functions of Python that eager code goes through on the way, outermost first, each with which of its calls it is
+    #: (an index into those that take `*args`).
+    through: tuple[tuple[types.FunctionType, int], ...] = ()
+
+
 class Value:
     """One object of the user's program, as far as it is known while tracing.
 
@@ -218,9 +229,9 @@ class Value:
             t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")
         t.break_("call-unsupported", callable=self.describe())
 
-    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
-        """The call, with the same keyword arguments, that calling this with `args` comes to: nothing is done before or after
-        it, or to its result. None where there is no such call."""
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        """The call that calling this with `args` comes to: nothing is done before or after it, or to its result. None where
+        there is no such call."""
         return None
 
     def tp_iter(self, t: Tracer) -> Value:

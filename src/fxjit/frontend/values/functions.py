@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.natives import find_handler
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
@@ -337,8 +337,8 @@ class MethodValue(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.call(self.func, [self.self_value, *args], kwargs)
 
-    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
-        return self.func, [self.self_value, *args]
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return Callee(self.func, [self.self_value, *args])
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__func__":

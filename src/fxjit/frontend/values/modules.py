@@ -14,7 +14,7 @@ import torch
 import torch.nn.modules.module as torch_module
 
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -123,14 +123,16 @@ class ModuleValue(UserObjectValue):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         target = self.callee(t, list(args))
-        return super().tp_call(t, args, kwargs) if target is None else t.call(*target, kwargs)
+        return super().tp_call(t, args, kwargs) if target is None else t.call(target.fn, target.args, kwargs)
 
-    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         if not (self._has_torchs("__call__") and self._has_torchs("_call_impl")):
             return super().callee(t, args)
+        outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`
         if self._no_hooks(t):
-            return protocol.getattr_(t, self, "forward"), args
-        return MethodValue(t.make(Module._call_impl), self), args
+            inner: Any = (Module._call_impl, 0)  # and the first of that one's is that of `forward`, where there are no hooks
+            return Callee(protocol.getattr_(t, self, "forward"), args, (outer, inner))
+        return Callee(MethodValue(t.make(Module._call_impl), self), args, (outer,))
 
     def _no_hooks(self, t: Tracer) -> bool:
         """Whether a call runs `forward` alone; guarded."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
@@ -204,11 +204,11 @@ class UserObjectValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         target = self.callee(t, list(args))
-        return super().tp_call(t, args, kwargs) if target is None else t.call(*target, kwargs)
+        return super().tp_call(t, args, kwargs) if target is None else t.call(target.fn, target.args, kwargs)
 
-    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         method = self._user_special(t, "__call__")
-        return None if method is None else (method, args)
+        return None if method is None else Callee(method, args)
 
     def tp_iter(self, t: Tracer) -> Value:
         method = self._user_special(t, "__iter__")

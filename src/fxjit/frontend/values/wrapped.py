@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
 from fxjit.frontend.values.sequence import TupleValue
@@ -38,8 +38,8 @@ class PartialValue(Value):
         named = {name: value.realize() for name, value in self.kwargs.items()}
         return t.call(self.func.realize(), [*given, *args], {**named, **kwargs})
 
-    def callee(self, t: Tracer, args: list[Value]) -> tuple[Value, list[Value]] | None:
-        return None if self.kwargs else (self.func.realize(), [*(arg.realize() for arg in self.args), *args])
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return None if self.kwargs else Callee(self.func.realize(), [*(arg.realize() for arg in self.args), *args])
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "func":
