@@ -1,5 +1,6 @@
-"""Graph breaks in `with` blocks: which managers are entered again, the state inside and after, also when an exception
-passes; the others run their frame as it stands. Every observation is eager's."""
+"""Graph breaks in `with` blocks: which managers are left and entered again, which stay entered, the state inside and after,
+also when an exception passes; managers of the user's own classes run their frame as it stands, unless
+`config.resume_in_try` is set. Every observation is eager's."""
 
 from __future__ import annotations
 
@@ -32,6 +33,46 @@ def own_no_grad():
         yield
 
 
+@contextlib.contextmanager
+def swallows():
+    try:
+        yield
+    except ValueError as error:
+        log.append(error.args)
+
+
+class Own:
+    def __init__(self, swallow=False):
+        self.swallow = swallow
+
+    def __enter__(self):
+        log.append("entered")
+        return self
+
+    def __exit__(self, kind, error, trace):
+        log.append(("left", kind, str(error)))
+        return self.swallow
+
+
+class OverTorchs:
+    def __init__(self):
+        self.inner = torch.autocast("cpu", dtype=torch.bfloat16)
+
+    def __enter__(self):
+        self.grad = torch.no_grad()
+        self.grad.__enter__()
+        return self.inner.__enter__()
+
+    def __exit__(self, *error):
+        self.inner.__exit__(*error)
+        return self.grad.__exit__(*error)
+
+
+class Looks(Own):
+    def __exit__(self, kind, error, trace):
+        log.append([frame.lineno for frame in traceback.extract_tb(trace)])
+
+
 def exit_stack():
     stack = contextlib.ExitStack()
     stack.enter_context(torch.no_grad())
@@ -61,22 +102,31 @@ RESUMED = {
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
     "sdpa_kernel in order": lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True),
 }
-SKIPPED = {
+KEPT = {
     "fork_rng": lambda: torch.random.fork_rng(),
     "set_multithreading_enabled": lambda: torch.autograd.set_multithreading_enabled(False),
     "mkldnn.flags": lambda: torch.backends.mkldnn.flags(enabled=False),
     "cudnn.flags": lambda: torch.backends.cudnn.flags(benchmark=True),
+    "nnpack.flags": lambda: torch.backends.nnpack.flags(enabled=False),
     "saved_tensors_hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
     "save_on_cpu": lambda: torch.autograd.graph.save_on_cpu(),
     "set_detect_anomaly": lambda: torch.autograd.set_detect_anomaly(True),
     "ExitStack": exit_stack,
     "suppress": lambda: contextlib.suppress(KeyError),
-    "own manager": own_manager,
+    "suppress what passes": lambda: contextlib.suppress(ValueError),
+    "own generator": own_manager,
     "own no_grad": own_no_grad,
     "own nested": nested,
+    "own that swallows": swallows,
     "redirect_stdout": lambda: contextlib.redirect_stdout(sys.stderr),
 }
-MANAGERS = RESUMED | SKIPPED
+GENERIC = {
+    "own class": lambda: Own(),
+    "own class that swallows": lambda: Own(swallow=True),
+    "own class over torch's": lambda: OverTorchs(),
+    "own class that looks at the traceback": lambda: Looks(),
+}
+MANAGERS = RESUMED | KEPT | GENERIC
 
 
 def state():
@@ -197,13 +247,64 @@ def assert_same(ours, theirs):
         assert ours == theirs
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("program", [
+def with_a_return(manager):
+    def fn(x):
+        with manager():
+            y = x @ x
+            fxjit.graph_break()
+            return y @ x, torch.is_grad_enabled()
+        return x
+    return fn
+
+
+def inside_others(manager):
+    def fn(x):
+        with torch.no_grad(), manager(), torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+            fxjit.graph_break()
+            look()
+            with torch.enable_grad(), manager():
+                y = (y @ y).float() @ x
+                fxjit.graph_break()
+                look()
+                y = y @ x
+            look()
+        look()
+        return y, y.requires_grad
+    return fn
+
+
+def with_a_helper_that_breaks(manager):
+    def helper(x):
+        with manager():
+            x = x @ x
+            fxjit.graph_break()
+            look()
+            return x @ x
+
+    def fn(x):
+        y = helper(x * 2)
+        look()
+        return helper(y) if y is not None else x
+    return fn
+
+
+PROGRAMS = [
     with_a_break, with_an_exception, with_an_exception_only, with_a_break_that_raises, with_an_exception_caught,
-    with_a_manager_from_outside,
-])  # fmt: skip
+    with_a_manager_from_outside, with_a_return, inside_others, with_a_helper_that_breaks,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("resume_in_try", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", MANAGERS)
-def test_the_state_inside_and_after_is_eagers(name, program):
+def test_the_state_inside_and_after_is_eagers(name, program, resume_in_try):
+    with fxjit.config.patch(resume_in_try=resume_in_try):
+        assert_runs_as_eager(name, program)
+
+
+def assert_runs_as_eager(name, program):
     before = state()
     x = torch.rand(2, 2, requires_grad=True)
     once = program is with_a_manager_from_outside
@@ -218,23 +319,135 @@ def test_the_state_inside_and_after_is_eagers(name, program):
     assert {**before, "random": 0} == {**after, "random": 0}
 
 
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_break_inside_is_resumed(name):
+def frames_and_skips(manager):
+    """How many graphs a break inside makes, and the skips."""
     fxjit.reset()
     fxjit.counters.clear()
     counter = CompileCounter()
-    fxjit.compile(with_a_break(RESUMED[name]), backend=counter)(torch.rand(2, 2))
-    assert not fxjit.counters["skip"]
-    assert counter.frame_count >= 3, "before the break, the rest of the block, and after it"
+    fxjit.compile(with_a_break(manager), backend=counter)(torch.rand(2, 2))
+    return counter.frame_count, dict(fxjit.counters["skip"])
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", SKIPPED)
-def test_a_break_inside_skips_the_frame_and_says_why(name):
+@pytest.mark.parametrize("name", RESUMED | KEPT)
+def test_a_break_inside_is_resumed(name):
+    frames, skips = frames_and_skips((RESUMED | KEPT)[name])
+    assert not skips
+    assert frames >= 3, "before the break, the rest of the block, and after it"
+
+
+@pytest.mark.parametrize("name", GENERIC)
+def test_a_break_inside_any_other_skips_the_frame_unless_asked(name):
+    frames, skips = frames_and_skips(GENERIC[name])
+    assert list(skips) == ["Graph break in a context manager"]
+    with fxjit.config.patch(resume_in_try=True):
+        frames, skips = frames_and_skips(GENERIC[name])
+    assert not skips
+    assert frames >= 3, "before the break, the rest of the block, and after it"
+
+
+@pytest.mark.parametrize("swallow", [False, True])
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_manager_that_stays_entered_is_left_once_and_may_swallow(swallow, raises):
+    @fxjit.disable
+    def may_raise():
+        if raises:
+            raise ValueError("inside")
+
+    def fn(x):
+        y = x + 1
+        with Own(swallow):
+            y = y * 2
+            fxjit.graph_break()
+            y = y + 3
+            may_raise()
+            y = y * 5
+        return y
+
+    x = torch.ones(2, 2)
+    theirs = outcome(fn, x)
+    assert [entry[0] for entry in theirs[1] if isinstance(entry, tuple)].count("left") == 1
+    with fxjit.config.patch(resume_in_try=True):
+        fxjit.reset()
+        compiled = fxjit.compile(fn, backend="eager")
+        for _ in range(2):
+            assert_same(without_state(outcome(compiled, x)), without_state(theirs))
+
+
+def without_state(result):
+    return result[0], [entry for entry in result[1] if not isinstance(entry, dict)]
+
+
+def test_a_graph_that_fails_leaves_the_manager_it_stands_in():
+    def fn(x, at):
+        with OverTorchs():
+            x = x @ x
+            fxjit.graph_break()
+            return x[at]
+
     fxjit.reset()
-    fxjit.counters.clear()
-    fxjit.compile(with_a_break(SKIPPED[name]), backend="eager")(torch.rand(2, 2))
-    assert "Graph break in a context manager" in fxjit.counters["skip"]
+    compiled = fxjit.compile(fn, backend="eager")
+    x = torch.ones(2, 2)
+    with fxjit.config.patch(resume_in_try=True):
+        assert_same(compiled(x, torch.tensor([1])), fn(x, torch.tensor([1])))
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                compiled(x, torch.tensor([7]))
+            assert torch.is_grad_enabled()
+            assert not torch.is_autocast_enabled("cpu")
+
+
+def test_saved_tensor_hooks_see_what_the_graphs_inside_save_and_nothing_while_tracing():
+    seen = []
+
+    def pack(tensor):
+        seen.append(type(tensor))
+        return tensor * 2
+
+    def fn(x):
+        y = x * 3
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            y = y.exp()
+            fxjit.graph_break()
+            return y.exp()
+
+    grads = []
+    for each in (fn, fxjit.compile(fn, backend="aot_eager")):
+        x = torch.ones(2, requires_grad=True)
+        each(x).sum().backward()
+        grads.append(x.grad)
+        assert set(seen) == {torch.Tensor}
+        seen.clear()
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: OverTorchs(), lambda: torch.autocast("cpu"), lambda: torch.no_grad(), lambda: torch.enable_grad(),
+    lambda: torch.inference_mode(), lambda: torch.device("meta"), lambda: torch.profiler.record_function("here"),
+])  # fmt: skip
+def test_a_manager_entered_in_one_function_is_left_in_another(make):
+    def opens(x, manager):
+        y = x @ x
+        manager.__enter__()
+        return (y @ y).dtype, torch.ones(1).device, manager
+
+    def closes(x, manager):
+        y = x @ x
+        manager.__exit__(None, None, None)
+        return y.dtype, (x @ x).dtype, torch.ones(1).device
+
+    x = torch.ones(2, 2)
+    results = []
+    for wrap in (lambda fn: fn, lambda fn: fxjit.compile(fn, backend="eager")):
+        for _ in range(2):
+            log.clear()
+            *first, manager = wrap(opens)(x, make())
+            look()
+            second = wrap(closes)(x, manager)
+            look()
+            results.append((first, second, [{**each, "random": 0} for each in log]))
+        fxjit.reset()
+    assert results[1:] == results[:-1]
 
 
 def test_autocast_blocks_nest():

@@ -80,7 +80,7 @@ class Rest:
             self.bound = bound_before
             with asm.under(self.handlers.below(len(raised.nulls))):
                 asm.place(self.handlers.caught)
-            self._continue(raised, tuple(at for at in self.exits if at < len(raised.nulls)))
+            self._continue(raised, tuple(at for at in self.exits if at < raised.own))
         self.handlers.write()
 
     # -- before the instruction ------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class Rest:
     # -- after it --------------------------------------------------------------------------------------------------
 
     def _continue(self, outcome: Outcome, exits: tuple[int, ...]) -> None:
-        """Take the stack down, leaving the blocks of `exits`, and return the rest of the frame, for whoever runs this code to call: so
-        nothing of this frame is alive meanwhile, and it is in no traceback."""
+        """Take the stack down, leaving the blocks of `exits`, and return the rest of the frame, for whoever runs this code to
+        call: so nothing of this frame is alive meanwhile, and it is in no traceback."""
         asm = self.asm
         if outcome.ends:
             return
@@ -168,7 +168,7 @@ class Rest:
             with asm.under(self.handlers.below(at)):
                 if at in exits:
                     leave(asm)
-                elif at in self.handled:
+                elif at in self.handled and at < outcome.own:
                     asm.emit("POP_EXCEPT")
                 elif at != outcome.lasti_at:
                     slots[at] = self._keep("slot")
@@ -177,6 +177,7 @@ class Rest:
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""
         asm = self.asm
+        handled = {at: name for at, name in self.handled.items() if at < outcome.own}
         continuation = self._continuation(outcome, exits)
         asm.begin_call(_C.Continue)
         asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)
@@ -188,7 +189,8 @@ class Rest:
             if at == outcome.lasti_at:
                 asm.load_const(0)
             else:
-                asm.take_local(self.managers[at] if at in exits else self.handled[at] if at in self.handled else slots[at])
+                again = self.managers if at in exits else self.handled if at < outcome.own else slots
+                asm.take_local(again.get(at) or slots[at])
         for name in continuation.locals:
             asm.take_local(name)
         asm.call(count)
@@ -198,7 +200,7 @@ class Rest:
         origin = locate(self.code.code, outcome.index)
         live = live_before(self.code, outcome.index)
         bound = tuple(sorted(name for name in self.bound if name in live))
-        handled = tuple(at for at in self.handled if at < len(outcome.nulls))
+        handled = tuple(at for at in self.handled if at < outcome.own)
         return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound, handled))
 
     def _closure(self, continuation: Continuation) -> None:

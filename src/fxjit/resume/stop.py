@@ -38,6 +38,11 @@ class Outcome:
     lasti_at: int | None = None
     """The stack entry, under the exception, that says where it was raised."""
 
+    @property
+    def own(self) -> int:
+        """How many entries of the stack are there before an exception is pushed."""
+        return len(self.nulls) - (self.raised + (self.lasti_at is not None))
+
 
 def after(code: Code, index: int, kind: str, nulls: tuple[bool, ...], bound: frozenset[str]) -> list[Outcome]:
     """Where control goes after the instruction at `index`; `bound` are the locals that are bound before it."""

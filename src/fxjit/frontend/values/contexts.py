@@ -402,13 +402,14 @@ def default_device(t: Tracer) -> torch.device | None:
 
 @handles(torch.device.__dict__["__enter__"])
 def _enter_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return DeviceValue(args[0].as_constant()).enter(t)
+    return ContextMethodValue(DeviceValue(args[0].as_constant()), "__enter__").tp_call(t, [], {})
 
 
 @handles(torch.device.__dict__["__exit__"])
 def _exit_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    DeviceValue(args[0].as_constant()).leave(t)
-    return t.make(None)
+    open_ones = [manager for manager in _entered_managers(t) if isinstance(manager, DeviceValue)]
+    manager = open_ones[-1] if open_ones else DeviceValue(args[0].as_constant())
+    return ContextMethodValue(manager, "__exit__").tp_call(t, [], {})
 
 
 # -- attention kernels ---------------------------------------------------------------------------------------------
@@ -503,6 +504,16 @@ def _sdpa_kernel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     kernels = list(dict.fromkeys(known(t, "sdpa_kernel", *items)))
     priority = "set_priority" in given and protocol.truth(t, given["set_priority"])
     return AttentionKernelsValue(kernels, priority)
+
+
+# -- saved tensors -------------------------------------------------------------------------------------------------
+
+
+def hidden_from_saved_tensor_hooks() -> contextlib.AbstractContextManager[None]:
+    """What autograd saves meanwhile are fake tensors, which hooks of the user's must not see."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 # -- managers without an effect on the graph -----------------------------------------------------------------------
