@@ -10,6 +10,7 @@ int fxjit_hook_init(PyObject *module);     /* frontend/_hook.c */
 int fxjit_call_init(PyObject *module);     /* _call.c */
 int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
 int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
+int fxjit_cuda_init(PyObject *module);     /* backends/native/runtime/_cuda.c */
 int fxjit_executor_init(PyObject *module); /* backends/native/runtime/_executor.c */
 int fxjit_program_init(PyObject *module);  /* backends/native/runtime/_program.c */
 

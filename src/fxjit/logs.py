@@ -26,6 +26,7 @@ ARTIFACTS: Mapping[str, str] = {
     "output_code": "generated C++ and Triton",
     "bytecode": "each frame's bytecode before and after",
     "fusion": "which operators share a kernel, and why others do not",
+    "autotuning": "which block sizes were measured for GPU kernels, and which was taken",
     "cache": "hits and misses of the cache on the disk",
     "trace": "each instruction as it is run symbolically",
     "dynamic": "which sizes became symbols, and why",

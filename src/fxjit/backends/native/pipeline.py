@@ -31,7 +31,7 @@ from .lower.table import Lowering, is_view, meta_of, op_name
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
-from .runtime.triton import GraphKernels
+from .runtime.gpu import GraphKernels
 from .schedule.fuse import Group, Hints, Step, fuse
 from .target import by_triton
 

@@ -297,13 +297,15 @@ class Renderer:
         more, inner = self.unflatten("r", members[0].inner, "i", frozenset("r"))
         body.lines += ["r = r0 + tl.arange(0, RB)[None, :]", "if WIDE:", "  r = r.to(tl.int64)", f"rm = r < {end}", *more]
         loops = [*self.outer, *inner]
+        # Nothing is read ahead of a loop that may not run: what it reads may have no memory.
+        ahead = self.top if isinstance(length, int) and length > 0 else body
         for member in members:
             if member.compute.reduction is not None:
                 first = neutral(member.compute.reduction, member.compute.expr.dtype)
                 kind = TYPES[member.compute.expr.dtype]
                 self.top.lines.append(f"{self.total(member)} = tl.full([XB, RB], {first}, {kind})")
         for member in members:
-            value, axes = self.element(member, loops, body)
+            value, axes = self.element(member, loops, body, ahead)
             if member.compute.reduction is None:
                 self.store(member, (value, axes), loops, body)
                 continue
@@ -327,8 +329,8 @@ class Renderer:
 
     # One member
 
-    def element(self, member: Member, loops: list[Named], inner: Scope) -> Named:
-        value = self.printer.emit(member.compute.expr, loops, inner, self.top, self.at_hand(member))
+    def element(self, member: Member, loops: list[Named], inner: Scope, ahead: Scope | None = None) -> Named:
+        value = self.printer.emit(member.compute.expr, loops, inner, ahead or self.top, self.at_hand(member))
         if member.compute.reduction is None:
             self.values[member.compute.out.name] = value
         return value

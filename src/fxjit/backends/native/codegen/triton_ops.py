@@ -220,6 +220,9 @@ class Printer:
             index, inside = self.checked(gather, values[id(gather.index)], scope)
             place += f" + {index}" + ("" if gather.stride == 1 else f" * {self.size(gather.stride)}")
             mask = f"{mask} & {inside}" if mask else inside
+        if not axes:
+            # A block of one all the same: every value is a block.
+            place = f"tl.full({self.ones}, 0, tl.int32) + {place}"
         # Without a value for what is masked: nothing is computed from it that is kept.
         text = f"tl.load({self.pointers[node.buffer]} + ({place}){f', {mask}' if mask else ''})"
         if node.dtype is not node.storage:

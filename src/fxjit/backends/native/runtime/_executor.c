@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "_executor.h"
 #include "_module.h"
 #include "_tensor.h"
 
@@ -27,9 +28,16 @@ typedef struct {
 static data_ptr_fn get_data_ptr;
 static PyObject *data_ptr_name;
 
-/* The address of a tensor's first element; -1 with an exception. */
-static int
-read_pointer(PyObject *tensor, void **out)
+void
+fxjit_find_data_pointer(void)
+{
+    if (get_data_ptr == NULL && fxjit_shim.ready) {
+        get_data_ptr = (data_ptr_fn)fxjit_torch_symbol("aoti_torch_get_data_ptr");
+    }
+}
+
+int
+fxjit_data_pointer(PyObject *tensor, void **out)
 {
     if (get_data_ptr != NULL && fxjit_tensor_is_plain(tensor)) {
         if (get_data_ptr(fxjit_tensor_handle(tensor), out) == 0) {
@@ -57,7 +65,7 @@ kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     void *data[MAX_ARGS];
     int64_t sizes[MAX_ARGS];
     for (Py_ssize_t i = 0; i < self->tensors; i++) {
-        if (read_pointer(args[i], &data[i]) < 0) {
+        if (fxjit_data_pointer(args[i], &data[i]) < 0) {
             return NULL;
         }
     }
@@ -98,9 +106,7 @@ kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         }
         return NULL;
     }
-    if (get_data_ptr == NULL && fxjit_shim.ready) {
-        get_data_ptr = (data_ptr_fn)fxjit_torch_symbol("aoti_torch_get_data_ptr");
-    }
+    fxjit_find_data_pointer();
     kernel_object *self = (kernel_object *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;

@@ -20,6 +20,8 @@ from fxjit import config, logs
 from fxjit.counters import counters
 
 log = logs.artifact("cache")
+# What is kept beside libraries: kernels for a GPU, and which block sizes were fastest.
+KEPT = (".cubin", ".json")
 
 
 class KernelCache:
@@ -56,8 +58,31 @@ class KernelCache:
             return built if built.exists() else library
         return library
 
+    def get_data(self, key: str, suffix: str) -> bytes | None:
+        """What `put_data` kept under this key, if it is there whole."""
+        path = self.folder / f"{key}{suffix}"
+        try:
+            data, expected = path.read_bytes(), (self.folder / f"{key}.sum").read_text()
+        except OSError:
+            return None
+        if hashlib.sha256(data).hexdigest() != expected or not owned(path):
+            log.info("%s is damaged or not ours; it is made again", path)
+            self.remove(key)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return data
+
+    def put_data(self, key: str, suffix: str, data: bytes) -> None:
+        """Keeps the bytes; where the disk does not, they are made again another time."""
+        try:
+            write_whole(self.folder / f"{key}{suffix}", data)
+            write_whole(self.folder / f"{key}.sum", hashlib.sha256(data).hexdigest())
+        except OSError as error:
+            log.warning("%s could not be kept in %s: %s", f"{key}{suffix}", self.folder, error)
+
     def remove(self, key: str) -> None:
-        for suffix in (".so", ".sum", ".cpp"):
+        for suffix in (".so", ".sum", ".cpp", *KEPT):
             with contextlib.suppress(OSError):
                 (self.folder / f"{key}{suffix}").unlink()
 
@@ -76,7 +101,7 @@ class KernelCache:
         return total
 
     def entries(self) -> int:
-        return sum(1 for _ in self.folder.glob("*.so"))
+        return sum(1 for path in self.folder.iterdir() if path.suffix in (".so", *KEPT))
 
     def clear(self) -> None:
         for path in list(self.folder.iterdir()):
@@ -86,7 +111,8 @@ class KernelCache:
     def trim(self, limit: int) -> None:
         """Removes the libraries used longest ago until the folder is below `limit` bytes."""
         try:
-            libraries = sorted(self.folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
+            found = [path for path in self.folder.iterdir() if path.suffix in (".so", *KEPT)]
+            libraries = sorted(found, key=lambda path: path.stat().st_mtime)
             excess = self.size() - limit
         except OSError:
             return
@@ -98,12 +124,12 @@ class KernelCache:
             self.remove(library.stem)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file that appears under its name only when it is complete."""
     handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ a time with functions of ours; those three are put right here. Slow by design: a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,7 +49,7 @@ class InterpretedKernel:
             return
         wide = evaluate(self.kernel, self.kernel.span, args[count:]) >= 2**31
         tensors = [arg.detach() for arg in args[:count]]
-        with np.errstate(all="ignore"), rounding():
+        with np.errstate(all="ignore"), as_on_gpu():
             try:
                 self.function[(programs,)](*tensors, *args[count : count + self.kernel.passed], **self.blocks, WIDE=wide)
             except InterpreterError as problem:
@@ -106,10 +107,10 @@ def row_reductions() -> dict[str, Callable[[Any], Any]]:
 
 
 @contextlib.contextmanager
-def rounding() -> Iterator[None]:
-    """Conversions to bfloat16 round to nearest, as the GPU's do."""
+def as_on_gpu() -> Iterator[None]:
+    """Conversions to bfloat16 round to nearest, and assertions hold or raise."""
     import triton.language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
     plain: Any = InterpreterBuilder.cast_impl
 
@@ -119,8 +120,11 @@ def rounding() -> Iterator[None]:
             return TensorHandle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
         return plain(self, src, dst_type)
 
+    options = interpreter_builder.options
     InterpreterBuilder.cast_impl = cast
+    interpreter_builder.options = dataclasses.replace(options, debug=True, sanitize_overflow=False)
     try:
         yield
     finally:
         InterpreterBuilder.cast_impl = plain
+        interpreter_builder.options = options

@@ -90,7 +90,7 @@ def fits(group: Group, hints: Hints) -> bool:
     """Whether a program can hold all it needs of a row."""
     limit = TALLEST_COLUMN if group.lane else LONGEST_ROW
     lengths = row_lengths(group).values()
-    if not all(isinstance(length, int) and length <= limit for length in lengths):
+    if not all(isinstance(length, int) and 0 < length <= limit for length in lengths):
         return False
     longest = max((int(length) for length in lengths), default=1)  # type: ignore[arg-type]
     inner = [member for member in group.members if not member.is_row]

@@ -1,0 +1,294 @@
+"""The kernels of one graph that are written in Triton: rendered, compiled together, and called by the executor.
+
+Of each kernel there may be several binaries: `Variant`s by what is assumed of its arguments (16 divides pointers and sizes,
+indices have 32 bits), and candidates by block sizes. The likeliest variant is compiled while the graph is, the others when
+a call needs them. Where several block sizes are worth trying, they are measured at the first call, and the choice is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fxjit import _C, config, logs
+from fxjit.counters import counters, timed
+
+from ..codegen.triton import NAME, Config, TritonKernel, render
+from ..codegen.wrapper import Launch
+from ..index import Size
+from ..schedule.fuse import Group, Hints
+from ..schedule.gpu import nests
+from .blocks import grid_of
+from .cache import open_cache
+from .triton_compile import OPTIONS, Binary, compiler
+
+log = logs.artifact("autotuning")
+# Without a GPU in this machine, kernels are compiled for this one.
+ABSENT = (9, 0)
+# Below this many bytes a kernel's time is its launch, whatever its blocks.
+WORTH_MEASURING = 16 * 2**20
+REPEATS = 5
+
+
+class GraphKernels:
+    """Collects a graph's kernels while it is generated, and gives their callables when its executor is made."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[Any, ...], str] = {}
+        self.kernels: dict[str, TritonKernel] = {}
+        self.callers: dict[str, KernelCaller] = {}
+
+    def launches(self, group: Group, hidden: frozenset[str], hints: Hints) -> list[Launch]:
+        """What runs the group. Kernels equal but for the names of what they are called with are one."""
+        out = []
+        for nest in nests(group, hidden, hints):
+            kernel = render(nest, hints)
+            same = (kernel.source, str(kernel.axes), str(kernel.rest), str(kernel.span), tuple(kernel.pointers), kernel.device)
+            entry = self.entries.setdefault(same, f"g{len(self.entries)}")
+            if self.kernels.setdefault(entry, kernel) is kernel and not config.triton.interpret:
+                self.callers[entry] = KernelCaller(kernel, [hints(symbol) for symbol in kernel.symbols])
+            out.append(Launch(group, kernel, entry, kernel.written))
+            counters["native"]["kernels"] += 1
+        return out
+
+    def text(self) -> str:
+        return "".join(f"# {entry}: {kernel.configs[0]}\n{kernel.source}\n" for entry, kernel in self.kernels.items())
+
+    def start(self) -> None:
+        """Begins to compile: all kernels at once."""
+        for caller in self.callers.values():
+            caller.start()
+
+    def callables(self) -> dict[str, Callable[..., Any]]:
+        """What the executor calls; waits for the compiler, and raises TritonCompileError if it failed."""
+        if config.triton.interpret:
+            from .interpreted import InterpretedKernel
+
+            return {entry: InterpretedKernel(kernel) for entry, kernel in self.kernels.items()}
+        with timed("native.triton"):
+            return {entry: caller.ready() for entry, caller in self.callers.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a binary relies on: pointers that 16 divides, the sizes it divides (a bit each), indices of 64 bits or fewer."""
+
+    aligned: bool
+    divisible: int
+    wide: bool
+
+
+class KernelCaller:
+    """One kernel: its variants and candidates, and the callable that stands for it."""
+
+    def __init__(self, kernel: TritonKernel, likely: list[int]) -> None:
+        self.kernel, self.likely = kernel, likely
+        self.launchers: dict[tuple[Variant, Config], Any] = {}
+        self.config: Config | None = None
+        self.usual = self.variant(likely, aligned=True)
+
+    # Compiling
+
+    def variant(self, integers: Any, aligned: bool) -> Variant:
+        kernel = self.kernel
+        divisible = sum(1 << k for k in range(kernel.passed) if integers[k] % 16 == 0)
+        span = kernel.span if isinstance(kernel.span, int) else integers[kernel.symbols.index(kernel.span)]
+        return Variant(aligned, divisible, span >= 2**31)
+
+    def candidates(self) -> list[Config]:
+        if self.config is not None:
+            return [self.config]
+        kept = self.kept_choice()
+        if kept is not None:
+            self.config = kept
+            return [kept]
+        if not config.triton.autotune or not torch.cuda.is_available() or not self.worth_measuring():
+            self.config = self.kernel.configs[0]
+        return self.kernel.configs if self.config is None else [self.config]
+
+    def worth_measuring(self) -> bool:
+        span = self.kernel.span if isinstance(self.kernel.span, int) else self.likely[self.kernel.symbols.index(self.kernel.span)]
+        return len(self.kernel.configs) > 1 and (config.triton.max_autotune or span * 4 >= WORTH_MEASURING)
+
+    def start(self) -> None:
+        for chosen in self.candidates():
+            self.binary(self.usual, chosen)
+
+    def binary(self, variant: Variant, chosen: Config) -> Future[Binary]:
+        return compiler.submit(job_of(self.kernel, variant, chosen, capability(self.kernel.device)))
+
+    # Calling
+
+    def ready(self) -> Callable[..., Any]:
+        """The callable; it has measured nothing yet."""
+        candidates = self.candidates()
+        binaries = [self.binary(self.usual, chosen).result() for chosen in candidates]
+        if not torch.cuda.is_available():
+            return absent(self.kernel, binaries)
+        if len(candidates) == 1:
+            return self.launcher(self.usual, candidates[0])
+        return self.otherwise
+
+    def otherwise(self, *args: Any) -> None:
+        """Calls for which the usual variant is not right, and the first call where there are candidates to choose from."""
+        count = len(self.kernel.buffers)
+        aligned = not any(tensor.data_ptr() & 15 for tensor in args[:count])
+        variant = self.variant(args[count:], aligned)
+        if self.config is None:
+            self.choose(variant, args)
+        assert self.config is not None
+        self.launcher(variant, self.config)(*args)
+
+    def launcher(self, variant: Variant, chosen: Config) -> Any:
+        known = self.launchers.get((variant, chosen))
+        if known is None:
+            known = launcher(self.kernel, variant, chosen, self.binary(variant, chosen).result(), self.otherwise)
+            self.launchers[variant, chosen] = known
+        return known
+
+    # Choosing block sizes
+
+    def choice_key(self) -> str:
+        facts = (self.kernel.source, repr(self.kernel.configs), [bucket(each) for each in self.likely], gpu_name(self.kernel.device))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
+
+    def kept_choice(self) -> Config | None:
+        data = open_cache().get_data(self.choice_key(), ".json") if len(self.kernel.configs) > 1 else None
+        try:
+            return None if data is None else self.kernel.configs[json.loads(data)["chosen"]]
+        except (ValueError, KeyError, IndexError):
+            return None
+
+    def choose(self, variant: Variant, args: tuple[Any, ...]) -> None:
+        """Times each candidate on copies of what it changes."""
+        count = len(self.kernel.buffers)
+        given = [tensor.clone() if name in self.kernel.written else tensor
+                 for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)]
+        times: list[float] = []
+        for chosen in self.kernel.configs:
+            with torch.cuda.device(self.kernel.device):
+                times.append(measure(self.launcher(variant, chosen), (*given, *args[count:])))
+        best = min(range(len(times)), key=times.__getitem__)
+        self.config = self.kernel.configs[best]
+        counters["native"]["kernels measured"] += 1
+        log.info("%s of %s", self.config, times)
+        open_cache().put_data(self.choice_key(), ".json", json.dumps({"chosen": best, "milliseconds": times}).encode())
+
+
+def bucket(size: int) -> int:
+    """Sizes of one power of 2 share a choice."""
+    return size.bit_length()
+
+
+def measure(call: Callable[..., Any], args: tuple[Any, ...]) -> float:
+    """The median time, in milliseconds of the GPU."""
+    for _ in range(2):
+        call(*args)
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPEATS)]
+    for start, end in marks:
+        start.record()
+        call(*args)
+        end.record()
+    torch.cuda.synchronize()
+    return sorted(start.elapsed_time(end) for start, end in marks)[REPEATS // 2]
+
+
+def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) -> dict[str, Any]:
+    """What the compiling process is told."""
+    size = "i64" if variant.wide else "i32"
+    count = len(kernel.pointers)
+    constants: dict[str, Any] = {**dict(chosen.blocks), "WIDE": variant.wide}
+    signature = {f"p{k}": kind for k, kind in enumerate(kernel.pointers)} | {f"n{k}": size for k in range(kernel.passed)}
+    divisible = list(range(count)) if variant.aligned else []
+    divisible += [count + k for k in range(kernel.passed) if variant.divisible >> k & 1]
+    return {
+        "source": kernel.source,
+        "name": NAME,
+        "signature": signature | dict.fromkeys(constants, "constexpr"),
+        "constants": constants,
+        "divisible": divisible,
+        "arch": arch,
+        "warps": chosen.warps,
+        "stages": 1,
+        "options": {**OPTIONS, "debug": kernel.asserts},
+    }
+
+
+def launcher(
+    kernel: TritonKernel, variant: Variant, chosen: Config, binary: Binary, otherwise: Callable[..., Any]
+) -> Any:
+    """The binary on its device, as a callable in C."""
+    index = kernel.device.index or 0
+    function, context, registers, local = load(binary, index)
+    log.info("%s %s: %d registers, %d bytes spilled", kernel.device, chosen, registers, local)
+
+    def placed(size: Size) -> tuple[int, int]:
+        return (0, size) if isinstance(size, int) else (1, kernel.symbols.index(size))
+
+    grid = [number for size, block in kernel.axes for number in (*placed(size), dict(chosen.blocks)[block])]
+    grid += [*placed(kernel.rest), 1]
+    return _C.CudaKernel(
+        function,
+        context,
+        index,
+        tensors=len(kernel.buffers),
+        integers=len(kernel.symbols),
+        passed=kernel.passed,
+        hidden=binary.parameters - len(kernel.buffers) - kernel.passed,
+        warps=binary.warps,
+        shared=binary.shared,
+        grid=tuple(grid),
+        wide=variant.wide,
+        span=-1 if isinstance(kernel.span, int) else kernel.symbols.index(kernel.span),
+        aligned=variant.aligned,
+        divisible=variant.divisible,
+        otherwise=otherwise,
+    )
+
+
+_loaded: dict[tuple[str, int], tuple[int, int, int, int]] = {}
+
+
+def load(binary: Binary, index: int) -> tuple[int, int, int, int]:
+    """(function, context, registers, bytes of local memory); what is loaded stays, and is loaded once."""
+    open_driver()
+    key = hashlib.sha256(binary.code).hexdigest(), index
+    if key not in _loaded:
+        torch.cuda.init()
+        _loaded[key] = _C.cuda_load(binary.code, binary.name, binary.shared, index)
+    return _loaded[key]
+
+
+@functools.cache
+def open_driver() -> None:
+    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def capability(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device) if torch.cuda.is_available() else ABSENT
+    return major * 10 + minor
+
+
+@functools.cache
+def gpu_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if torch.cuda.is_available() else ""
+
+
+def absent(kernel: TritonKernel, binaries: list[Binary]) -> Callable[..., Any]:
+    """What stands for a kernel on a machine without a GPU: it was compiled, and cannot be called."""
+
+    def call(*args: Any) -> None:
+        raise RuntimeError(f"This kernel is for {kernel.device}, and this machine has no GPU.")
+
+    return call
+
+
+__all__ = ["GraphKernels", "KernelCaller", "Variant", "grid_of", "job_of", "launcher"]
