@@ -1,0 +1,513 @@
+"""`python -m benchmarks.cpu`: the C++ backend beside eager and torch.compile (inductor) on a CPU.
+
+For each of the programs of benchmarks/programs.py, inference and training: the first call with empty caches, the first call
+of a new process that finds what the last one left, the steady state and the peak of memory. For a set of kernels (a
+GELU-like chain, softmax, residual and layer norm, 1e3 to 1e8 elements): the steady state, and the bandwidth beside a copy's.
+
+What is compared takes turns in one process, or in processes that follow each other; numbers are medians, and ratios are
+what they are good for. First calls have a process of their own, with everything imported but the compiler: what fxjit
+and torch.compile import and set up for themselves is theirs. `--torch-results FILE` takes torch.compile's numbers from an
+earlier run's JSON (its steady state as the ratio to eager's), which saves most of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import gc
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import markdown
+
+Call = Callable[[], object]
+WAYS = ("eager", "fxjit", "torch")
+MODES = ("inference", "training")
+#: What fits into the default budget, the most telling first; `--models all` has the whole list.
+SAMPLE = (
+    "hf_bert:inference", "hf_bert:training", "timm_mobilenetv4_small:inference", "hf_llama:inference", "hf_vit:training",
+    "torchdiffeq_rk4:inference", "hf_clip:inference", "prog_trivial_add:inference", "pyg_gcn:training",
+    "xt_decoder_rotary_swiglu:training", "hf_t5:inference", "df_unet2d:inference",
+)  # fmt: skip
+SIZES = (10**3, 10**4, 10**5, 10**6, 10**7, 10**8)
+
+
+@dataclasses.dataclass
+class Result:
+    """What was measured of one program in one mode; seconds, and bytes."""
+
+    name: str
+    mode: str
+    cold: dict[str, float] = dataclasses.field(default_factory=dict)
+    warm: dict[str, float] = dataclasses.field(default_factory=dict)
+    steady: dict[str, float] = dataclasses.field(default_factory=dict)
+    peak: dict[str, int] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    #: torch.compile's numbers are an earlier run's.
+    kept: bool = False
+
+
+# -- one process ----------------------------------------------------------------------------------------------------
+
+
+def take_turns(calls: Mapping[str, Call], seconds: float, most: int = 41, least: int = 5) -> dict[str, float]:
+    """Median seconds of one call of each; rounds in turns until `seconds` for each way are over."""
+    loops: dict[str, int] = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        loops[name] = max(1, int(seconds / most / max(time.perf_counter() - start, 1e-7)))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds * len(calls)
+    for turn in range(most):
+        if turn >= least and time.perf_counter() > end:
+            break
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(loops[name]):
+                call()
+            samples[name].append((time.perf_counter() - start) / loops[name])
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def peak_of(call: Call) -> int:
+    """Bytes by which the process grew at most during a call: the median of five. 0 where the kernel does not tell."""
+    found = []
+    for _ in range(5):
+        gc.collect()
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+            before = _status("VmRSS")
+            call()
+            found.append(_status("VmHWM") - before)
+        except (OSError, AttributeError, KeyError):
+            return 0
+    return int(statistics.median(found))
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def _compiler(way: str) -> Callable[[Any], Any]:
+    if way == "eager":
+        return lambda fn: fn
+    if way == "fxjit":
+        import fxjit
+
+        return fxjit.compile
+    import torch
+
+    return torch.compile
+
+
+def _program_call(name: str, mode: str, way: str) -> tuple[Callable[[], Call], bool]:
+    """(what compiles the program and gives one call of it, whether the program has this mode)."""
+    import torch
+
+    from benchmarks.models import _loss
+    from benchmarks.programs import MORE, PROGRAMS
+
+    torch.manual_seed(0)
+    program = (PROGRAMS.get(name) or MORE[name])()
+    torch.manual_seed(1)
+    arguments = program.inputs(program.batches[0])
+    has_mode = (program.module is not None or program.needs_grad) if mode == "training" else not program.needs_grad
+
+    def make() -> Call:
+        fn = _compiler(way)(program.fn)
+
+        def forward() -> Any:
+            return program.run(fn, **arguments) if program.run is not None else fn(**arguments)
+
+        def infer() -> object:
+            with torch.no_grad():
+                return forward()
+
+        def train() -> object:
+            assert program.module is not None
+            for parameter in program.module.parameters():
+                parameter.grad = None
+            _loss(forward()).backward()
+            return None
+
+        if program.needs_grad:
+            return forward
+        return train if mode == "training" else infer
+
+    return make, has_mode
+
+
+def work_first(name: str, mode: str, way: str) -> dict[str, Any]:
+    """Seconds of the first call, in this process; eager ran before it, so that both find the libraries warm."""
+    plain, has_mode = _program_call(name, mode, "eager")
+    if not has_mode:
+        return {"none": True}
+    call = plain()
+    call()
+    make, _ = _program_call(name, mode, way)
+    start = time.perf_counter()
+    make()()
+    return {"seconds": time.perf_counter() - start}
+
+
+def work_steady(name: str, mode: str, ways: list[str], seconds: float) -> dict[str, Any]:
+    """The first call of torch.compile, if it is among the ways, then the steady state of all and their peaks."""
+    calls: dict[str, Call] = {}
+    first: dict[str, float] = {}
+    for way in ways:
+        make, has_mode = _program_call(name, mode, way)
+        if not has_mode:
+            return {"none": True}
+        start = time.perf_counter()
+        calls[way] = make()
+        calls[way]()
+        first[way] = time.perf_counter() - start
+        for _ in range(2):
+            calls[way]()
+    steady = take_turns(calls, seconds)
+    return {"first": first, "steady": steady, "peak": {way: peak_of(call) for way, call in calls.items()}}
+
+
+# -- kernels --------------------------------------------------------------------------------------------------------
+
+
+def _kernels() -> dict[str, tuple[Callable[..., Any], int, int]]:
+    """name -> (function, how many tensors it takes, bytes read and written an element)."""
+    import torch
+    import torch.nn.functional as F
+
+    def gelu_like(x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
+
+    def scale_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1) * 0.5 - y
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 0.5, dim=-1)
+
+    def layer_norm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x + y, (x.shape[-1],))
+
+    return {"gelu-like": (gelu_like, 1, 8), "scale and add": (scale_add, 2, 12), "softmax": (softmax, 1, 8),
+            "residual + layer norm": (layer_norm, 2, 12)}
+
+
+def work_kernels(ways: list[str], sizes: list[int], seconds: float) -> list[dict[str, Any]]:
+    """One entry a kernel and size."""
+    import torch
+
+    rows = []
+    with torch.no_grad():
+        for size in sizes:
+            columns = min(1000, max(100, size // 1000))
+            columns = columns if size % columns == 0 else 1000
+            for name, (fn, count, traffic) in _kernels().items():
+                inputs = [torch.randn(size // columns, columns) for _ in range(count)]
+                calls = {way: _kernel_call(way, fn, inputs) for way in ways}
+                if size == max(sizes):
+                    calls["copy"] = inputs[0].clone
+                steady = take_turns(calls, seconds)
+                bandwidth = {way: (8 if way == "copy" else traffic) * size / time_ for way, time_ in steady.items()}
+                rows.append({"name": name, "size": size, "steady": steady, "bandwidth": bandwidth})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def _kernel_call(way: str, fn: Callable[..., Any], inputs: list[Any]) -> Call:
+    import torch
+
+    if way == "torch":
+        torch._dynamo.reset()
+        compiled = torch.compile(fn, dynamic=False)
+    else:
+        compiled = _compiler(way)(fn)
+        if way == "fxjit":
+            import fxjit
+
+            fxjit.reset()
+            compiled = fxjit.compile(fn, dynamic=False)
+    return lambda: compiled(*inputs)
+
+
+# -- all processes --------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """Runs workers with the caches of one folder."""
+
+    def __init__(self, folder: str, options: argparse.Namespace) -> None:
+        self.folder, self.options = folder, options
+        self.end = time.monotonic() + options.budget
+        self.kept = _kept(options.torch_results)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def run(self, task: dict[str, Any], caches: str) -> dict[str, Any] | list[Any]:
+        """What a worker says; {"error": ...} where it fails or takes too long."""
+        environment = dict(os.environ)
+        environment |= {"FXJIT_CACHE_DIR": f"{self.folder}/{caches}/fxjit",
+                        "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}/{caches}/inductor"}
+        command = [sys.executable, "-m", "benchmarks.cpu", "--worker", json.dumps(task)]
+        limit = max(30.0, min(self.options.timeout, self.left() + 30))
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
+        except subprocess.TimeoutExpired:
+            return {"error": f"took more than {limit:.0f} s"}
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+        if done.returncode != 0 or not lines:
+            return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:300]}
+        found: dict[str, Any] | list[Any] = json.loads(lines[-1])
+        return found
+
+    def measure(self, name: str, mode: str) -> Result | None:
+        """One program in one mode; None where it has no such mode."""
+        result = Result(name, mode)
+        kept = self.kept.get((name, mode))
+        ways = ["fxjit"] if kept is not None or self.options.no_torch else ["torch", "fxjit"]
+        caches = f"{name}-{mode}"
+        for way in ways:
+            for when in ("cold", "warm"):
+                if (way, when) == ("torch", "warm"):
+                    continue  # measured by the worker of the steady state
+                said = self.run({"work": "first", "name": name, "mode": mode, "way": way}, caches)
+                assert isinstance(said, dict), "a first call is one result"
+                if said.get("none"):
+                    return None
+                if "seconds" in said:
+                    getattr(result, when)[way] = said["seconds"]
+                else:
+                    result.problems.append(f"{way}, {when}: {said.get('error')}")
+        task = {"work": "steady", "name": name, "mode": mode, "ways": [*ways, "eager"], "seconds": self.options.seconds}
+        said = self.run(task, caches)
+        assert isinstance(said, dict), "a steady state is one result"
+        if "error" in said:
+            result.problems.append(f"steady: {said['error']}")
+            return result
+        result.steady, result.peak = said["steady"], said["peak"]
+        if "torch" in said["first"]:
+            result.warm["torch"] = said["first"]["torch"]
+        if kept is not None:
+            _use_kept(result, kept)
+        return result
+
+
+def _kept(file: str | None) -> dict[tuple[str, str], dict[str, Any]]:
+    if file is None:
+        return {}
+    found = json.loads(Path(file).read_text())
+    return {(each["name"], each["mode"]): each for each in found["models"] if "torch" in each["steady"]}
+
+
+def _use_kept(result: Result, kept: Mapping[str, Any]) -> None:
+    """torch.compile's numbers of an earlier run."""
+    result.kept = True
+    for field in ("cold", "warm", "peak"):
+        if "torch" in kept[field]:
+            getattr(result, field)["torch"] = kept[field]["torch"]
+    if "eager" in kept["steady"] and "eager" in result.steady:
+        result.steady["torch"] = result.steady["eager"] * kept["steady"]["torch"] / kept["steady"]["eager"]
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def ratio(numbers: Mapping[str, float], over: str, under: str) -> float | None:
+    """numbers[over] / numbers[under], where both are known and positive."""
+    a, b = float(numbers.get(over, 0)), float(numbers.get(under, 0))
+    return a / b if a > 0 and b > 0 else None
+
+
+def geomean(ratios: Iterable[float | None]) -> float | None:
+    known = [each for each in ratios if each is not None]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else None
+
+
+def _cell(value: float | None, suffix: str = "x") -> str:
+    return "-" if value is None else f"{value:.2f}{suffix}"
+
+
+MODEL_HEADER = ("program", "mode", "cold, s: fxjit", "torch.compile", "warm, s: fxjit", "torch.compile", "eager, ms",
+                "fxjit over eager", "torch.compile over eager", "fxjit over torch.compile", "peak, MB: eager", "fxjit",
+                "torch.compile")
+
+
+def model_row(result: Result) -> tuple[str, ...]:
+    """One row of the table of programs."""
+    mega = {way: f"{size / 2**20:.1f}" for way, size in result.peak.items()}
+    eager = result.steady.get("eager")
+    return (result.name, result.mode, _cell(result.cold.get("fxjit"), ""), _cell(result.cold.get("torch"), ""),
+            _cell(result.warm.get("fxjit"), ""), _cell(result.warm.get("torch"), ""),
+            "-" if eager is None else f"{eager * 1e3:.3f}", _cell(ratio(result.steady, "eager", "fxjit")),
+            _cell(ratio(result.steady, "eager", "torch")), _cell(ratio(result.steady, "torch", "fxjit")),
+            mega.get("eager", "-"), mega.get("fxjit", "-"), mega.get("torch", "-"))
+
+
+KERNEL_HEADER = ("kernel", "elements", "eager, µs", "fxjit over eager", "torch.compile over eager",
+                 "fxjit over torch.compile", "fxjit, GB/s", "a copy, GB/s")
+
+
+def kernel_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row of the table of kernels."""
+    steady, bandwidth = row["steady"], row["bandwidth"]
+    copy = bandwidth.get("copy")
+    return (row["name"], f"{row['size']:.0e}", f"{steady['eager'] * 1e6:.1f}", _cell(ratio(steady, "eager", "fxjit")),
+            _cell(ratio(steady, "eager", "torch")), _cell(ratio(steady, "torch", "fxjit")),
+            f"{bandwidth['fxjit'] / 1e9:.1f}", "-" if copy is None else f"{copy / 1e9:.1f}")
+
+
+def _mean(results: list[Result], field: str, over: str, under: str) -> str:
+    return _cell(geomean(ratio(getattr(each, field), over, under) for each in results))
+
+
+def summary(results: list[Result], kernels: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The numbers that are aimed at, over what was measured."""
+    rows: list[tuple[str, str]] = []
+    for mode in MODES:
+        chosen = [each for each in results if each.mode == mode]
+        if not chosen:
+            continue
+        against = [ratio(each.steady, "eager", "fxjit") for each in chosen]
+        worst = min(((value, each.name) for value, each in zip(against, chosen, strict=True) if value is not None),
+                    default=(None, "-"))
+        of = f"{mode}: "
+        rows += [
+            (of + "cold first call, fxjit over torch.compile", _mean(chosen, "cold", "fxjit", "torch")),
+            (of + "first call with a warm cache, the same", _mean(chosen, "warm", "fxjit", "torch")),
+            (of + "steady, times as fast as torch.compile", _mean(chosen, "steady", "torch", "fxjit")),
+            (of + "steady, times as fast as eager", _mean(chosen, "steady", "eager", "fxjit")),
+            (of + "the same of torch.compile", _mean(chosen, "steady", "eager", "torch")),
+            (of + "the slowest against eager", f"{_cell(worst[0])} {worst[1]}"),
+            (of + "peak of memory, fxjit over torch.compile", _mean(chosen, "peak", "fxjit", "torch")),
+        ]
+    if kernels:
+        for way, title in (("torch", "torch.compile"), ("eager", "eager")):
+            mean = geomean(ratio(row["steady"], way, "fxjit") for row in kernels)
+            rows.append((f"kernels: times as fast as {title}", _cell(mean)))
+    for row in kernels:
+        if "copy" in row["bandwidth"]:
+            share = row["bandwidth"]["fxjit"] / row["bandwidth"]["copy"]
+            rows.append((f"{row['name']}, {row['size']:.0e} elements: bandwidth over a copy's", _cell(share)))
+    return rows
+
+
+def report(results: list[Result], kernels: list[Mapping[str, Any]]) -> str:
+    parts = []
+    if results:
+        parts.append(markdown(MODEL_HEADER, [model_row(each) for each in results]))
+    if kernels:
+        parts.append(markdown(KERNEL_HEADER, [kernel_row(each) for each in kernels]))
+    parts.append(markdown(("number", "measured"), list(summary(results, kernels))))
+    return "\n\n".join(parts)
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="sample", help="`sample`, `all`, `none`, or names with commas, as name or name:mode")
+    parser.add_argument("--modes", default="inference,training", help="of models named without a mode")
+    parser.add_argument("--kernels", default="all", choices=("all", "none"))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="elements of the kernels' tensors")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
+    parser.add_argument("--budget", type=float, default=660.0, help="seconds for everything; what does not fit is left out")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one process")
+    parser.add_argument("--torch-results", help="an earlier run's JSON, for torch.compile's numbers")
+    parser.add_argument("--no-torch", action="store_true", help="without torch.compile")
+    parser.add_argument("--json", help="where the results go, after each case")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser
+
+
+def chosen_cases(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """(program, mode) pairs in the order they are measured."""
+    from benchmarks.programs import PROGRAMS
+
+    if options.models == "none":
+        return []
+    names = {"sample": SAMPLE, "all": tuple(PROGRAMS)}.get(options.models) or tuple(options.models.split(","))
+    cases = []
+    for name in names:
+        program, _, mode = name.partition(":")
+        cases += [(program, each) for each in ([mode] if mode else options.modes.split(","))]
+    return cases
+
+
+def work(task: dict[str, Any]) -> Any:
+    """In a worker's process."""
+    import torch
+
+    from benchmarks import programs  # noqa: F401  (declares operators before anything imports torchvision)
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
+    if task["work"] == "first":
+        return work_first(task["name"], task["mode"], task["way"])
+    if task["work"] == "steady":
+        return work_steady(task["name"], task["mode"], task["ways"], task["seconds"])
+    return work_kernels(task["ways"], task["sizes"], task["seconds"])
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    if options.worker:
+        print(json.dumps(work(json.loads(options.worker))), flush=True)
+        return
+    results: list[Result] = []
+    kernels: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
+        bench = Bench(folder, options)
+        if options.kernels == "all":
+            ways = ["eager", "fxjit"] if options.no_torch else list(WAYS)
+            sizes = [int(float(size)) for size in options.sizes.split(",")]
+            said = bench.run({"work": "kernels", "ways": ways, "sizes": sizes, "seconds": options.seconds / 4}, "kernels")
+            kernels = said if isinstance(said, list) else []
+            if isinstance(said, dict):
+                print(f"kernels: {said.get('error')}", file=sys.stderr)
+        longest = 0.0
+        for name, mode in chosen_cases(options):
+            if bench.left() < longest * 0.8:
+                print(f"{name} {mode}: left out, {bench.left():.0f} s of the budget are left", file=sys.stderr)
+                continue
+            start = time.monotonic()
+            result = bench.measure(name, mode)
+            longest = max(longest, time.monotonic() - start)
+            if result is not None:
+                results.append(result)
+                print(" | ".join(model_row(result)), *result.problems, file=sys.stderr, flush=True)
+            if options.json:
+                _save(options.json, results, kernels)
+    if options.json:
+        _save(options.json, results, kernels)
+    print(report(results, kernels))
+
+
+def _save(file: str, results: list[Result], kernels: list[Any]) -> None:
+    import torch
+
+    facts = {"torch": torch.__version__, "python": platform.python_version(), "processors": os.cpu_count(),
+             "threads": torch.get_num_threads()}
+    found = {"facts": facts, "models": [dataclasses.asdict(each) for each in results], "kernels": kernels,
+             "summary": summary(results, kernels)}
+    Path(file).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
