@@ -61,6 +61,9 @@ fail_on_recompile_limit_hit: bool = _row(False, "Raise RecompileLimitExceeded at
 error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails and code would be compiled again.")
 compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor among its arguments or in its graph.")
 allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
+resume_in_loops: bool = _row(
+    False, "Resume after a graph break in a loop, instead of running the frame eagerly: an iteration is compiled by itself."
+)
 nested_graph_breaks: bool = _row(
     False, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one."
 )

@@ -398,6 +398,12 @@ TENSORS = (
         "`{function}` has no counterpart in torch._numpy, or `config.trace_numpy` is off.",
         ("Use the torch operator.",),
     ),
+    Reason(
+        "numpy-differs",
+        "NumPy function that torch._numpy does otherwise",
+        "For arguments of these shapes and types torch._numpy's `{function}` would not do what NumPy's does: {why}.",
+        ("Use the torch operator.",),
+    ),
 )
 
 BYTECODE = (
@@ -442,6 +448,13 @@ BYTECODE = (
         "Context manager around a graph break",
         "The graph breaks inside this block, so `{value}` is entered by the running program, and stays entered there.",
         ("Move what breaks out of the `with` block.",),
+    ),
+    Reason(
+        "loop-resumed",
+        "Loop around a graph break",
+        "The graph broke inside this loop, which was resumed: each iteration is compiled by itself, and the running program "
+        "takes the next item of the loop's iterator here.",
+        ("Remove the graph break in the loop (see its reason).",),
     ),
     Reason(
         "exception-handled",

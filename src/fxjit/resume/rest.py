@@ -74,7 +74,7 @@ class Rest:
                     for ending in outcome.loop_end:
                         asm.raw(ending)
             # A manager that was entered for real holds the state that the blocks around it made: these stay entered too.
-            self._continue(outcome, () if instruction.opname == "BEFORE_WITH" else self.exits)
+            self._continue(outcome, () if self._keeps_blocks else self.exits)
         if raised is not None:
             assert self.handlers.caught is not None, "it has a handler"
             self.bound = bound_before
@@ -82,6 +82,11 @@ class Rest:
                 asm.place(self.handlers.caught)
             self._continue(raised, tuple(at for at in self.exits if at < raised.own))
         self.handlers.write()
+
+    @property
+    def _keeps_blocks(self) -> bool:
+        """Whether the blocks around the instruction hold less than the whole state once it ran."""
+        return self.stop.reason.keeps_blocks or self.code.instructions[self.stop.index].opname == "BEFORE_WITH"
 
     # -- before the instruction ------------------------------------------------------------------------------------
 
@@ -177,7 +182,6 @@ class Rest:
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""
         asm = self.asm
-        handled = {at: name for at, name in self.handled.items() if at < outcome.own}
         continuation = self._continuation(outcome, exits)
         asm.begin_call(_C.Continue)
         asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal
 from fxjit.frontend.bytecode.flow import in_loop, live_before
@@ -14,7 +16,7 @@ from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.values.base import Lazy, Value
-from fxjit.frontend.values.contexts import left_open
+from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -28,7 +30,7 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     """Why the root frame cannot go on after stopping before `index`: a skip reason and its context; None if it can."""
     code = machine.code
     instruction = code.instructions[index]
-    if instruction.opname == "FOR_ITER" or in_loop(code, index):
+    if not config.resume_in_loops and (instruction.opname == "FOR_ITER" or in_loop(code, index)):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
     if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
@@ -140,6 +142,21 @@ def check_managers(machine: Machine, stops: StopList, states: list[FrameState]) 
         machine.decide(stops, BreakGraph("context-unsupported", {
             "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}),
             step=step, index=index)
+    _check_grad_mode(machine, stops, states)
+
+
+def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]) -> None:
+    """A grad mode that was set inside a block is lost where that is left and entered again: such a block stays entered."""
+    inside: bool | None = None
+    for state in states:
+        for block in state.blocks:
+            inside = inside if block.manager.grad_mode_inside is None else block.manager.grad_mode_inside
+    if inside is None or inside == torch.is_grad_enabled():
+        return
+    step, index = grad_mode_set_at(machine.t)
+    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"})
+    signal.keeps_blocks = True
+    machine.decide(stops, signal, step=step, index=index)
 
 
 def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoReturn:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from fxjit import config
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue
@@ -18,7 +19,7 @@ from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import ApplySource, Source
+from fxjit.guards.source import ApplySource, LocalSource, Source
 
 ListIteratorValue = SequenceIteratorValue
 
@@ -274,6 +275,29 @@ class CallIteratorValue(IteratorValue):
 # -- iterators that existed before ------------------------------------------------------------------------------
 
 
+#: How the parameters of a continuation begin that bring what was on the stack: of the frame, of those it called.
+_LEFT_OVER: Final = (".stack", ".rest")
+
+
+class ResumedIteratorValue(IteratorValue):
+    """The iterator of a loop that is resumed in the middle. It stands elsewhere at each iteration, and moves on for real, so
+    that one entry serves them all."""
+
+    def __init__(self, cls: type, source: Source) -> None:
+        super().__init__(source)
+        self.cls = cls
+
+    def tp_iternext(self, t: Tracer) -> Value | None:
+        t.break_("loop-resumed")
+
+
+def _resumed(obj: Any, source: Source) -> Value | None:
+    """The value of an iterator that a break left on the stack; None for any other."""
+    if config.resume_in_loops and isinstance(source, LocalSource) and source.name.startswith(_LEFT_OVER):
+        return ResumedIteratorValue(type(obj), source)
+    return None
+
+
 def _underlying(iterator: Any) -> Any:
     return iterator.__reduce__()[1][0]
 
@@ -295,6 +319,8 @@ def _second_argument(iterator: Any) -> Any:
 @wraps(type(iter([])), type(iter(())))
 def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if (resumed := _resumed(obj, source)) is not None:
+        return resumed
     sequence = t.wrap(_underlying(obj), ApplySource(source, _underlying))
     index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
     return SequenceIteratorValue(sequence.realize(), index, source=source)
@@ -303,6 +329,8 @@ def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(type(iter(range(0))))
 def _wrap_range_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if (resumed := _resumed(obj, source)) is not None:
+        return resumed
     whole = t.wrap(_underlying(obj), ApplySource(source, _underlying)).as_constant()
     index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
     return RangeIteratorValue(whole[index:], source)
@@ -311,6 +339,8 @@ def _wrap_range_iterator(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(itertools.count)
 def _wrap_count(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if (resumed := _resumed(obj, source)) is not None:
+        return resumed
     start = t.wrap(_first_argument(obj), ApplySource(source, _first_argument))
     step = t.wrap(_second_argument(obj), ApplySource(source, _second_argument))
     by_one = step.is_constant() and step.as_constant() is None
@@ -320,6 +350,8 @@ def _wrap_count(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(itertools.repeat)
 def _wrap_repeat(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if (resumed := _resumed(obj, source)) is not None:
+        return resumed
     item = t.wrap(_first_argument(obj), ApplySource(source, _first_argument))
     count = t.wrap(_second_argument(obj), ApplySource(source, _second_argument))
     times = None if _second_argument(obj) is None else as_index(t, count)
@@ -349,4 +381,6 @@ _OPAQUE: Final[tuple[type, ...]] = (
 @wraps(*_OPAQUE)
 def _wrap_opaque_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if (resumed := _resumed(obj, source)) is not None:
+        return resumed
     return OpaqueIteratorValue(type(obj), source)
