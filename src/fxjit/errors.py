@@ -125,6 +125,8 @@ class BreakGraph(Exception):
         self.frames: Sequence[Any] = ()
         #: The break further on that makes the trace stop here already; what a program that wants no break is told of.
         self.because: BreakGraph | None = None
+        #: The instruction changes state that a block around it holds: the blocks stay entered from there on.
+        self.keeps_blocks = False
 
     def __str__(self) -> str:
         details = ", ".join(f"{name}={value!r}" for name, value in self.context.items())

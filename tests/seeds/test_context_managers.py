@@ -264,7 +264,7 @@ def inside_others(manager):
             fxjit.graph_break()
             look()
             with torch.enable_grad(), manager():
-                y = (y @ y).float() @ x
+                y = y.float() @ x
                 fxjit.graph_break()
                 look()
                 y = y @ x
@@ -317,6 +317,28 @@ def assert_runs_as_eager(name, program):
             assert_same(outcome(compiled, x), theirs)
     after = state()
     assert {**before, "random": 0} == {**after, "random": 0}
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad, torch.inference_mode, contextlib.nullcontext])
+@pytest.mark.parametrize("mode", [False, True])
+def test_a_grad_mode_set_in_a_block_lasts_over_a_break(around, mode):
+    def fn(x):
+        with around():
+            y = x @ x
+            torch.set_grad_enabled(mode)
+            y = y @ x
+            fxjit.graph_break()
+            look()
+            y = y @ x
+        look()
+        return y, y.requires_grad
+
+    x = torch.rand(2, 2, requires_grad=True)
+    seen = []
+    for wrap in (lambda fn: fn, lambda fn: fxjit.compile(fn, backend="eager")):
+        with torch.enable_grad():
+            seen.append(outcome(wrap(fn), x))
+    assert_same(*seen)
 
 
 def frames_and_skips(manager):

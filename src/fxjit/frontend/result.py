@@ -44,6 +44,10 @@ class FinishedGraph(Protocol):
 class ManagerValue(Protocol):
     """A context manager that is entered at a stop point and can be left and re-entered there."""
 
+    @property
+    def grad_mode_inside(self) -> bool | None:
+        """The grad mode that entering it sets; None where it sets none."""
+
     def push_manager(self, cg: Any) -> None:
         """Push a context manager object whose `__enter__` brings about the state inside the block, and whose `__exit__`
         restores the state outside it."""
@@ -102,6 +106,8 @@ class Break:
     state: FrameState
     reason: BreakGraph
     inner: tuple[InnerFrame, ...] = ()
+    keeps_blocks: bool = False
+    """The instruction changes state that the blocks around it hold: they stay entered from there on."""
 
 
 @dataclass(frozen=True, slots=True)

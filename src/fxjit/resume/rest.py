@@ -86,7 +86,7 @@ class Rest:
     @property
     def _keeps_blocks(self) -> bool:
         """Whether the blocks around the instruction hold less than the whole state once it ran."""
-        return self.stop.reason.keeps_blocks or self.code.instructions[self.stop.index].opname == "BEFORE_WITH"
+        return self.stop.keeps_blocks or self.code.instructions[self.stop.index].opname == "BEFORE_WITH"
 
     # -- before the instruction ------------------------------------------------------------------------------------
 

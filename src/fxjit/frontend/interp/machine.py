@@ -244,7 +244,7 @@ class Machine:
         places.check_managers(root, self.t.stops, states)
         assert stop.cause is not None
         if root is self:
-            return Break(self.pc, stop.kind, states[0], stop.cause)
+            return Break(self.pc, stop.kind, states[0], stop.cause, keeps_blocks=stop.cause.keeps_blocks)
         inner = []
         for frame, state in zip(frames[1:], states[1:], strict=True):
             inner += [passed_through(fn, call) for fn, call in frame.through]

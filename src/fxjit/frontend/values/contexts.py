@@ -33,6 +33,8 @@ class ContextValue(Value):
     resumable = True
     #: Whether leaving one that was entered before the trace began is traced too.
     leaves_what_was_open = False
+    #: The grad mode that entering it sets; None where it sets none.
+    grad_mode_inside: bool | None = None
 
     def __init__(self, cls: type, arguments: tuple[Any, ...] = (), source: Source | None = None) -> None:
         super().__init__(source)
@@ -171,6 +173,14 @@ def set_grad_mode(t: Tracer, mode: bool) -> None:
     """From here on, in the graph and in the trace."""
     if torch.is_grad_enabled() != mode:
         t.emit(torch._C._set_grad_enabled, [t.make(mode)])
+        root = t.root  # type: ignore[attr-defined]  # InterpTracer
+        t.new_source_state("grad mode")["set at"] = (root.steps, root.index)
+
+
+def grad_mode_set_at(t: Tracer) -> tuple[int, int]:
+    """The root frame's step and index when the grad mode was last changed."""
+    place: tuple[int, int] = t.new_source_state("grad mode")["set at"]
+    return place
 
 
 class GradModeValue(ContextValue):
@@ -181,7 +191,7 @@ class GradModeValue(ContextValue):
     def __init__(self, cls: type, mode: bool, arguments: tuple[Any, ...], previous: bool | None = None,
                  source: Source | None = None, obj: Any = None) -> None:
         super().__init__(cls, arguments, source)
-        self.mode = mode
+        self.mode = self.grad_mode_inside = mode
         self.previous = previous
         self.obj = obj
 
@@ -287,6 +297,7 @@ class InferenceModeValue(GuardedValue):
     def __init__(self, mode: bool, source: Source | None = None) -> None:
         super().__init__(torch.inference_mode, (mode,), source)
         self.mode = mode
+        self.grad_mode_inside = not mode
 
     def enter(self, t: Tracer) -> Value:
         self.open(t, torch.autograd.grad_mode._enter_inference_mode, self.mode)
