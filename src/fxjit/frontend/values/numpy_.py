@@ -1,88 +1,244 @@
-"""NumPy in traced code: scalars and dtypes are constants; arrays are known by name only, and every use of one breaks.
+"""NumPy in traced code: arrays over the graph's tensors, scalars and dtypes that are constants.
 
-wrap.py makes them. An array may be passed on, stored and returned without a break.
+wrap.py makes arrays of what the frame found; every operation on one is a node (numpy_calls.py). An array that no tensor
+can stand for (objects, foreign byte order, read-only memory) is known by name only: it may be passed on, stored and
+returned, and every use of it breaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
+import torch
 
+from fxjit import config
 from fxjit.frontend.callables.table import NotPlain, handles, plain
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
-from fxjit.guards.source import Source
+from fxjit.guards.source import ApplySource, AttrSource, Source
 
-#: Universal functions, and functions that arrays may override (numpy.prod and its like).
-_FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
+
+class ArrayTracer(Tracer, Protocol):
+    """The trace as arrays see it: with the graph's inputs."""
+
+    def graph_input(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> Any: ...
+
+    def register_tensor(self, value: TensorValue) -> None: ...
+
+
+# -- between arrays and tensors: what new bytecode calls -----------------------------------------------------------
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The tensor over an array's memory; for an array that no trace takes it raises, and a guard on the tensor fails."""
+    if not array.flags.writeable:
+        raise ValueError("a read-only array")
+    return torch.from_numpy(array)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The array over a tensor's memory."""
+    return tensor.numpy(force=True)  # type: ignore[no-any-return]  # typed as Any
+
+
+def scalar_of(tensor: torch.Tensor) -> np.generic:
+    """The NumPy scalar that a 0-d result is in eager."""
+    found: Any = tensor.numpy(force=True)
+    return found[()]  # type: ignore[no-any-return]  # typed as Any
+
+
+# -- arrays --------------------------------------------------------------------------------------------------------
+
+_FACTS: Final = frozenset({"dtype", "ndim", "itemsize"})
+_ARRAYS: Final = frozenset({"T", "real", "imag", "mT"})
+_UNARY: Final = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
 
 
 class ArrayValue(Value):
-    """A numpy.ndarray that existed before the frame."""
+    """A numpy.ndarray, or (`scalar`) a NumPy scalar that the graph computes; `tensor` holds its numbers."""
 
-    def __init__(self, obj: np.ndarray, source: Source) -> None:
+    def __init__(self, tensor: TensorValue, scalar: bool = False, source: Source | None = None) -> None:
         super().__init__(source)
-        self.obj = obj
+        self.tensor = tensor
+        self.scalar = scalar
 
     def pytype(self) -> type:
-        return type(self.obj)
+        return numpy_calls.numpy_dtype(self.tensor.fake.dtype).type if self.scalar else np.ndarray
+
+    def describe(self) -> str:
+        return f"{self.pytype().__name__} {self.tensor.describe()}"
+
+    def stand_in(self) -> Any:
+        """Something like it, for numpy_calls.py to try NumPy on."""
+        return numpy_calls.stand_in(self.tensor.fake, self.scalar)
+
+    def graph_arg(self, t: Tracer) -> Any:
+        arrays = t.new_source_state("numpy").get("arrays")
+        if arrays is None:
+            t.break_("numpy-function", function="ndarray as an argument of a torch function")
+        arrays[self.tensor.node] = self
+        return self.tensor.node
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(scalar_of if self.scalar else array_of, self.tensor)
+
+    def as_tensor(self, t: Tracer) -> Value:
+        """`torch.as_tensor(array)`: a tensor over the array's memory; a scalar has none to share."""
+        return t.emit("clone", [self.tensor]) if self.scalar else _alias(t, self.tensor)
 
     def _refuse(self, t: Tracer, what: str) -> NoReturn:
         t.break_("numpy-function", function=f"ndarray.{what}")
 
-    def graph_arg(self, t: Tracer) -> object:
-        self._refuse(t, "as an argument of a torch function")
+    # -- attributes and methods ----------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
-            return t.make(type(self.obj))
-        self._refuse(t, name)
+            return t.make(self.pytype())
+        if name in _FACTS:
+            like = np.empty((0,) * self.tensor.fake.dim(), numpy_calls.numpy_dtype(self.tensor.fake.dtype))
+            return t.make(getattr(like, name))
+        if name == "shape":
+            return t.call(t.make(tuple), [self.tensor.shape(t)], None)
+        if name == "size":
+            return protocol.call_method(t, self.tensor, "numel")
+        if name == "nbytes":
+            return protocol.getattr_(t, self.tensor, "nbytes")
+        if name in _ARRAYS:
+            return numpy_calls.call(t, numpy_calls.attribute(name), [self], {}, result_of)
+        found = protocol.type_lookup(self.pytype(), name)
+        if found is NOT_IMPLEMENTED:
+            t.raise_(AttributeError, f"'{_type_name(self.pytype())}' object has no attribute '{name}'")
+        if not callable(found):
+            self._refuse(t, name)
+        return ArrayMethodValue(self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse(t, name)
 
-    def tp_iter(self, t: Tracer) -> Value:
-        self._refuse(t, "__iter__")
+    # -- numbers -------------------------------------------------------------------------------------------------
 
-    def tp_repr(self, t: Tracer) -> Value:
-        self._refuse(t, "__repr__")
+    def _call(self, t: Tracer, fn: Callable[..., Any], *args: Value) -> Value:
+        return numpy_calls.call(t, numpy_calls.operation(fn), args, {}, result_of)
 
     def nb_bool(self, t: Tracer) -> Value:
-        self._refuse(t, "__bool__")
+        t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
-        self._refuse(t, f"operator {op}")
+        fn = protocol.BINARY[op]
+        return self._call(t, fn, other, self) if reflected else self._call(t, fn, self, other)
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        self._refuse(t, f"operator {op}=")
+        return NOT_IMPLEMENTED if self.scalar else self._call(t, protocol.INPLACE[op], self, other)
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
-        self._refuse(t, f"operator {op}")
+        fn: Any = _UNARY.get(op)
+        if fn is not None:
+            return self._call(t, fn, self)
+        if op in ("int", "float", "complex", "index"):
+            return tensor_methods.as_number(t, self.tensor, op)
+        self._refuse(t, f"__{op}__")
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        if other.is_constant() and other.as_constant() is None:
-            return NOT_IMPLEMENTED
-        self._refuse(t, f"operator {op}")
+        return self._call(t, protocol.COMPARE[op], self, other)
+
+    # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
-        self._refuse(t, "__len__")
+        if self.scalar:
+            t.raise_(TypeError, f"object of type '{_type_name(self.pytype())}' has no len()")
+        if self.tensor.fake.dim() == 0:
+            t.raise_(TypeError, "len() of unsized object")
+        return self.tensor.size(t, 0)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if self.scalar or self.tensor.fake.dim() == 0:
+            t.raise_(TypeError, "iteration over a 0-d array" if not self.scalar else
+                     f"'{_type_name(self.pytype())}' object is not iterable")
+        length = tensor_methods.specialized(t, self.tensor.size(t, 0))
+        return protocol.iter_(t, ListValue([self.mp_subscript(t, t.make(index)) for index in range(length)]))
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         self._refuse(t, "__contains__")
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
-        self._refuse(t, "__getitem__")
+        return self._call(t, operator.getitem, self, key)
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
-        self._refuse(t, "__setitem__")
+        if value is None:
+            t.raise_(ValueError, "cannot delete array elements")
+        self._call(t, operator.setitem, self, key, value)
+
+    # -- text ----------------------------------------------------------------------------------------------------
+
+    def tp_repr(self, t: Tracer) -> Value:
+        self._refuse(t, "__repr__")
+
+    def tp_hash(self, t: Tracer) -> Value:
+        if not self.scalar:
+            t.raise_(TypeError, "unhashable type: 'numpy.ndarray'")
+        self._refuse(t, "__hash__")
+
+
+class ArrayMethodValue(Value):
+    """`array.name`, a bound method."""
+
+    def __init__(self, array: ArrayValue, name: str) -> None:
+        super().__init__(None)
+        self.array = array
+        self.name = name
+
+    def pytype(self) -> type:
+        return type(np.empty(0).sum)
+
+    def describe(self) -> str:
+        return f"ndarray.{self.name}"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if self.name == "item" and not args and not kwargs:
+            return tensor_methods.as_number(t, self.array.tensor, "item")
+        if self.name == "tolist" and not args and not kwargs:
+            return protocol.call_method(t, self.array.tensor, "tolist")
+        slot = _SLOTS.get(self.name)
+        if slot is not None:
+            return slot(t, self.array, *args)
+        return numpy_calls.call(t, numpy_calls.method(self.name), [self.array, *args], kwargs, result_of)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.array)
+        cg.asm.load_attr(self.name)
+
+
+_SLOTS: Final[dict[str, Callable[..., Value]]] = {
+    "__len__": protocol.length, "__iter__": protocol.iter_, "__getitem__": protocol.getitem,
+    "__bool__": lambda t, x: t.make(protocol.truth(t, x)), "__hash__": protocol.hash_, "__repr__": protocol.repr_,
+    "__str__": protocol.str_,
+}
+
+
+def _type_name(cls: type) -> str:
+    return f"numpy.{cls.__name__}"
+
+
+def result_of(t: Tracer, tensor: Value, example: Any) -> Value:
+    """The value of an array, or of a scalar, that a node gave."""
+    assert isinstance(tensor, TensorValue)
+    return ArrayValue(tensor, not isinstance(example, np.ndarray))
+
+
+# -- functions -----------------------------------------------------------------------------------------------------
 
 
 class ArrayFunctionValue(Value):
-    """A function of NumPy: run at once on plain Python values and NumPy scalars, a graph break on anything else."""
+    """A function of NumPy: run at once on plain Python values and NumPy scalars, a node of the graph on arrays."""
 
     def __init__(self, fn: Any, source: Source | None) -> None:
         super().__init__(source)
@@ -98,46 +254,116 @@ class ArrayFunctionValue(Value):
         return self.fn
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return call_on_scalars(t, self.fn, args, kwargs)
+        return call_function(t, self.fn, args, kwargs)
 
 
-def call_on_scalars(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """`fn(*args, **kwargs)` where no array comes in or out."""
-    name = f"numpy.{fn.__name__}"
+def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`fn(*args, **kwargs)`, a function of NumPy or one of its scalar types."""
     try:
         known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
     except NotPlain:
-        t.break_("numpy-function", function=name)
+        return _call_on_arrays(t, fn, args, kwargs)
     try:
         result = fn(*known, **named)
     except Exception as error:
         t.raise_(type(error), *error.args)
-    if isinstance(result, np.ndarray):
-        t.break_("numpy-function", function=name)
+    if isinstance(result, (np.ndarray, tuple, list)):
+        return _call_on_arrays(t, fn, args, kwargs)
     return t.make(result)
 
 
-@wraps_if(lambda obj: isinstance(obj, _FUNCTION_TYPES), order=5)
+def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if isinstance(fn, type):
+        t.break_("numpy-function", function=f"numpy.{fn.__name__}")
+    given = [arg.realize() for arg in args]
+    if fn in (np.asarray, np.array) and given and isinstance(given[0], TensorValue):
+        given[0] = _array_of_tensor(t, given[0], [], {})
+    return numpy_calls.call(t, numpy_calls.function(fn), given, kwargs, result_of)
+
+
+@wraps_if(lambda obj: isinstance(obj, numpy_calls.FUNCTION_TYPES), order=5)
 def _wrap_function(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ArrayFunctionValue(obj, source)
 
 
-def _scalar_type(cls: type) -> None:
-    @handles(cls)
-    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return call_on_scalars(t, cls, args, kwargs)
+def _plain_function(fn: Any) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_function(t, fn, args, kwargs)
 
 
+for _fn in dict.fromkeys(numpy_calls.plain_functions()):
+    _plain_function(_fn)
 for _cls in dict.fromkeys(np.sctypeDict.values()):
     if issubclass(_cls, (np.number, np.bool_)):
-        _scalar_type(_cls)
+        _plain_function(_cls)
+
+
+# -- from tensors to arrays and back -------------------------------------------------------------------------------
+
+
+@tensor_methods.method("numpy")
+def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`tensor.numpy()`: an array over the same memory, where the tensor has what an array can have."""
+    fake = tensor.fake
+    readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not fake.requires_grad
+    if args or not readable or not config.trace_numpy or fake.dtype not in _DTYPES or tensor.cls is not torch.Tensor:
+        t.break_("tensor-data", function="Tensor.numpy")
+    if any(not value.is_constant() or value.as_constant() for value in kwargs.values()):
+        t.break_("tensor-data", function="Tensor.numpy")
+    return ArrayValue(_alias(t, tensor))
+
+
+_DTYPES: Final = frozenset({
+    torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
+    torch.complex64, torch.complex128,
+})
+
+
+def _alias(t: Tracer, tensor: TensorValue) -> TensorValue:
+    """Another tensor over the same memory."""
+    found = t.emit("detach", [tensor])
+    assert isinstance(found, TensorValue)
+    return found
+
+
+@handles(torch.from_numpy)
+def _from_numpy(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    array = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(array, ArrayValue):
+        t.break_("tensor-data", function="torch.from_numpy")
+    if array.scalar:
+        t.raise_(TypeError, f"expected np.ndarray (got {array.pytype().__name__})")
+    return array.as_tensor(t)
+
+
+# -- what existed before the frame ---------------------------------------------------------------------------------
+
+
+def _writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
+    """The tensor over an array's memory; None where there can be none."""
+    if type(array) is not np.ndarray or not array.flags.writeable or array.dtype.kind not in "bifuc":
+        return None
+    try:
+        tensor = torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return None
+    return tensor if tensor.dtype in _DTYPES else None
 
 
 @wraps(np.ndarray, subclasses=True)
-def _wrap_array(t: Tracer, obj: np.ndarray, source: Source) -> Value:
+def _wrap_array(t: ArrayTracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    return ArrayValue(obj, source)
+    tensor = _writable_tensor(obj) if config.trace_numpy else None
+    if tensor is None:
+        return UntraceableValue(obj, source, "numpy-function", function="ndarray (of a kind that no tensor can stand for)")
+    t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))
+    inner = ApplySource(source, tensor_of)
+    node, fake = t.graph_input(tensor, inner, source)
+    value = TensorValue(node, fake, torch.Tensor, inner, tensor)
+    t.register_tensor(value)
+    return ArrayValue(value, False, source)
 
 
 @wraps(np.generic, subclasses=True)
@@ -147,6 +373,6 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
 
 
 @wraps(np.dtype, subclasses=True)
-def _wrap_dtype(t: Tracer, obj: np.dtype, source: Source) -> Value:
+def _wrap_dtype(t: Tracer, obj: np.dtype[Any], source: Source) -> Value:
     t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)

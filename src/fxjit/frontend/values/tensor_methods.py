@@ -289,7 +289,7 @@ def _breaking(reason: str, **context: str) -> Method:
     return refuse
 
 
-for _name in ("numpy", "data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
+for _name in ("data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
               "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
     METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")

@@ -360,9 +360,15 @@ def _is_tensor_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 # -- tensors of Python data ----------------------------------------------------------------------------------------
 
 
+def _from_array(t: Tracer, data: Value) -> Value:
+    """An array of NumPy as the tensor over its memory; anything else as it is."""
+    as_tensor: Callable[[Tracer], Value] | None = getattr(data, "as_tensor", None)
+    return data if as_tensor is None else as_tensor(t)
+
+
 @handles(torch.tensor)
 def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    data = args[0] if args else kwargs["data"]
+    data = _from_array(t, args[0] if args else kwargs["data"])
     if isinstance(data, TensorValue):
         copy = t.emit("clone", [t.emit("detach", [data])])
         wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
@@ -396,6 +402,7 @@ for _cls, _dtype in (
 @handles(torch.as_tensor, torch.asarray)
 def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    data = _from_array(t, data) if data is not None else None
     if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
         t.break_("data-item", function="torch.as_tensor")
     if isinstance(data, TensorValue):
@@ -473,6 +480,6 @@ _refuse("call-autograd-engine", torch.autograd.grad, torch.autograd.backward)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
-_refuse("tensor-data", torch.from_numpy, torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
+_refuse("tensor-data", torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
 _refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
         torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor)

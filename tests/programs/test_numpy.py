@@ -1,0 +1,178 @@
+"""NumPy in compiled functions: captured as torch operators, with the very types, shapes and aliases that NumPy gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import CompileCounter
+
+
+def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return (np.random.default_rng(0).random(shape) + 0.5).astype(dtype)
+
+
+def same(expected: Any, actual: Any) -> None:
+    assert type(actual) is type(expected)
+    if isinstance(expected, (tuple, list)):
+        assert len(actual) == len(expected)
+        for one, other in zip(expected, actual, strict=True):
+            same(one, other)
+    elif isinstance(expected, (np.ndarray, np.generic)):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    elif isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(actual, expected)
+    else:
+        assert actual == expected
+
+
+def check(fn: Callable[..., Any], *make: Callable[[], Any], graphs: int | None = 1, backend: str = "eager") -> None:
+    """Results and arguments as eager's, in that many graphs."""
+    fxjit.reset()
+    counter = CompileCounter() if backend == "eager" else None
+    compiled = fxjit.compile(fn, backend=counter or backend)
+    for _ in range(2):
+        plain, traced = [each() for each in make], [each() for each in make]
+        same(fn(*plain), compiled(*traced))
+        same(plain, traced)
+    if counter is not None and graphs is not None:
+        assert counter.frame_count == graphs, dict(fxjit.counters["graph_break"])
+
+
+def kmeans(points: np.ndarray, centres: np.ndarray) -> Any:
+    for _ in range(3):
+        distance = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(-1)
+        nearest = np.argmin(distance, axis=1)
+        one_hot = (nearest[:, None] == np.arange(centres.shape[0])[None, :]).astype(points.dtype)
+        counts = np.maximum(one_hot.sum(0), 1.0)
+        centres = (one_hot.T @ points) / counts[:, None]
+    return centres, nearest, distance.min(axis=1).mean()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_program_is_one_graph(backend: str) -> None:
+    check(kmeans, lambda: array(32, 4), lambda: array(3, 4), backend=backend)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: (a.sum(), a.sum(0), a.mean(), a.std(), a.max(), a.argmax(), a[0, 1], a[0][1]),
+    lambda a: (a.sum() * 2, a.sum() + a.max(), np.sqrt(a.sum()), a[0, 0] * a, a.sum() / len(a)),
+    lambda a: (isinstance(a.sum(), np.float32), isinstance(a.sum(), np.ndarray), type(a), type(a.sum())),
+])
+def test_what_is_a_scalar_in_numpy_is_one(fn: Callable[..., Any]) -> None:
+    check(fn, lambda: array(3, 4))
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: (a * 2, a * 2.5, a / 2, a // 2, a ** 2, a % 3, 2 / a, a > 1, -a, abs(-a)),
+    lambda a: (np.exp(a), np.maximum(a, 1), np.clip(a, 0.6, 1), np.where(a > 1, a, 0), np.round(a, 1)),
+    lambda a: (a.reshape(4, 3), a.T, np.stack([a, a]), np.concatenate([a, a], axis=1), np.expand_dims(a, 0)),
+    lambda a: (a[0], a[:, 1:3], a[..., 0], a[None], a[::2], a[[0, 2]], a[-1, -1], a[()]),
+    lambda a: (a @ a.T, np.dot(a, a.T), np.linalg.norm(a), np.einsum("ij,kj->ik", a, a)),
+    lambda a: (np.sort(a, axis=1), np.cumsum(a), np.diff(a), np.any(a > 1), (a > 1).all()),
+    lambda a: (np.zeros(3), np.ones((2, 3), dtype=np.float32), np.arange(5), np.array([1, 2]), np.full((2,), 7)),
+    lambda a: (a.shape, a.ndim, a.size, a.dtype, len(a), a.itemsize, a.nbytes, np.shape(a)),
+    lambda a: (a.astype(np.float64), a.astype("int32"), a.astype(int), a.astype(a.dtype), a.copy()),
+    lambda a: [row * 2 for row in a],
+])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_functions_methods_and_operators(fn: Callable[..., Any], dtype: Any) -> None:
+    check(fn, lambda: array(3, 4, dtype=dtype) if dtype is np.float32 else np.arange(12).reshape(3, 4), graphs=None)
+
+
+def test_types_of_numbers_count() -> None:
+    """A NumPy number decides the result's type, a Python number does not; torch._numpy knows no such difference."""
+    check(lambda a: (a * np.float64(2), a * 2.0), lambda: array(3), graphs=None)
+
+
+def in_place(a: np.ndarray) -> Any:
+    first, row = a[0, 0], a[0]
+    row += 1
+    a *= 2
+    a[1] = row
+    turned, flat, copied = a.T, a.reshape(-1), a.flatten()
+    turned[0, 0] = 9
+    flat[1] = 7
+    copied[2] = 5
+    return first, a, row, turned, flat, copied
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_writes_reach_the_callers_array_and_every_view(backend: str) -> None:
+    check(in_place, lambda: array(3, 4), backend=backend)
+
+
+def test_an_array_stays_the_object_it_was() -> None:
+    a = array(3)
+    compiled = fxjit.compile(lambda x: (np.add(x, 1, out=x), x.view(), x.astype(x.dtype)), backend="eager", fullgraph=True)
+    same_one, view, copied = compiled(a)
+    assert same_one is a and view is not a and np.shares_memory(view, a) and not np.shares_memory(copied, a)
+
+
+def between(x: torch.Tensor) -> Any:
+    a = x.detach().cpu().numpy()
+    a += 1
+    return torch.from_numpy(a * 2) + 1, torch.tensor(a), torch.as_tensor(a, dtype=torch.float64), np.asarray(x), np.array(x), x
+
+
+def test_from_tensors_and_back() -> None:
+    check(between, lambda: torch.arange(3.0))
+
+
+def test_wrap_numpy_is_captured() -> None:
+    wrapped = fxjit.wrap_numpy(lambda a: (np.sqrt(np.abs(a)), a.sum()))
+    check(wrapped, lambda: torch.arange(3.0))
+    fxjit.compile(wrapped, backend="eager", fullgraph=True)(torch.ones(3))
+
+
+@pytest.mark.parametrize(("fn", "make"), [
+    (lambda a: float(a.sum()) + a.max().item(), lambda: array(3)),
+    (lambda a: a * 2 if a.sum() > 0 else a, lambda: array(3)),
+    (lambda a: a.tolist(), lambda: array(3)),
+    (lambda a: np.interp(0.5, a, a), lambda: array(3)),
+    (lambda a: a[a > 1], lambda: array(5)),
+    (lambda a: a + 1, lambda: np.broadcast_to(np.arange(3.0), (2, 3))),
+    (lambda a: a + 1, lambda: np.arange(3.0)[::-1]),
+    (lambda a: (a, a[0]), lambda: np.array(["x", 1], dtype=object)),
+])
+def test_what_depends_on_data_or_cannot_be_a_tensor_breaks(fn: Callable[..., Any], make: Callable[[], Any]) -> None:
+    value = make()
+    expected = fn(value)
+    actual = fxjit.compile(fn, backend="eager")(value)
+    assert type(actual) is type(expected)
+    assert np.array_equal(actual, expected) if isinstance(expected, np.ndarray) else actual == expected
+    with pytest.raises(fxjit.errors.Unsupported):
+        fxjit.compile(fn, backend="eager", fullgraph=True)(value)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: a.nosuch, lambda a: a + np.ones(4), lambda a: a.reshape(5), lambda a: hash(a), lambda a: a.__iadd__("x"),
+    lambda a: np.arange(3).__iadd__(1.5), lambda a: len(a.sum()), lambda a: a[9],
+])
+def test_errors_are_numpys(fn: Callable[..., Any]) -> None:
+    with pytest.raises(Exception) as plain:  # noqa: PT011 - whatever it is
+        fn(array(3))
+    with pytest.raises(plain.type) as compiled:
+        fxjit.compile(fn, backend="eager")(array(3))
+    assert str(compiled.value) == str(plain.value)
+
+
+def test_guards_see_another_kind_of_array() -> None:
+    def twice(a: np.ndarray) -> np.ndarray:
+        return a * 2
+
+    compiled = fxjit.compile(twice, backend="eager")
+    for value in (array(3), array(5), array(5, dtype=np.float64), np.arange(4), np.arange(4.0)[::-1],
+                  np.broadcast_to(np.float32(1), (3,)), array(2, 3).T):
+        same(twice(value), compiled(value))
+
+
+def test_the_setting_turns_it_off() -> None:
+    with fxjit.config.patch(trace_numpy=False):
+        check(lambda a: a + 1, lambda: array(3), graphs=0)
