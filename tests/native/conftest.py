@@ -25,9 +25,11 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "verifier", spec.check)
 
 
-def to_kernels(function: Callable[..., Any], *inputs: Any, mode: str = "fake", names: str = "test") -> Callable[..., Any]:
+def to_kernels(
+    function: Callable[..., Any], *inputs: Any, mode: str = "fake", names: str = "test", decompositions: Any = None
+) -> Callable[..., Any]:
     """The function traced to ATen and compiled, with a kernel for every operator that has a lowering."""
-    gm = make_fx(function, tracing_mode=mode)(*inputs)
+    gm = make_fx(function, decomposition_table=decompositions, tracing_mode=mode)(*inputs)
     compiled = pipeline.compile_graph(gm, inputs, names, lone_kernels=True).finish()
     return lambda *args: compiled(list(args))
 

@@ -385,10 +385,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=24, help="samples an operator")
     parser.add_argument("--only", nargs="*", default=(), help="these operators")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th operator from the K-th on")
+    parser.add_argument("--start", type=int, default=0, help="leave out this many operators")
     options = parser.parse_args(argv)
     part, parts = map(int, options.part.split("/"))
     total = bad = 0
-    for op in operators(options.only)[part::parts]:
+    for op in operators(options.only)[options.start :][part::parts]:
         report = check(
             op, DTYPES[options.dtype], grad=not options.forward, dynamic=options.dynamic, route=options.route,
             limit=options.limit,

@@ -24,9 +24,48 @@ NAMES = (
 
 
 @functools.cache
+def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
+    """`fxjit::mask_like(x, p)`: bools drawn in the layout of `x`. ATen's functional `bernoulli` draws in a layout of its own,
+    which on some processors means other numbers than eager's dropout draws."""
+    library = torch.library.Library("fxjit", "FRAGMENT")
+    library.define("mask_like(Tensor x, float p) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+
+    def draw(x: torch.Tensor, p: float) -> torch.Tensor:
+        return torch.empty_like(x, dtype=torch.bool).bernoulli_(p)
+
+    def fake(x: torch.Tensor, p: float) -> torch.Tensor:
+        return torch.empty_like(x, dtype=torch.bool)
+
+    library.impl("mask_like", draw, "CompositeExplicitAutograd")
+    torch.library.register_fake("fxjit::mask_like", fake, lib=library)
+    _libraries.append(library)
+    return torch.ops.fxjit.mask_like.default  # type: ignore[no-any-return]
+
+
+_libraries: list[Any] = []
+
+
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Drawn by ATen as eager's dropout draws; the arithmetic fuses with what is around."""
+    if train is not None and not train or p == 0 or x.numel() == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    mask = mask_like()(x, 1 - p)
+    return x * (mask.to(x.dtype) / (1 - p)), mask
+
+
+def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    return grad * (mask.to(grad.dtype) * scale)
+
+
+@functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
     from torch._decomp import get_decompositions
 
     packets = [getattr(torch.ops.aten, name) for name in NAMES if hasattr(torch.ops.aten, name)]
-    return dict(get_decompositions(packets))
+    found: dict[Any, Callable[..., Any]] = dict(get_decompositions(packets))
+    found[torch.ops.aten.native_dropout.default] = native_dropout
+    found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
+    return found

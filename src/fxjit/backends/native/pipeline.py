@@ -117,6 +117,10 @@ def escaping(low: Lowering, gm: torch.fx.GraphModule) -> set[str]:
 # 2 to 30 times (variance, where, indexing, powers, pooling). Sums, copies, exp, tanh and plain arithmetic are not among them.
 KERNELS_ALONE = frozenset(
     {
+        "argmax.default",
+        "argmin.default",
+        "max.dim",
+        "min.dim",
         "max_pool2d_with_indices.default",
         "_native_batch_norm_legit_functional.default",
         "native_batch_norm_backward.default",

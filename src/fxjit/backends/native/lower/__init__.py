@@ -177,7 +177,8 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
     if is_plain_load(expr) and isinstance(expr, Load):
         buffer = low.buffers[expr.buffer]
         made_here = int(expr.buffer[1:]) >= mark and buffer.kind == "temp"
-        if made_here and same_sizes(buffer.size, value.size) and same_layout(buffer, meta):
+        alike = buffer.dtype is value.dtype and same_sizes(buffer.size, value.size)
+        if made_here and alike and same_layout(buffer, meta):
             low.home[node] = buffer.name
             low.origins[node] = frozenset()
         return

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..index import Size, Sizes, prod, sizes_of
-from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, permute
+from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
+from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, is_plain_load, permute
 from ..ops import cast, compare, const, op, where
-from .pointwise import result, truth
+from .pointwise import result, rounded, truth
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
@@ -126,6 +126,49 @@ def extreme(kind: str) -> Any:
 
 lowers("amax.default", "max.default")(extreme("max"))
 lowers("amin.default", "min.default")(extreme("min"))
+
+
+# Where the extreme is: a second loop over the row looks for the first place that holds what the first loop found.
+
+
+def extreme_place(low: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> tuple[Expr, Expr]:
+    """(extreme, its first place counted along the dimensions reduced), over the dimensions kept. NaN is the extreme."""
+    expr = cast(x.expr, torch.uint8) if x.dtype is torch.bool else x.expr
+    if not is_plain_load(expr):
+        # Equal to the extreme is only what is rounded alike: as eager's tensor is, and once.
+        expr = stored(low, rounded(expr, x.dtype), x.size)
+    top = reduce_expr(low, expr, x.size, dims, kind, expr.dtype)
+    ones = tuple(1 if i in dims else s for i, s in enumerate(x.size))
+    hit = compare("eq", expr, expand(keep(top, dims), ones, x.size))
+    if expr.dtype.is_floating_point:
+        hit = op("or", hit, op("isnan", expr, dtype=torch.bool))
+    along = iter(contiguous_strides([x.size[dim] for dim in dims]))
+    place = Iota(tuple(next(along) if i in dims else 0 for i in range(x.ndim)), 0)
+    nowhere = const(torch.iinfo(torch.int64).max, torch.int64)
+    return top, reduce_expr(low, where(hit, place, nowhere), x.size, dims, "min", torch.int64)
+
+
+@lowers("argmax.default", "argmin.default")
+def lower_arg_extreme(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
+    x = low.value(x)
+    if x.ndim == 0 or any(size == 0 for size in x.size):
+        raise NoLowering("the place of one number or of none")
+    chosen = axes(dim, x.ndim)
+    place = extreme_place(low, x, chosen, "max" if "argmax" in str(node.target) else "min")[1]
+    return result(node, keep(place, chosen) if keepdim else place)
+
+
+@lowers("max.dim", "min.dim")
+def lower_extreme_with_place(low: Lowering, node: torch.fx.Node, x: Any, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    x = low.value(x)
+    if x.ndim == 0 or any(size == 0 for size in x.size):
+        raise NoLowering("the place of one number or of none")
+    chosen = axes(dim, x.ndim)
+    both = extreme_place(low, x, chosen, "max" if "max.dim" in str(node.target) else "min")
+    return tuple(
+        Value(sizes_of(meta.shape), meta.dtype, cast(keep(expr, chosen) if keepdim else expr, compute_type(meta.dtype)))
+        for meta, expr in zip(meta_of(node), both, strict=True)
+    )
 
 
 def quantified(kind: str) -> Any:

@@ -1,0 +1,102 @@
+"""Operators whose lowering is more than a formula: places of extremes, dropout, pooling, stores at computed places."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.backends.native.decompositions import table
+
+ALL_TYPES = [
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.bool,
+]  # fmt: skip
+
+
+def compare(kernels, same, function, *inputs, mode="fake", scale=1.0):
+    actual, expected = kernels(function, *inputs, mode=mode, decompositions=table())(*inputs), function(*inputs)
+    assert len(actual) == len(expected)
+    for k, (a, e) in enumerate(zip(actual, expected)):
+        same(a, e, str(k), scale=scale)
+
+
+# The place of an extreme: NaN is the extreme, the first of equals counts.
+
+
+def of_type(dtype: torch.dtype) -> torch.Tensor:
+    torch.manual_seed(0)
+    if dtype is torch.bool:
+        return torch.randn(5, 6, 7) > 0
+    x = (torch.randn(5, 6, 7) * 3).to(dtype)
+    if dtype.is_floating_point:
+        x[1, 2, 3] = x[1, 2, 5] = float("nan")
+        x[0, 0, :2] = float("inf")
+        x[2, :, 0] = -float("inf")
+        x[3, 0] = torch.tensor([0.0, -0.0, 0.0, -0.0, -1.0, -1.0, -2.0]).to(dtype)
+    return x
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("dtype", ALL_TYPES, ids=str)
+def test_places_of_extremes(kernels, same, dtype, mode):
+    def function(x):
+        out = []
+        for dim in (0, 1, -1):
+            out += [*x.max(dim), *x.min(dim, keepdim=True)]
+            if dtype is not torch.bool:
+                out += [x.argmax(dim), x.argmin(dim, keepdim=True)]
+        if dtype is not torch.bool:
+            out += [x.argmax(), x.argmin(), x.transpose(0, 2).argmax(), x[:, ::2].argmax(1)]
+        if dtype.is_floating_point:
+            out += [(x * 2).argmax(-1), (x.abs() + 1).max(0)[1], torch.softmax(x, -1).argmax(-1)]
+        return out
+
+    compare(kernels, same, function, of_type(dtype), mode=mode)
+
+
+# Random numbers
+
+
+LAYOUTS = {
+    "plain": lambda x: x, "transposed": lambda x: x.transpose(0, 1), "strided": lambda x: x[:, ::2], "empty": lambda x: x[:0],
+    "channels": lambda x: x.reshape(4, 2, 3, 8).contiguous(memory_format=torch.channels_last),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_dropout_draws_eagers_numbers(layout, p):
+    """In the order of the memory, whatever the layout; the derivative uses the same mask."""
+    x = LAYOUTS[layout](torch.randn(12, 16)).detach()
+
+    def function(x):
+        return torch.nn.functional.dropout(x * 2, p).sin()
+
+    results = []
+    for each in (function, fxjit.compile(function)):
+        leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
+        torch.manual_seed(3)
+        out = each(leaf)
+        out.sum().backward()
+        results.append((out.detach(), leaf.grad, torch.rand(3)))
+    for a, e in zip(results[1], results[0]):
+        torch.testing.assert_close(a, e)
+        assert torch.equal(a == 0, e == 0)
+
+
+def test_random_numbers_are_eagers():
+    def function(x):
+        return (
+            torch.rand(4, 3) * x, torch.randn_like(x).exp(), torch.bernoulli(x.sigmoid()), torch.randint(0, 9, (5,)) + 1,
+            torch.randperm(6), torch.empty_like(x).uniform_(-1, 1), torch.nn.functional.alpha_dropout(x, 0.4), torch.normal(x, 0.5),
+            torch.multinomial(x.abs(), 2), torch.empty_like(x).exponential_() + 1, torch.nn.functional.rrelu(x, training=True),
+        )  # fmt: skip
+
+    x = torch.randn(4, 3)
+    results = []
+    for each in (function, fxjit.compile(function)):
+        torch.manual_seed(5)
+        results.append((*each(x), torch.rand(2)))
+    for a, e in zip(*results):
+        torch.testing.assert_close(a, e)
