@@ -241,7 +241,7 @@ class Machine:
             left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
         root = frames[0]
         places.check_generators(root, self.t.stops, left)
-        places.check_managers(root, self.t.stops, states)
+        places.check_managers(root, self.t.stops, states, stop.cause)
         assert stop.cause is not None
         if root is self:
             return Break(self.pc, stop.kind, states[0], stop.cause, keeps_blocks=stop.cause.keeps_blocks)

@@ -130,7 +130,7 @@ def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> No
             _stop_at_creation(machine, stops, generator)
 
 
-def check_managers(machine: Machine, stops: StopList, states: list[FrameState]) -> None:
+def check_managers(machine: Machine, stops: StopList, states: list[FrameState], cause: BreakGraph | None = None) -> None:
     """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace stops
     before that call."""
     in_blocks = [block.manager for state in states for block in state.blocks]
@@ -139,13 +139,12 @@ def check_managers(machine: Machine, stops: StopList, states: list[FrameState]) 
             in_blocks.remove(manager)
             continue
         step, index = manager.entered[-1]
-        machine.decide(stops, BreakGraph("context-unsupported", {
-            "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}),
-            step=step, index=index)
-    _check_grad_mode(machine, stops, states)
+        _stop_earlier(machine, stops, cause, step, index, BreakGraph("context-unsupported", {
+            "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}))
+    _check_grad_mode(machine, stops, states, cause)
 
 
-def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]) -> None:
+def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState], cause: BreakGraph | None) -> None:
     """A grad mode that was set inside a block is lost where that is left and entered again: such a block stays entered."""
     inside: bool | None = None
     for state in states:
@@ -156,7 +155,7 @@ def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]
     step, index = grad_mode_set_at(machine.t)
     signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"})
     signal.keeps_blocks = True
-    machine.decide(stops, signal, step=step, index=index)
+    _stop_earlier(machine, stops, cause, step, index, signal)
 
 
 def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoReturn:

@@ -611,3 +611,23 @@ for _manager, _why in (
     (torch.random.fork_rng, "it saves and restores the state of generators"),
 ):
     _refuse(_manager, _why)
+
+
+# -- their methods, called on the class ----------------------------------------------------------------------------
+
+
+def _method_of_class(fn: Any, name: str) -> None:
+    """`cls.__enter__(manager)`, as contextlib.ExitStack calls it."""
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        manager = args[0].realize() if args else None
+        if isinstance(manager, ContextValue):
+            return ContextMethodValue(manager, name).tp_call(t, args[1:], kwargs)
+        return t.inline(t.make(fn), args, kwargs)
+
+
+for _cls in (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, *_AUTOCASTS, AttentionKernels,
+             contextlib.nullcontext, torch.profiler.record_function):
+    for _name in ("__enter__", "__exit__"):
+        if _name in _cls.__dict__:
+            _method_of_class(_cls.__dict__[_name], _name)
