@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from fxjit import config
+from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
-from .pipeline import CompiledGraph, compile_graph, without_compiler
+from .compiled import CompiledGraph
+from .pipeline import compile_graph, without_compiler
+from .lower.table import meta_of
 from .runtime import cc
+from .target import by_triton, gpu_problem
 
 
 def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> CompiledGraph:
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
-    if cc.compiler() is None:
+    devices = devices_of(gm)
+    warn_without_triton(devices)
+    if cc.compiler() is None and not all(map(by_triton, devices)):
         try:
             cc.require_compiler()
         except CppCompileError as error:
@@ -24,3 +33,25 @@ def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: 
                 raise
             return without_compiler(gm, name, error)
     return compile_graph(gm, example_inputs, name)
+
+
+def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:
+    """The devices that the graph's tensors are on."""
+    leaves = (leaf for node in gm.graph.nodes for leaf in pytree.tree_leaves(meta_of(node)))
+    return {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+
+_warned: set[str] = set()
+
+
+def warn_without_triton(devices: Iterable[torch.device]) -> None:
+    """The named fallback for a GPU that there are no kernels for: ATen for every operator, with a warning once."""
+    for device in devices:
+        problem = gpu_problem(device.index or 0) if device.type == "cuda" else None
+        if problem is not None:
+            counters["native"]["without Triton"] += 1
+            if problem not in _warned:
+                _warned.add(problem)
+                warnings.warn(
+                    f"fxjit calls ATen for every operator on {device}: {problem}.", RuntimeWarning, stacklevel=2
+                )

@@ -70,13 +70,18 @@ class Libdevice:
     NAMES = {"nearbyint": "round"}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(torch, self.NAMES.get(name, name))
+        # torch's own fmod is inexact for large quotients.
+        function = fmod if name == "fmod" else getattr(torch, self.NAMES.get(name, name))
 
         def call(*args: Any) -> Any:
             arrays = [torch.from_numpy(np.ascontiguousarray(arg.handle.data)) for arg in args]
             return as_block(function(*arrays).numpy(), args[0].dtype, any(arg.type.is_block() for arg in args))
 
         return call
+
+
+def fmod(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.fmod(a.numpy(), b.numpy()))
 
 
 def as_block(data: Any, dtype: Any, block: bool) -> Any:
