@@ -29,6 +29,7 @@ from fxjit.backends.native.decompositions import table
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 TYPES = (torch.float32,) * 8 + (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int64, *INTS, torch.bool)
+SHAPES = [(6, 8), (4, 4), (3, 5, 7), (2, 3, 4, 5), (17, 33), (1, 9), (5,), (70,), (2, 0, 3), (), (3, 1, 4), (130, 9)]
 LARGEST = 4096
 MOST_ELEMENTS = 20_000
 
@@ -125,7 +126,7 @@ class Drawer:
 
     def draw(self) -> Tape:
         r, tape = self.r, self.tape
-        base = r.choice([(6, 8), (4, 4), (3, 5, 7), (2, 3, 4, 5), (17, 33), (1, 9), (5,), (70,), (2, 0, 3), (), (3, 1, 4), (130, 9)])
+        base = r.choice(SHAPES)
         special = r.random() < 0.2
         for k in range(r.randint(1, 4)):
             shape = base if k == 0 else self.kin(base)
@@ -219,7 +220,7 @@ def overlapping(x: torch.Tensor) -> bool:
 
 
 def exactly_held(x: torch.Tensor) -> bool:
-    """Small multiples of 1/256 (NaN and infinities aside): what float arithmetic, half types' too, goes on computing exactly."""
+    """Small multiples of 1/256, NaN and infinities aside: what float arithmetic, also of half types, goes on computing exactly."""
     if not x.dtype.is_floating_point:
         return True
     finite = x[x.isfinite()].double()
@@ -234,35 +235,47 @@ def broadcast(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
 
 
+def broadcast_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
+    return torch.broadcast_shapes(a.shape, b.shape)
+
+
 # Kinds of steps: each draws (name, function, further operands, is it exact on exact values, does it write), or None.
 
 Drawn = tuple[str, Step, tuple[int, ...], bool, bool]
 ROUNDING = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "sin": torch.sin, "exp": lambda x: x.clamp(max=3).exp(), "gelu": F.gelu,
-    "silu": F.silu, "sqrt": lambda x: x.abs().sqrt(), "log1p": lambda x: x.abs().log1p(), "reciprocal": lambda x: 1 / (x.abs() + 1),
+    "silu": F.silu, "sqrt": lambda x: x.abs().sqrt(), "log1p": lambda x: x.abs().log1p(),
+    "reciprocal": lambda x: 1 / (x.abs() + 1),
     "softplus": F.softplus, "erf": torch.erf, "atan": torch.atan, "rsqrt": lambda x: (x.abs() + 1).rsqrt(), "elu": F.elu,
     "div3": lambda x: x / 3, "scale": lambda x: x * 0.3, "pow": lambda x: (x.abs() + 0.5) ** 1.5, "mish": F.mish,
     "logit": lambda x: torch.logit(x, 0.1), "log": lambda x: (x * x + 1).log(), "hardswish": F.hardswish, "cos": torch.cos,
 }  # fmt: skip
 EXACT = {
     "neg": torch.neg, "abs": torch.abs, "relu": torch.relu, "square": torch.square, "half": lambda x: x * 0.5 + 1,
-    "clamp": lambda x: x.clamp(-1, 1), "minus": lambda x: 2 - x, "hardtanh": F.hardtanh, "sign": torch.sign, "double": lambda x: x * 2,
-    "leaky": lambda x: F.leaky_relu(x, 0.5), "threshold": lambda x: F.threshold(x, 0.25, 2.0), "clamp_min": lambda x: x.clamp(min=0),
-    "pow2": lambda x: x**2, "pow3": lambda x: x**3, "nan_to_num": lambda x: torch.nan_to_num(x, 1.0, 2.0, -2.0), "positive": torch.positive,
+    "clamp": lambda x: x.clamp(-1, 1), "minus": lambda x: 2 - x, "hardtanh": F.hardtanh, "sign": torch.sign,
+    "double": lambda x: x * 2,
+    "leaky": lambda x: F.leaky_relu(x, 0.5), "threshold": lambda x: F.threshold(x, 0.25, 2.0),
+    "clamp_min": lambda x: x.clamp(min=0),
+    "pow2": lambda x: x**2, "pow3": lambda x: x**3, "nan_to_num": lambda x: torch.nan_to_num(x, 1.0, 2.0, -2.0),
+    "positive": torch.positive,
     "relu6": F.relu6, "hardshrink": lambda x: F.hardshrink(x, 0.5),
 }  # fmt: skip
 JUMPS = {
     "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc, "remainder": lambda x: x % 3,
-    "fmod": lambda x: torch.fmod(x, 2), "floordiv": lambda x: torch.floor_divide(x, 2), "truncdiv": lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    "fmod": lambda x: torch.fmod(x, 2), "floordiv": lambda x: torch.floor_divide(x, 2),
+    "truncdiv": lambda x: torch.div(x, 3, rounding_mode="trunc"),
     "heaviside": lambda x: torch.heaviside(x, x.new_ones(())), "frac": lambda x: x - x.floor(), "isnan": torch.isnan,
-    "gt0": lambda x: x > 0, "ne": lambda x: x != 0, "logical_not": torch.logical_not, "eq": lambda x: x == 0.5, "isfinite": torch.isfinite,
+    "gt0": lambda x: x > 0, "ne": lambda x: x != 0, "logical_not": torch.logical_not, "eq": lambda x: x == 0.5,
+    "isfinite": torch.isfinite,
     "signbit": torch.signbit,
 }  # fmt: skip
 INTEGER = {
     "not": torch.bitwise_not, "and": lambda x: x & 3, "xor": lambda x: x ^ 5, "or": lambda x: x | 1, "neg": torch.neg,
     "abs": torch.abs, "mul": lambda x: x * 3, "rem": lambda x: x % 3, "div": lambda x: x // 2, "sub": lambda x: 5 - x,
-    "shl": lambda x: x << 1, "shr": lambda x: x >> 1, "sign": torch.sign, "clamp": lambda x: x.clamp(-2, 3), "pow": lambda x: x**2,
-    "true division": lambda x: x / 4, "eq": lambda x: x == 1, "square": torch.square, "add": lambda x: x + 1, "fmod": lambda x: torch.fmod(x, 3),
+    "shl": lambda x: x << 1, "shr": lambda x: x >> 1, "sign": torch.sign, "clamp": lambda x: x.clamp(-2, 3),
+    "pow": lambda x: x**2,
+    "true division": lambda x: x / 4, "eq": lambda x: x == 1, "square": torch.square, "add": lambda x: x + 1,
+    "fmod": lambda x: torch.fmod(x, 3),
 }  # fmt: skip
 
 
@@ -271,7 +284,8 @@ def pointwise(d: Drawer, number: int) -> Drawn | None:
     if x.dtype is torch.bool:
         name = d.r.choice(["logical_not", "bitwise_not", "float", "plus", "times"])
         made = {
-            "logical_not": torch.logical_not, "bitwise_not": torch.bitwise_not, "float": lambda x: x.float(), "plus": lambda x: x + 1,
+            "logical_not": torch.logical_not, "bitwise_not": torch.bitwise_not, "float": lambda x: x.float(),
+            "plus": lambda x: x + 1,
             "times": lambda x: x * 0.5,
         }  # fmt: skip
         return name, made[name], (), True, False
@@ -291,7 +305,8 @@ def pointwise(d: Drawer, number: int) -> Drawn | None:
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "maximum": torch.maximum, "minimum": torch.minimum,
     "alpha": lambda a, b: torch.add(a, b, alpha=2), "addcmul": lambda a, b: torch.addcmul(a, a, b, value=2),
-    "rsub": lambda a, b: torch.rsub(a, b), "masked": lambda a, b: a.masked_fill(b.bool(), 1) if not b.dtype.is_floating_point else a + b,
+    "rsub": lambda a, b: torch.rsub(a, b),
+    "masked": lambda a, b: a.masked_fill(b.bool(), 1) if not b.dtype.is_floating_point else a + b,
 }  # fmt: skip
 BINARY_JUMPS = {
     "where": lambda a, b: torch.where(a > b, a, b), "gt": torch.gt, "le": torch.le, "eq": torch.eq, "ne": torch.ne,
@@ -300,7 +315,8 @@ BINARY_JUMPS = {
     "clamp": lambda a, b: torch.clamp(a, b, b + 1), "fmax": torch.fmax, "fmod": lambda a, b: torch.fmod(a, b.abs() + 1),
 }  # fmt: skip
 BINARY_ROUNDING = {
-    "div": lambda a, b: a / (b.abs() + 1), "atan2": torch.atan2, "hypot": torch.hypot, "lerp": lambda a, b: torch.lerp(a, b, 0.3),
+    "div": lambda a, b: a / (b.abs() + 1), "atan2": torch.atan2, "hypot": torch.hypot,
+    "lerp": lambda a, b: torch.lerp(a, b, 0.3),
     "logaddexp": torch.logaddexp, "addcdiv": lambda a, b: torch.addcdiv(a, a, b.abs() + 1), "xlogy": torch.xlogy,
 }  # fmt: skip
 
@@ -334,12 +350,14 @@ def reduction(d: Drawer, number: int) -> Drawn | None:
     jumps: dict[str, Step] = {
         "argmax": lambda x: x.argmax(dims[0], keepdim=keep), "argmin": lambda x: x.argmin(dims[0], keepdim=keep),
         "max": lambda x: x.max(dims[0], keepdim=keep)[0], "max place": lambda x: x.max(dims[0], keepdim=keep)[1],
-        "min": lambda x: x.min(dims[0], keepdim=keep)[0], "argmax all": lambda x: x.argmax(), "aminmax": lambda x: x.aminmax()[1],
+        "min": lambda x: x.min(dims[0], keepdim=keep)[0], "argmax all": lambda x: x.argmax(),
+        "aminmax": lambda x: x.aminmax()[1],
     }  # fmt: skip
     rounding: dict[str, Step] = {
         "mean": lambda x: x.mean(dims, keepdim=keep), "var": lambda x: x.var(dims, keepdim=keep),
         "std": lambda x: x.std(dims, correction=0, keepdim=keep), "logsumexp": lambda x: x.logsumexp(dims, keepdim=keep),
-        "norm": lambda x: torch.linalg.vector_norm(x, 2, dims, keepdim=keep), "prod": lambda x: x.clamp(-1, 1).prod(dims[0], keepdim=keep),
+        "norm": lambda x: torch.linalg.vector_norm(x, 2, dims, keepdim=keep),
+        "prod": lambda x: x.clamp(-1, 1).prod(dims[0], keepdim=keep),
         "var_mean": lambda x: torch.var_mean(x, dims, correction=0)[1], "nansum": lambda x: torch.nansum(x, dims),
     }  # fmt: skip
     if not x.dtype.is_floating_point or r.random() < 0.5:
@@ -375,8 +393,10 @@ def scan(d: Drawer, number: int) -> Drawn | None:
     dim = r.randrange(x.dim())
     made: dict[str, Step] = {
         "cumsum": lambda x: x.cumsum(dim), "cummax": lambda x: x.cummax(dim)[0], "sort": lambda x: x.sort(dim)[0],
-        "topk": lambda x: x.topk(1, dim)[0], "flip": lambda x: x.flip(dim), "roll": lambda x: x.roll(1, dim), "diff": lambda x: x.diff(dim=dim),
-        "sort places": lambda x: x.sort(dim, stable=True)[1], "argsort": lambda x: x.argsort(dim, stable=True), "kthvalue": lambda x: x.kthvalue(1, dim)[0],
+        "topk": lambda x: x.topk(1, dim)[0], "flip": lambda x: x.flip(dim), "roll": lambda x: x.roll(1, dim),
+        "diff": lambda x: x.diff(dim=dim),
+        "sort places": lambda x: x.sort(dim, stable=True)[1], "argsort": lambda x: x.argsort(dim, stable=True),
+        "kthvalue": lambda x: x.kthvalue(1, dim)[0],
     }  # fmt: skip
     name = r.choice(list(made))
     if not d.exact[number] and name not in ("flip", "roll"):
@@ -387,21 +407,27 @@ def scan(d: Drawer, number: int) -> Drawn | None:
 def view(d: Drawer, number: int) -> Drawn | None:
     x, r = d.x(number), d.r
     if x.dim() == 0:
-        return r.choice([("unsqueeze", lambda x: x.unsqueeze(0), (), True, False), ("view1", lambda x: x.view(1, 1), (), True, False)])
+        return "unsqueeze", lambda x: x.unsqueeze(0), (), True, False
     a, b = r.randrange(x.dim()), r.randrange(x.dim())
     at, step, count = r.randint(0, 2), r.choice([1, 1, 2, 3]), r.choice([2, 3])
     order = list(range(x.dim()))
     r.shuffle(order)
     made: dict[str, Step] = {
-        f"transpose {a} {b}": lambda x: x.transpose(a, b), "flatten": lambda x: x.reshape(-1), f"from {at}:{step}": lambda x: x[at::step],
-        f"last from {at}:{step}": lambda x: x[..., at::step], f"unsqueeze {a}": lambda x: x.unsqueeze(a), f"select {a}": lambda x: x.select(a, -1),
-        f"permute {order}": lambda x: x.permute(order), "rows": lambda x: x.reshape(x.shape[0], -1), "squeeze": lambda x: x.squeeze(),
+        f"transpose {a} {b}": lambda x: x.transpose(a, b), "flatten": lambda x: x.reshape(-1),
+        f"from {at}:{step}": lambda x: x[at::step],
+        f"last from {at}:{step}": lambda x: x[..., at::step], f"unsqueeze {a}": lambda x: x.unsqueeze(a),
+        f"select {a}": lambda x: x.select(a, -1),
+        f"permute {order}": lambda x: x.permute(order), "rows": lambda x: x.reshape(x.shape[0], -1),
+        "squeeze": lambda x: x.squeeze(),
         f"squeeze {a}": lambda x: x.squeeze(a), "diagonal": lambda x: x.diagonal(0, 0, -1) if x.dim() > 1 else x[:1],
         f"unfold {a}": lambda x: x.unfold(a, 2, 1), f"expand {count}": lambda x: x.unsqueeze(0).expand(count, *x.shape),
-        f"chunk {a}": lambda x: x.chunk(2, a)[-1], f"split {a}": lambda x: x.split(2, a)[0], f"unbind {a}": lambda x: x.unbind(a)[0],
-        f"narrow {a}": lambda x: x.narrow(a, 0, 1), f"movedim {a} {b}": lambda x: x.movedim(a, b), "tail": lambda x: x[:, -2:] if x.dim() > 1 else x[-2:],
+        f"chunk {a}": lambda x: x.chunk(2, a)[-1], f"split {a}": lambda x: x.split(2, a)[0],
+        f"unbind {a}": lambda x: x.unbind(a)[0],
+        f"narrow {a}": lambda x: x.narrow(a, 0, 1), f"movedim {a} {b}": lambda x: x.movedim(a, b),
+        "tail": lambda x: x[:, -2:] if x.dim() > 1 else x[-2:],
         "merge": lambda x: x.flatten(0, 1) if x.dim() > 1 else x.view(-1, 1), "swap": lambda x: x.transpose(0, -1),
-        "none": lambda x: x[None, ..., None], "unflatten": lambda x: x.unflatten(a, (x.shape[a], 1)), "minus one": lambda x: x[:-1],
+        "none": lambda x: x[None, ..., None], "unflatten": lambda x: x.unflatten(a, (x.shape[a], 1)),
+        "minus one": lambda x: x[:-1],
         "broadcast": lambda x: x[:1].expand(x.shape), "strided": lambda x: x.as_strided((2,), (1,)),
     }  # fmt: skip
     name = r.choice(list(made))
@@ -413,7 +439,8 @@ def layout(d: Drawer, number: int) -> Drawn | None:
         "contiguous": lambda x: x.transpose(0, -1).contiguous() if x.dim() else x + 0, "clone": lambda x: x.clone(),
         "repeat": lambda x: x.repeat(2, *[1] * max(x.dim() - 1, 0)), "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
         "pad": lambda x: F.pad(x, (1, 2)), "pad negative": lambda x: F.pad(x, (-1, 1), value=2), "tril": lambda x: x.tril(),
-        "triu": lambda x: x.triu(1), "channels_last": lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x + 0,
+        "triu": lambda x: x.triu(1),
+        "channels_last": lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x + 0,
         "reflect": lambda x: F.pad(x, (1, 1), mode="reflect"), "replicate": lambda x: F.pad(x, (2, 1), mode="replicate"),
         "zeros": lambda x: x.new_zeros(x.shape), "full": lambda x: torch.full_like(x, 3), "tile": lambda x: x.tile(2),
         "circular": lambda x: F.pad(x, (1, 0), mode="circular"),
@@ -430,9 +457,12 @@ def together(d: Drawer, number: int) -> Drawn | None:
         return "stack", lambda a, b: torch.stack([a, b]), (other,), True, False
     dim = d.r.randrange(x.dim())
     made: dict[str, Step] = {
-        "cat": lambda a, b: torch.cat([a, b], dim), "stack": lambda a, b: torch.stack([a, b], dim), "cat three": lambda a, b: torch.cat([a, b, a], dim),
-        "slice_scatter": lambda a, b: torch.slice_scatter(a, b[:1].to(a.dtype), 0, 0, 1), "cat row": lambda a, b: torch.cat([a[:1], b]),
-        "select_scatter": lambda a, b: torch.select_scatter(a, b[0].to(a.dtype), 0, -1), "where": lambda a, b: torch.where(a.bool(), a, b),
+        "cat": lambda a, b: torch.cat([a, b], dim), "stack": lambda a, b: torch.stack([a, b], dim),
+        "cat three": lambda a, b: torch.cat([a, b, a], dim),
+        "slice_scatter": lambda a, b: torch.slice_scatter(a, b[:1].to(a.dtype), 0, 0, 1),
+        "cat row": lambda a, b: torch.cat([a[:1], b]),
+        "select_scatter": lambda a, b: torch.select_scatter(a, b[0].to(a.dtype), 0, -1),
+        "where": lambda a, b: torch.where(a.bool(), a, b),
     }  # fmt: skip
     name = d.r.choice(list(made))
     if name == "where" and not d.exact[number]:
@@ -463,10 +493,14 @@ def index(d: Drawer, number: int) -> Drawn | None:
         "gather": lambda x: x.gather(dim, along(x)), "take_along": lambda x: torch.take_along_dim(x, along(x), dim),
         "index_add": lambda x: x.index_add(dim, places, torch.ones_like(x.index_select(dim, places)), alpha=2),
         "index_copy": lambda x: x.index_copy(dim, places[:1], x.index_select(dim, places[:1]) * 0),
-        "index_fill": lambda x: x.index_fill(dim, places, 2), "scatter_add": lambda x: x.scatter_add(dim, along(x), x.gather(dim, along(x))),
-        "scatter": lambda x: x.scatter(dim, torch.full_like(along(x), first), 3), "index_put": lambda x: x.index_put((signed[:1],), x[signed[:1]] + 1),
-        "accumulate": lambda x: x.index_put((signed,), torch.ones_like(x[signed]), accumulate=True), "embedding": lambda x: F.embedding(rows, x),
-        "scatter_reduce": lambda x: x.scatter_reduce(dim, along(x), x.gather(dim, along(x)), "amax"), "pairs": lambda x: x[signed[:2], ..., last],
+        "index_fill": lambda x: x.index_fill(dim, places, 2),
+        "scatter_add": lambda x: x.scatter_add(dim, along(x), x.gather(dim, along(x))),
+        "scatter": lambda x: x.scatter(dim, torch.full_like(along(x), first), 3),
+        "index_put": lambda x: x.index_put((signed[:1],), x[signed[:1]] + 1),
+        "accumulate": lambda x: x.index_put((signed,), torch.ones_like(x[signed]), accumulate=True),
+        "embedding": lambda x: F.embedding(rows, x),
+        "scatter_reduce": lambda x: x.scatter_reduce(dim, along(x), x.gather(dim, along(x)), "amax"),
+        "pairs": lambda x: x[signed[:2], ..., last],
     }  # fmt: skip
     name = r.choice(list(made))
     return f"{name} {dim} {places.tolist()} {signed.tolist()}", made[name], (), True, False
@@ -476,13 +510,17 @@ def in_place(d: Drawer, number: int) -> Drawn | None:
     x, r = d.x(number), d.r
     if overlapping(x):
         return None
-    other = d.partner(number, lambda a, b: not shares_storage(a, b) and broadcast(a, b) and torch.broadcast_shapes(a.shape, b.shape) == a.shape)
+    other = d.partner(number, lambda a, b: not shares_storage(a, b) and broadcast(a, b) and broadcast_shape(a, b) == a.shape)
     plain: dict[str, Step] = {
         "zero_": lambda x: x.zero_(), "fill_": lambda x: x.fill_(1), "mul_": lambda x: x.mul_(2), "add_": lambda x: x.add_(1),
-        "relu_": lambda x: x.relu_(), "neg_": lambda x: x.neg_(), "clamp_": lambda x: x.clamp_(-1, 2), "first row": lambda x: x[:1].mul_(2),
-        "last column": lambda x: x[..., -1].add_(1), "every other": lambda x: x[::2].fill_(2), "turned": lambda x: x.transpose(0, -1).sub_(1),
-        "abs_": lambda x: x.abs_(), "set row": lambda x: x.__setitem__(0, 1) or x, "set tail": lambda x: x.__setitem__((..., slice(1, None)), 2) or x,
-        "diagonal": lambda x: x.diagonal(0, 0, -1).add_(1), "masked_fill_": lambda x: x.masked_fill_(x == 1, 3), "flat": lambda x: x.view(-1)[1:].mul_(2),
+        "relu_": lambda x: x.relu_(), "neg_": lambda x: x.neg_(), "clamp_": lambda x: x.clamp_(-1, 2),
+        "first row": lambda x: x[:1].mul_(2),
+        "last column": lambda x: x[..., -1].add_(1), "every other": lambda x: x[::2].fill_(2),
+        "turned": lambda x: x.transpose(0, -1).sub_(1),
+        "abs_": lambda x: x.abs_(), "set row": lambda x: x.__setitem__(0, 1) or x,
+        "set tail": lambda x: x.__setitem__((..., slice(1, None)), 2) or x,
+        "diagonal": lambda x: x.diagonal(0, 0, -1).add_(1), "masked_fill_": lambda x: x.masked_fill_(x == 1, 3),
+        "flat": lambda x: x.view(-1)[1:].mul_(2),
     }  # fmt: skip
     if other is None or r.random() < 0.5:
         name = r.choice(list(plain))
@@ -490,7 +528,8 @@ def in_place(d: Drawer, number: int) -> Drawn | None:
             return None
         return name, plain[name], (), True, True
     two: dict[str, Step] = {
-        "add_": lambda a, b: a.add_(b), "mul_": lambda a, b: a.mul_(b), "copy_": lambda a, b: a.copy_(b), "sub_": lambda a, b: a.sub_(b),
+        "add_": lambda a, b: a.add_(b), "mul_": lambda a, b: a.mul_(b), "copy_": lambda a, b: a.copy_(b),
+        "sub_": lambda a, b: a.sub_(b),
         "row copy_": lambda a, b: a[:1].copy_(b[:1]), "set": lambda a, b: a.__setitem__((..., slice(0, 1)), b[..., :1]) or a,
     }  # fmt: skip
     name = r.choice(list(two))
@@ -510,9 +549,12 @@ def convert(d: Drawer, number: int) -> Drawn | None:
 
 def sizes(d: Drawer, number: int) -> Drawn | None:
     made: dict[str, Step] = {
-        "times size": lambda x: x * x.shape[0], "arange": lambda x: torch.arange(x.shape[-1]) + x.new_zeros(x.shape[-1]), "numel": lambda x: x.sum() / x.numel(),
-        "half": lambda x: x[: x.shape[0] // 2], "eye": lambda x: torch.eye(x.shape[0]) * 2, "linspace": lambda x: x + torch.ones(x.shape),
-        "pairs": lambda x: x.reshape(-1, 2), "positions": lambda x: x + torch.arange(x.shape[0]).reshape(-1, *[1] * (x.dim() - 1)),
+        "times size": lambda x: x * x.shape[0], "arange": lambda x: torch.arange(x.shape[-1]) + x.new_zeros(x.shape[-1]),
+        "numel": lambda x: x.sum() / x.numel(),
+        "half": lambda x: x[: x.shape[0] // 2], "eye": lambda x: torch.eye(x.shape[0]) * 2,
+        "linspace": lambda x: x + torch.ones(x.shape),
+        "pairs": lambda x: x.reshape(-1, 2),
+        "positions": lambda x: x + torch.arange(x.shape[0]).reshape(-1, *[1] * (x.dim() - 1)),
     }  # fmt: skip
     if d.x(number).dim() == 0:
         return None
@@ -556,10 +598,12 @@ def widened(tape: Tape) -> list[torch.Tensor]:
 def difference(tape: Tape, k: int, actual: torch.Tensor, expected: torch.Tensor, strides: bool) -> str | None:
     if actual.dtype is not expected.dtype or actual.shape != expected.shape:
         return f"{actual.dtype} {tuple(actual.shape)}, eager {expected.dtype} {tuple(expected.shape)}"
-    if strides and expected.numel() and any(n > 1 and a != b for n, a, b in zip(expected.shape, actual.stride(), expected.stride())):
+    layouts = zip(expected.shape, actual.stride(), expected.stride())
+    if strides and expected.numel() and any(n > 1 and a != b for n, a, b in layouts):
         return f"strides {actual.stride()}, eager {expected.stride()} of {tuple(expected.shape)}"
     if not expected.dtype.is_floating_point:
-        return None if torch.equal(actual, expected) else f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
+        first = f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
+        return None if torch.equal(actual, expected) else first
     a, e = actual.double(), expected.double()
     if not torch.equal(a.isnan(), e.isnan()):
         return f"NaN at {int((a.isnan() != e.isnan()).sum())} places: {a.flatten()[:8].tolist()}, eager {e.flatten()[:8].tolist()}"

@@ -47,7 +47,7 @@ _libraries: list[Any] = []
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Drawn by ATen as eager's dropout draws; the arithmetic fuses with what is around."""
-    if train is not None and not train or p == 0 or x.numel() == 0:
+    if (train is not None and not train) or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
