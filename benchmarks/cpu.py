@@ -423,7 +423,7 @@ def report(results: list[Result], kernels: list[Mapping[str, Any]]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="sample", help="`sample`, `all`, `none`, or names with commas, as name or name:mode")
+    parser.add_argument("--models", default="sample", help="sample, all, none, or names with commas: name or name:mode")
     parser.add_argument("--modes", default="inference,training", help="of models named without a mode")
     parser.add_argument("--kernels", default="all", choices=("all", "none"))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="elements of the kernels' tensors")

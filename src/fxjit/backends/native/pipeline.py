@@ -32,7 +32,7 @@ from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import GraphKernels
-from .schedule.fuse import Group, Hints, Step, fuse
+from .schedule.fuse import Group, Hints, Step, fuse, group_work
 from .target import by_triton
 
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
@@ -60,7 +60,7 @@ def compile_graph(
     with timed("native.schedule", name):
         steps = fuse(statements, hints)
         if not lone_kernels:
-            steps = leave_to_aten(steps, low, gm)
+            steps = leave_to_aten(steps, low, gm, hints)
         verify("schedule", low, steps)
     with timed("native.codegen", name):
         try:
@@ -148,8 +148,12 @@ KERNELS_ALONE = frozenset(
 )
 
 
-def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) -> list[Step]:
-    """A group that is one operator of the graph, all of it, becomes a call of that operator."""
+#: Elements times work up to which a call of ATen costs more than a kernel of any operator.
+SMALL_WORK = 32768
+
+
+def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule, hints: Hints) -> list[Step]:
+    """A group that is one operator of the graph, all of it, becomes a call of that operator, unless it is small."""
     outside = escaping(low, gm)
     readers: dict[str, set[int]] = {}
     for position, step in enumerate(steps):
@@ -163,7 +167,7 @@ def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule) ->
                     owners.setdefault(node, set()).add(position)
     out: list[Step] = []
     for position, step in enumerate(steps):
-        alone = sole_origin(step) if isinstance(step, Group) else None
+        alone = sole_origin(step) if isinstance(step, Group) and group_work(step, hints) > SMALL_WORK else None
         if (
             alone is not None
             and owners[alone] == {position}

@@ -157,7 +157,7 @@ class ProgramWriter:
             raise Unsupported("a number that is calculated from sizes")
         if isinstance(x, (list, tuple)) and varies(x):
             parts = [self.argument(each, tensors, real) for each in x]
-            operands = [V_LIST if isinstance(x, list) else V_TUPLE, len(parts)]
+            operands: list[int | Slot] = [V_LIST if isinstance(x, list) else V_TUPLE, len(parts)]
             return [*operands, *(each for part, _ in parts for each in part)], f"[{', '.join(text for _, text in parts)}]"
         if isinstance(x, slice) and (varies([x.start, x.stop, x.step])):
             raise Unsupported("a slice of sizes that vary")
@@ -258,7 +258,7 @@ class ProgramWriter:
         if launch.entry not in self.entries:
             self.entries.append(launch.entry)
         unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
-        operands = [self.entries.index(launch.entry), unlocked, len(kernel.buffers), self.number(*kernel.symbols)]
+        operands: list[int | Slot] = [self.entries.index(launch.entry), unlocked, len(kernel.buffers), self.number(*kernel.symbols)]
         sizes = "".join(f", {symbol}" for symbol in kernel.symbols)
         self.add(LAUNCH, [*operands, *map(Slot, kernel.buffers)], f"{launch.entry}({', '.join(kernel.buffers)}{sizes})",
                  uses=kernel.buffers)
@@ -292,7 +292,7 @@ class ProgramWriter:
             raise Unsupported("a call of very many arguments")
         keywords = self.constant(tuple(node.kwargs)) if node.kwargs else -1
         function = self.function(node)
-        operands = [Slot(name), self.constant(function), len(parts), keywords]
+        operands: list[int | Slot] = [Slot(name), self.constant(function), len(parts), keywords]
         text = f"{name} = {node.target}({', '.join(text for _, text in parts)})"
         self.add(CALL, [*operands, *(each for part, _ in parts for each in part)], text, tensors=tensors, defines=name)
 
@@ -315,7 +315,7 @@ class ProgramWriter:
         meta = meta_of(node)
         if isinstance(meta, torch.Tensor) and is_plain(meta) and node in self.low.home:
             size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
-            operands = [Slot(name), self.constant(put_right), len(size), self.number(*size, *stride)]
+            operands: list[int | Slot] = [Slot(name), self.constant(put_right), len(size), self.number(*size, *stride)]
             self.add(EXPECT, operands, f"{name} must be {size}, {stride}", tensors=[name])
 
     # Matrix products
@@ -345,9 +345,9 @@ class ProgramWriter:
         if not _C.program_can("bmm") or not all(is_plain(meta) for meta in metas) or torch.is_autocast_enabled("cpu"):
             return False
         name = self.names[node] = self.low.home[node]
-        operands = [self.tensor(arg) for arg in node.args]  # type: ignore[arg-type]
+        given = [self.tensor(arg) for arg in node.args]  # type: ignore[arg-type]
         self.allocate(self.low.buffers[name])
-        self.add(BMM, [Slot(name), *map(Slot, operands)], f"{name} = bmm({', '.join(operands)})", tensors=[name, *operands])
+        self.add(BMM, [Slot(name), *map(Slot, given)], f"{name} = bmm({', '.join(given)})", tensors=[name, *given])
         return True
 
     # The end
