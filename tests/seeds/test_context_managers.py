@@ -259,6 +259,7 @@ def with_a_return(manager):
 
 def inside_others(manager):
     def fn(x):
+        x = x * 1  # not a leaf: autocast keeps copies of those, whatever their dtype
         with torch.no_grad(), manager(), torch.autocast("cpu", dtype=torch.bfloat16):
             y = x @ x
             fxjit.graph_break()
