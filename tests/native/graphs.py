@@ -220,7 +220,7 @@ def overlapping(x: torch.Tensor) -> bool:
 
 
 def exactly_held(x: torch.Tensor) -> bool:
-    """Small multiples of 1/256, NaN and infinities aside: what float arithmetic, also of half types, goes on computing exactly."""
+    """Small multiples of 1/256, NaN and infinities aside: what float arithmetic goes on computing exactly."""
     if not x.dtype.is_floating_point:
         return True
     finite = x[x.isfinite()].double()
@@ -601,16 +601,16 @@ def difference(tape: Tape, k: int, actual: torch.Tensor, expected: torch.Tensor,
     layouts = zip(expected.shape, actual.stride(), expected.stride())
     if strides and expected.numel() and any(n > 1 and a != b for n, a, b in layouts):
         return f"strides {actual.stride()}, eager {expected.stride()} of {tuple(expected.shape)}"
+    first = f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
     if not expected.dtype.is_floating_point:
-        first = f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
         return None if torch.equal(actual, expected) else first
     a, e = actual.double(), expected.double()
     if not torch.equal(a.isnan(), e.isnan()):
-        return f"NaN at {int((a.isnan() != e.isnan()).sum())} places: {a.flatten()[:8].tolist()}, eager {e.flatten()[:8].tolist()}"
+        return f"NaN at {int((a.isnan() != e.isnan()).sum())} places: {first}"
     same = (a == e) | a.isnan()
     gap = torch.where(same, 0.0, (a - e).abs())
     if bool((gap.isinf()).any()):
-        return f"infinities: {a.flatten()[:8].tolist()}, eager {e.flatten()[:8].tolist()}"
+        return f"infinities: {first}"
     size = e[e.isfinite()].abs().max() if bool(e.isfinite().any()) else torch.tensor(0.0)
     slack = {torch.float64: 1e-9, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}[expected.dtype]
     if gap.numel() == 0 or float(gap.max()) <= slack * float(size) + slack:
@@ -619,7 +619,7 @@ def difference(tape: Tape, k: int, actual: torch.Tensor, expected: torch.Tensor,
     errors = torch.where(exact.isfinite() & e.isfinite(), (e - exact).abs(), 0.0)
     if float(gap.max()) <= 8 * float(errors.max()):
         return None
-    return f"differs by {float(gap.max()):.3g} of {float(size):.3g}: {a.flatten()[:6].tolist()}, eager {e.flatten()[:6].tolist()}"
+    return f"differs by {float(gap.max()):.3g} of {float(size):.3g}: {first}"
 
 
 def compile_kernels(drawn: Tape, mode: str) -> Callable[..., Sequence[torch.Tensor]]:

@@ -55,6 +55,11 @@ UNDEFINED = {
     "empty_permuted": "memory as it is found",
     "resize_": "new elements are memory as it is found", "resize_as_": "new elements are memory as it is found",
 }  # fmt: skip
+# Differences that stay, with the reason. None is of values.
+KNOWN = {
+    "nn.functional.max_unpool2d": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
+    "nn.functional.max_unpool2d.grad": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
+}
 BATCH = 16
 
 
@@ -71,6 +76,7 @@ class Sample:
 class Report:
     samples: int = 0
     failures: list[str] = field(default_factory=list)
+    known: int = 0
     seconds: float = 0.0
 
 
@@ -317,7 +323,11 @@ def check_batch(
         text = " ".join(str(problem).split())[:300]
         wrong = {batch[0].number: f"{type(problem).__name__}: {text} ({last.filename.rpartition('/')[2]}:{last.lineno})"}
     report.samples += len(batch)
-    report.failures += [f"sample {number}: {text}" for number, text in wrong.items()]
+    for number, text in wrong.items():
+        if op.full_name in KNOWN and KNOWN[op.full_name].partition(":")[0] in text:
+            report.known += 1
+        else:
+            report.failures.append(f"sample {number}: {text}")
 
 
 def depends_on_data(problem: BaseException) -> bool:
@@ -396,7 +406,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         total, bad = total + report.samples, bad + len(report.failures)
         state = "ok  " if not report.failures else "FAIL"
-        print(f"{state} {op.full_name} {report.samples} {report.seconds:.1f}s", flush=True)
+        known = f" ({report.known} known: {KNOWN[op.full_name]})" if report.known else ""
+        print(f"{state} {op.full_name} {report.samples} {report.seconds:.1f}s{known}", flush=True)
         for failure in report.failures:
             print(f"     {op.full_name} {failure}", flush=True)
     print(f"{total} samples, {bad} differ")

@@ -89,7 +89,8 @@ def test_random_numbers_are_eagers():
     def function(x):
         return (
             torch.rand(4, 3) * x, torch.randn_like(x).exp(), torch.bernoulli(x.sigmoid()), torch.randint(0, 9, (5,)) + 1,
-            torch.randperm(6), torch.empty_like(x).uniform_(-1, 1), torch.nn.functional.alpha_dropout(x, 0.4), torch.normal(x, 0.5),
+            torch.randperm(6), torch.empty_like(x).uniform_(-1, 1), torch.nn.functional.alpha_dropout(x, 0.4),
+            torch.normal(x, 0.5),
             torch.multinomial(x.abs(), 2), torch.empty_like(x).exponential_() + 1, torch.nn.functional.rrelu(x, training=True),
         )  # fmt: skip
 

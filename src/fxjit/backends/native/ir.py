@@ -102,6 +102,17 @@ class Buffer:
     def numel(self) -> Size:
         return prod(self.size)
 
+    @property
+    def extent(self) -> Size:
+        """The elements of memory from the first to the last: more than there are values where strides leave gaps."""
+        if any(size == 0 for size in self.size):
+            return 0
+        steps = (mul(sub(size, 1), stride) for size, stride in zip(self.size, self.stride, strict=True))
+        total: Size = 1
+        for step in steps:
+            total = add(total, step)
+        return total
+
     def as_kind(self, kind: str) -> Buffer:
         return replace(self, kind=kind)
 

@@ -44,10 +44,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def extent(buffer: Buffer) -> int:
-    sizes, strides = ints(buffer.size), ints(buffer.stride)
-    if 0 in sizes:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    (count,) = ints((buffer.extent,))
+    return count
 
 
 def ints(sizes: Sizes) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ import torch.fx
 from fxjit import _C, tensor_shim
 from fxjit.counters import counters
 
-from ..index import Size, Sizes, UnprintableSize, prod, sizes_of, symbols_in
+from ..index import Size, Sizes, UnprintableSize, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
@@ -439,7 +439,7 @@ class Encoder:
         for position, each in enumerate(self.instructions):
             if each.buffer is None or each.defines in tensors:
                 continue
-            count = prod(each.buffer.size)
+            count = each.buffer.extent
             if not isinstance(count, int) or count * each.buffer.dtype.itemsize > LARGE:
                 continue
             size = -(-max(count * each.buffer.dtype.itemsize, 1) // ALIGNMENT) * ALIGNMENT
