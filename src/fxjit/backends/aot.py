@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 from fxjit import config, logs
 from fxjit.counters import counters, timed
 
+from .rnn import keep_workspace
+
 log = logs.artifact("aot_graphs")
 # What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -81,6 +83,8 @@ def compile_with_aot(
             if logs.enabled("aot_graphs"):
                 log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
             parts.note(name, graph)
+            if name == "forward":
+                keep_workspace(graph)
             with timed(f"aot.{name}"):
                 compiled = parts.graphs[name] = _compile_part(compiler, graph, inputs, name, backend)
             if hasattr(compiled, "finish"):
@@ -111,6 +115,9 @@ def compile_with_aot(
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
+    if parts.meta is not None:
+        # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
+        parts.meta.bw_donated_idxs = []
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 

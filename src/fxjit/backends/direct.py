@@ -128,7 +128,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             ctx.symbols = saved[-num_symbols:]
             del saved[-num_symbols:]
         for index, tensor in enumerate(saved):
-            if tensor._is_view():
+            if tensor is not None and tensor._is_view():  # None: an operator left it undefined
                 saved[index] = tensor.detach()
         if unchecked:
             ctx.unchecked = saved[-unchecked:]

@@ -263,6 +263,9 @@ expect(frame_t *frame, const int64_t *operands)
     int64_t ndim = operands[2], dim;
     const int64_t *sizes = frame->numbers + operands[3], *strides = sizes + ndim;
     int64_t *actual_sizes, *actual_strides;
+    if (slot->object == Py_None) {
+        return 0; /* an undefined tensor, which operators take as well: the workspace of an LSTM whose input needs no gradient */
+    }
     void *handle = slot_handle(slot);
     if (handle == NULL) {
         return -1;
