@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pkgutil
 import sys
 import types
 import typing
@@ -65,7 +66,7 @@ resume_in_loops: bool = _row(
     False, "Resume after a graph break in a loop, instead of running the frame eagerly: an iteration is compiled by itself."
 )
 nested_graph_breaks: bool = _row(
-    False, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one."
+    True, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one."
 )
 resume_in_try: bool = _row(
     False, "Resume after a graph break in a `try` block or in a `with` of any manager, instead of running the frame eagerly."
@@ -85,6 +86,10 @@ capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output
 
 # What is traced
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
+reorderable_functions: frozenset[Any] = _row(
+    frozenset(), "Functions such as print whose calls may be made after the graph, in their order and with their arguments as "
+    "they were, instead of breaking it. In the environment: print,logging.info"
+)
 capture_func_transforms: bool = _row(
     True, "Accepted for programs that set it; a call of a torch.func transform ends the graph and runs eagerly either way."
 )
@@ -294,6 +299,8 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
     if name in _ONLY_DEFAULT and value != setting.default:
         raise ConfigError(f"fxjit.config.{name} can only be {setting.default!r} for now: {_ONLY_DEFAULT[name]}.")
+    if typing.get_origin(setting.type) is frozenset:
+        return _callables(name, value)
     if type(value) in accepted:
         return value
     if float in accepted and type(value) is int:
@@ -304,6 +311,12 @@ def _checked(name: str, value: Any) -> Any:
     raise ConfigError(f"fxjit.config.{name} must be {wanted}, not {type(value).__name__} ({value!r}). {setting.doc}")
 
 
+def _callables(name: str, value: Any) -> frozenset[Any]:
+    if isinstance(value, (set, frozenset, list, tuple)) and all(callable(each) for each in value):
+        return frozenset(value)
+    raise ConfigError(f"fxjit.config.{name} must be a set of functions, not {value!r}. {SETTINGS[name].doc}")
+
+
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -311,6 +324,8 @@ def _from_environment(setting: Setting) -> Any:
     text = os.environ.get(setting.env)
     if text is None:
         return setting.default
+    if typing.get_origin(setting.type) is frozenset:
+        return frozenset(_named(setting, name.strip()) for name in text.split(",") if name.strip())
     accepted = typing.get_args(setting.type) or (setting.type,)
     if bool in accepted:
         if text.lower() in _TRUE | _FALSE:
@@ -325,6 +340,14 @@ def _from_environment(setting: Setting) -> Any:
     if type(None) in accepted and text.lower() in {"", "none"}:
         return None
     return text
+
+
+def _named(setting: Setting, name: str) -> Any:
+    """The object of a dotted name; one without dots is a builtin's."""
+    try:
+        return pkgutil.resolve_name(name if "." in name else f"builtins.{name}")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{setting.env}: {name!r} names nothing that can be imported ({error}).") from None
 
 
 def _collect() -> None:

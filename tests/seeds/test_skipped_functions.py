@@ -97,8 +97,11 @@ def test_the_unrolled_loop_is_not_skipped(spelling):
     x = torch.randn(3)
     result, graphs, skips = run(fn, x)
     same(result, x + 5)
-    assert graphs == [3, 1, 1], "before inner(3), inner(3) itself, after it"
-    assert skips == 0
+    assert (graphs, skips) == ([4, 1], 0), "up to the break in inner(3), and behind it"
+    with fxjit.config.patch(nested_graph_breaks=False):
+        result, graphs, skips = run(fn, x)
+    same(result, x + 5)
+    assert (graphs, skips) == ([3, 1, 1], 0), "before inner(3), inner(3) itself, after it"
 
 
 class CustomCtxManager:

@@ -92,6 +92,7 @@ def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
     made = known.continuations.get(entrance)
     if made is None:
         made = known.continuations[entrance] = write_continuation(decode(code), entrance)
+        decode(made.code).facts["is_rest"] = True
         own = _of(made.code)
         own.original, own.indices, own.index = known.alive, made.indices, entrance.index
         own.entrance, own.first = entrance, made.first

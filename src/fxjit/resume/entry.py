@@ -15,11 +15,13 @@ from typing import Any
 
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
-from fxjit.frontend.result import Return, TraceResult
+from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, Source
+from fxjit.resume.nested import NestedRest, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
+from fxjit.resume.rescue import rescue
 from fxjit.resume.rest import Rest
 
 _KEEPS = (LocalSource, ConstSource, ClosureCellSource)
@@ -39,12 +41,14 @@ def plan(result: TraceResult) -> Plan:
         block.manager.push_manager(scratch)
     for at, value in enumerate(stop.state.stack):
         if at not in exits:
-            scratch.push(value)
+            scratch.push(stop.state.handled.get(at, value))
     for name, value in stop.state.cells.items():
         if name not in result.code.freevars:
             scratch.push(value)
     for value in stop.state.locals.values():
         scratch.push(value)
+    for frame in stop.inner:
+        push_inner(scratch, frame)
     return scratch.plan
 
 
@@ -71,7 +75,9 @@ class _Entry:
         asm, result = self.asm, self.result
         asm.at(_first_positions(self.code))
         asm.prologue()
-        outputs = self._call_graph()
+        under = rescue(asm, self.code) if self.compiled is not None else None
+        with asm.under(None if under is None else under.guarding):
+            outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
         self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
         replay(self.cg, result.effects)
@@ -79,8 +85,13 @@ class _Entry:
             self.cg.push(result.stop.value)
             asm.return_value()
         else:
-            Rest(self, result.stop).write()
+            self._rest(result.stop).write()
+        if under is not None:
+            under.write()
         return asm.finish(self.code.code)
+
+    def _rest(self, stop: Break) -> Rest:
+        return NestedRest(self, stop, self.result.globals) if stop.inner else Rest(self, stop)
 
     def _temp(self, prefix: str) -> str:
         name = self.asm.fresh_local(prefix)

@@ -17,7 +17,7 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
-from fxjit.frontend.interp.nesting import is_own
+from fxjit.frontend.interp.nesting import is_own, is_rest
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import FunctionValue
@@ -38,7 +38,7 @@ def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[st
     """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
     caller, t.caller = t.caller, None
-    if fn.fn is not None and not is_own(fn.globals):
+    if fn.fn is not None and not is_own(fn.globals) and not is_rest(fn.code):
         verdict, rule = function_verdict(fn.fn)
         if verdict is not Verdict.TRACE:
             return _not_traced(t, fn, args, kwargs, verdict, rule)

@@ -7,7 +7,7 @@ nothing with the result but push it (`Machine.tail`)."""
 from __future__ import annotations
 
 from collections import Counter
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from fxjit import config
@@ -90,6 +90,11 @@ def passed_through(fn: FunctionType, call: int) -> InnerFrame:
     code = decode(fn.__code__)
     index = [each.index for each in code.instructions if each.opname == "CALL_FUNCTION_EX"][call]
     return InnerFrame(code, index, FrameState((), {}, {}), fn.__globals__, None)
+
+
+def is_rest(code: CodeType) -> bool:
+    """The rest of a function, which was traced up to there: nobody is asked again whether it may be."""
+    return bool(decode(code).facts.get("is_rest"))
 
 
 def is_own(namespace: dict[str, Any]) -> bool:
