@@ -21,7 +21,7 @@ import torch.fx
 from fxjit import _C, tensor_shim
 from fxjit.counters import counters
 
-from ..index import Size, Sizes, UnprintableSize, sizes_of, symbols_in
+from ..index import Size, Sizes, UnprintableSize, prod, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
