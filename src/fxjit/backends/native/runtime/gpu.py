@@ -44,6 +44,7 @@ class GraphKernels:
         self.entries: dict[tuple[Any, ...], str] = {}
         self.kernels: dict[str, TritonKernel] = {}
         self.callers: dict[str, KernelCaller] = {}
+        self.interpret = config.triton.interpret
 
     def launches(self, group: Group, hidden: frozenset[str], hints: Hints) -> list[Launch]:
         """What runs the group. Kernels equal but for the names of what they are called with are one."""
@@ -52,7 +53,7 @@ class GraphKernels:
             kernel = render(nest, hints)
             same = (kernel.source, str(kernel.axes), str(kernel.rest), str(kernel.span), tuple(kernel.pointers), kernel.device)
             entry = self.entries.setdefault(same, f"g{len(self.entries)}")
-            if self.kernels.setdefault(entry, kernel) is kernel and not config.triton.interpret:
+            if self.kernels.setdefault(entry, kernel) is kernel and not self.interpret:
                 self.callers[entry] = KernelCaller(kernel, [hints(symbol) for symbol in kernel.symbols])
             out.append(Launch(group, kernel, entry, kernel.written))
             counters["native"]["kernels"] += 1
@@ -68,7 +69,7 @@ class GraphKernels:
 
     def callables(self) -> dict[str, Callable[..., Any]]:
         """What the executor calls; waits for the compiler, and raises TritonCompileError if it failed."""
-        if config.triton.interpret:
+        if self.interpret:
             from .interpreted import InterpretedKernel
 
             return {entry: InterpretedKernel(kernel) for entry, kernel in self.kernels.items()}

@@ -1,0 +1,216 @@
+"""Kernels run by Triton's interpreter against eager: every shape of kernel, at the edges of its blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fxjit import config
+from fxjit.backends.native import pipeline
+
+from .conftest import assert_same, for_gpu, run_interpreted
+
+# What a kernel of each kind computes, with the kind its kernels are expected to be of.
+PROGRAMS = {
+    "arithmetic": (lambda x: (x * 2 + 1).relu() / 3 - x.abs().sqrt(), ["pointwise"]),
+    "broadcasting": (lambda x: x + x[:1] * x[:, :1], ["pointwise"]),
+    "transposed": (lambda x: x.t() * 2 + torch.ones(x.shape[1], x.shape[0]).exp(), ["pointwise", "tiled"]),
+    "transposed sum": (lambda x: x[: min(x.shape), : min(x.shape)] + x[: min(x.shape), : min(x.shape)].t(), ["tiled", "pointwise"]),
+    "sum of rows": (lambda x: x.sum(1), ["persistent"]),
+    "sum of columns": (lambda x: x.sum(0), ["persistent", "looped", "split"]),
+    "extremes": (lambda x: (x.amax(1), x.amin(0), x.max(), x.min()), None),
+    "quantified": (lambda x: ((x > 1).any(1), (x > -3).all(0), (x > 0).any()), None),
+    "product": (lambda x: (x / 2 + 1).prod(1), ["persistent"]),
+    "softmax": (lambda x: torch.softmax(x, -1), ["persistent"]),
+    "log softmax of columns": (lambda x: torch.log_softmax(x, 0), None),
+    "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]) * 2, ["persistent"]),
+    "variance": (lambda x: torch.var_mean(x, 1), None),
+    "everything of a matrix": (lambda x: (x.sum(), x.mean(), x.square().mean().sqrt()), None),
+    "rows and then columns": (lambda x: (x - x.mean(1, keepdim=True)).amax(0), None),
+    "gather": (lambda x: x.gather(1, x[:, :3].long().abs() % x.shape[1]) + 1, ["pointwise"]),
+    "index": (lambda x: x[torch.arange(x.shape[0] - 1, -1, -2)] * 2, ["pointwise"]),
+    "cat and pad": (lambda x: F.pad(torch.cat([x, x * 2], 1), (1, 2), value=3.0) + 1, ["pointwise"]),
+    "mixed types": (lambda x: (x > 0) + x.to(torch.int64) * 2 + x.half().float(), ["pointwise"]),
+    "not a number": (lambda x: ((x / 0).amax(1), torch.maximum(x.log(), x), (x / 0 * 0).sum()), None),
+}  # fmt: skip
+# Below, at and over what blocks hold; one of anything; nothing at all.
+SHAPES = [(5, 7), (1, 1), (64, 32), (65, 33), (3, 130)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_kernels(seen, name, shape):
+    function, kinds = PROGRAMS[name]
+    torch.manual_seed(0)
+    x = torch.randn(shape) * 3
+    assert_same(run_interpreted(function, x), function(x), name)
+    if kinds is not None and shape != (1, 1):
+        assert set(seen.kinds) <= set(kinds) and seen.kinds
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["arithmetic", "softmax", "layer norm", "sum of columns", "transposed sum"])
+def test_kernels_of_other_types(name, dtype):
+    function, _ = PROGRAMS[name]
+    torch.manual_seed(0)
+    x = torch.randn(19, 37).to(dtype)
+    assert_same(run_interpreted(function, x), function(x), name)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool], ids=str)
+def test_reductions_of_integers(dtype):
+    x = torch.arange(6 * 11).reshape(6, 11).to(dtype)
+
+    def function(x):
+        if dtype is torch.bool:
+            return x.sum(1), x.any(0), x.all(1)
+        return x.sum(1), x.amax(0), x.amin(1), (x + 1).prod(1), x // 3, x % 5
+
+    assert_same(run_interpreted(function, x), function(x))
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), ()], ids=str)
+def test_nothing_and_one_number(shape):
+    x = torch.randn(shape)
+
+    def function(x):
+        return x + 1, x.sum(), (x * 2).sum(-1) if x.ndim else x * 2
+
+    assert_same(run_interpreted(function, x), function(x))
+
+
+# Rows that are looped over
+
+
+LOOPED = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "softmax and its parts": lambda x: (torch.softmax(x, -1), (x - x.amax(-1, keepdim=True)).exp()),
+    "normalized and summed": lambda x: (x / x.norm(dim=-1, keepdim=True)).sum(-1),
+    "columns": lambda x: torch.softmax(x, 0),
+}
+
+
+@pytest.mark.parametrize("name", list(LOOPED))
+def test_rows_too_long_to_hold(monkeypatch, seen, name):
+    """Later loops compute again what an earlier one made."""
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.LONGEST_ROW", 16)
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.TALLEST_COLUMN", 16)
+    x = torch.randn(37, 71)
+    assert_same(run_interpreted(LOOPED[name], x), LOOPED[name](x), name)
+    assert "looped" in seen.kinds and "persistent" not in seen.kinds
+    assert any("for r0 in range" in kernel.source for kernel in seen.kernels)
+
+
+def test_softmax_of_long_rows_is_one_kernel_that_stores_once(seen):
+    x = torch.randn(3, 5000)
+    assert_same(run_interpreted(LOOPED["softmax"], x), LOOPED["softmax"](x))
+    (kernel,) = seen.kernels
+    assert kernel.source.count("for r0 in range") == 3 and kernel.source.count("tl.store") == 1
+
+
+def test_what_was_overwritten_is_not_computed_again(monkeypatch, seen):
+    """A loop that needs a value made from memory that an earlier loop changed: the value goes through memory."""
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.LONGEST_ROW", 16)
+
+    def function(x):
+        y = x.exp()
+        x.mul_(3)
+        return torch.softmax(y, -1) + y
+
+    x = torch.randn(4, 70)
+    given, expected = x.clone(), x.clone()
+    assert_same(run_interpreted(function, given), function(expected))
+    assert_same(given, expected)
+
+
+# Few long rows
+
+
+@pytest.mark.parametrize("shape", [(1000,), (2, 700), (700, 3)], ids=str)
+def test_few_long_rows_are_reduced_in_chunks(monkeypatch, seen, shape):
+    monkeypatch.setattr("fxjit.backends.native.schedule.fuse.LONG", 256)
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.CHUNK", 128)
+
+    def function(x):
+        return (x * 2).sum(-1), x.amax(0), x.mean() + 1, (x > 2).any()
+
+    x = torch.randn(shape, dtype=torch.float64)
+    assert_same(run_interpreted(function, x), function(x))
+    assert "split" in seen.kinds
+
+
+def test_chunks_of_a_long_row_are_as_many_as_programs_that_a_gpu_runs_at_once(seen):
+    for_gpu(lambda x: x.sum(), (1 << 28,))
+    first, second = seen.kernels
+    assert first.rest == 1024 and first.axes == [(1, "XB")]
+    assert seen.kinds == ["split", "persistent"]
+
+
+# Sizes that vary
+
+
+def test_one_kernel_serves_several_sizes(seen):
+    def function(x, y):
+        return torch.softmax(x * y, -1), (x + y).t().contiguous(), x.sum(0), torch.cat([x, y]) * 2
+
+    inputs = torch.randn(6, 10), torch.randn(6, 10)
+    gm = make_fx(function, tracing_mode="symbolic")(*inputs)
+    with config.patch(**{"triton.interpret": True}):
+        compiled = pipeline.compile_graph(gm, inputs, "test", lone_kernels=True).finish()
+        count = len(seen.kernels)
+        for shape in ((6, 10), (65, 33), (2, 300)):
+            x, y = torch.randn(shape), torch.randn(shape)
+            assert_same(compiled([x, y]), function(x, y), str(shape))
+    assert len(seen.kernels) == count
+
+
+def test_wide_indices_give_the_same(seen):
+    """The kernel for indices of 64 bits, on a small tensor."""
+
+    def function(x):
+        return torch.softmax(x.t() + 1, -1), x.sum(0)
+
+    x = torch.randn(33, 20)
+    gm = make_fx(function, tracing_mode="fake")(x)
+    with config.patch(**{"triton.interpret": True}):
+        compiled = pipeline.compile_graph(gm, (x,), "test", lone_kernels=True)
+        for kernel in seen.kernels:
+            kernel.span = 2**31
+        assert_same(compiled.finish()([x]), function(x))
+
+
+# Memory
+
+
+def test_an_input_changed_in_place(seen):
+    def function(x, y):
+        x.add_(y)
+        y.copy_(x * 2)
+        return x.sum(1)
+
+    x, y = torch.randn(9, 40), torch.randn(9, 40)
+    given, expected = (x.clone(), y.clone()), (x.clone(), y.clone())
+    assert_same(run_interpreted(function, *given), function(*expected))
+    assert_same(given, expected)
+
+
+def test_kernels_equal_but_for_names_are_one(seen):
+    def function(a, b):
+        return (torch.mm((a * 2).exp(), b) * 2).exp()
+
+    inputs = torch.randn(8, 8), torch.randn(8, 8)
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
+    with config.patch(**{"triton.interpret": True}):
+        compiled = pipeline.compile_graph(gm, inputs, "test", lone_kernels=True)
+        assert len(seen.kernels) == 2
+        assert len(compiled.executor.others()) == 1
+    assert_same(compiled.finish()(list(inputs)), function(*inputs))
+
+
+def test_an_index_out_of_bounds_raises():
+    table, bad = torch.randn(10, 6), torch.tensor([1, 10])
+    with pytest.raises(IndexError, match="index out of range"):
+        run_interpreted(lambda t, i: F.embedding(i, t) * 2, table, bad)
