@@ -215,3 +215,30 @@ def test_missing_attributes_raise():
     fxjit.reset()
     ours = fxjit.compile(fn, backend="eager", fullgraph=True)(torch.ones(1, 4))
     assert ours[:3] == (True, False, 1)
+
+
+def test_state_dict_inside():
+    block = Block()
+
+    def fn(x):
+        state = block.state_dict()
+        return x @ state["linear.weight"].T + state["offset"], list(state), state._metadata["linear"]["version"], state
+    fxjit.reset()
+    ours, theirs = fxjit.compile(fn, backend="eager", fullgraph=True)(torch.ones(1, 4)), fn(torch.ones(1, 4))
+    torch.testing.assert_close(ours[0], theirs[0])
+    assert ours[1:3] == theirs[1:3]
+    assert list(ours[3]) == list(theirs[3]) and ours[3]._metadata == theirs[3]._metadata
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_functional_call(tie_weights):
+    block = Block()
+
+    def fn(x):
+        changed = {name: parameter.detach() * 2 for name, parameter in block.named_parameters()}
+        return torch.func.functional_call(block, changed, (x,), tie_weights=tie_weights) + block(x)
+    before = {name: id(parameter) for name, parameter in block.named_parameters()}
+    fxjit.reset()
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager", fullgraph=True)(x), fn(x))
+    assert before == {name: id(parameter) for name, parameter in block.named_parameters()}

@@ -276,6 +276,7 @@ class Trace:
             known = self._by_fake.get(id(result))
             if known is not None:
                 return known
+            self._check_layout(node, result)
             value = TensorValue(node, result, torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor)
             self._by_fake[id(result)] = value
             return value
@@ -291,6 +292,13 @@ class Trace:
         if isinstance(result, _OPAQUE):
             return OpaqueValue(node, result)
         self.break_("operator-result-unsupported", operator=str(node.target), type=type(result).__name__)
+
+    def _check_layout(self, node: torch.fx.Node, result: torch.Tensor) -> None:
+        """A result that could be no graph input is none of the graph's either: what works on it runs as it stands."""
+        what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
+                else f"layout {result.layout}" if result.layout is not torch.strided else None)
+        if what is not None:
+            self.break_("tensor-layout", layout=what, why=f"the result of {_target_name(node.target)}")  # type: ignore[arg-type]
 
     def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:
         if is_plain_constant(item):

@@ -38,6 +38,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._prims_common": ("TRACE", ""),
     "torch._vmap_internals": ("CALL", ""),
     "torch._functorch": ("CALL", ""),
+    "torch._functorch.functional_call": ("TRACE", ""),
     "torch.func": ("CALL", ""),
     "torch._higher_order_ops": ("CALL", ""),
     "torch.overrides": ("TRACE", ""),

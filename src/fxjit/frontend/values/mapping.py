@@ -150,6 +150,10 @@ class DictValue(Value):
             self._push_entries(cg, self.items.values())
             cg.asm.call_const(put_items, 2)
             cg.asm.pop()
+        for name, attribute in cg.effects.stored_attrs(self).items():
+            if attribute is not None:
+                cg.call(setattr, self, name, attribute)
+                cg.asm.pop()
 
     def write_back(self, cg: Rebuilder) -> None:
         items = self.items
@@ -183,7 +187,26 @@ class DictValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return t.make(None) if self.factory is None else self.factory.realize()
+        if self.cls is collections.OrderedDict and protocol.type_lookup(self.cls, name) is NOT_IMPLEMENTED:
+            return self._own_attribute(t, name)
         return super().tp_getattro(t, name)
+
+    def _own_attribute(self, t: Tracer, name: str) -> Value:
+        """An OrderedDict has attributes of its own (`state_dict()` keeps its versions there)."""
+        written = t.effects.load_attr(self, name)
+        if isinstance(written, Value):
+            return written
+        if written is None and self.source is not None:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if self.cls is not collections.OrderedDict or protocol.type_lookup(self.cls, name) is not NOT_IMPLEMENTED:
+            super().tp_setattro(t, name, value)
+            return
+        if value is None:
+            self._own_attribute(t, name)
+        t.effects.store_attr(self, name, value)
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
         found = self.get(t, key)

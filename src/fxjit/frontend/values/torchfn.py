@@ -462,10 +462,10 @@ def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 # -- what steers the process ---------------------------------------------------------------------------------------
 
 
-def _refuse(reason: str, *functions: Any) -> None:
+def _refuse(reason: str, *functions: Any, **context: str) -> None:
     for fn in dict.fromkeys(functions):
         def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
-            t.break_(reason, function=_name_of(fn))
+            t.break_(reason, function=_name_of(fn), why=f"the result of {_name_of(fn)}", **context)
         handles(fn)(refuse)
 
 
@@ -481,5 +481,8 @@ _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, tor
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
 _refuse("tensor-data", torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
+# The fakes of quantized tensors are float tensors, which forget what they stand for.
+_refuse("tensor-layout", torch.quantize_per_tensor, torch.quantize_per_channel, torch.quantize_per_tensor_dynamic,
+        torch._empty_affine_quantized, torch._empty_per_channel_affine_quantized, layout="quantized")
 _refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
-        torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor)
+        torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor, layout="sparse")

@@ -1,0 +1,60 @@
+"""Tensors that are no plain strided ones: what works on them runs as it stands, the rest is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+
+
+def make_sparse(x: torch.Tensor) -> torch.Tensor:
+    return torch.sparse.mm(x.to_sparse(), x) + 1
+
+
+def from_indices(x: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 2]]), x[0, :2], (3, 3)).to_dense() + 1
+
+
+def quantize(x: torch.Tensor) -> torch.Tensor:
+    return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
+
+
+def nest(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.to_padded_tensor(torch.nested.nested_tensor([x, x[:2]]) * 2, 0.0) + 1
+
+
+def nest_jagged(x: torch.Tensor) -> torch.Tensor:
+    return (torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged) * 2).values() + 1
+
+
+def to_mkldnn(x: torch.Tensor) -> torch.Tensor:
+    return x.to_mkldnn().to_dense() + 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fn", [make_sparse, from_indices, quantize, nest, nest_jagged, to_mkldnn])
+def test_made_in_the_frame(fn: Callable[..., Any], backend: str) -> None:
+    x = torch.randn(3, 3)
+    torch.testing.assert_close(fxjit.compile(fn, backend=backend)(x), fn(x))
+    with pytest.raises(fxjit.errors.Unsupported) as error:
+        fxjit.compile(fn, backend=backend, fullgraph=True)(x)
+    assert "?" not in error.value.explanation
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [
+    lambda: torch.eye(3).to_sparse(), lambda: torch.eye(3).to_sparse_csr(),
+    lambda: torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.qint8),
+])
+def test_given_to_the_frame(make: Callable[[], torch.Tensor]) -> None:
+    def read(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (s.dequantize() if s.is_quantized else s.to_dense()) @ x + 1
+
+    x = torch.randn(3, 3)
+    torch.testing.assert_close(fxjit.compile(read, backend="eager")(make(), x), read(make(), x))
+
