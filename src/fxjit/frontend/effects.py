@@ -104,8 +104,11 @@ class Effects:
         """What has to be replayed: an attribute written more than once is kept at its last write only when no call
         stands between, so that the order seen from outside stays."""
         last: dict[tuple[Value, str], int] = {}
+        replaced: set[int] = set()
         for index, effect in enumerate(self._log):
             if isinstance(effect, StoreAttr):
+                replaced.add(last.get((effect.obj, effect.name), -1))
                 last[effect.obj, effect.name] = index
-        return tuple(effect for index, effect in enumerate(self._log)
-                     if not isinstance(effect, StoreAttr) or last[effect.obj, effect.name] == index)
+            elif isinstance(effect, CallLater):
+                last.clear()
+        return tuple(effect for index, effect in enumerate(self._log) if index not in replaced)

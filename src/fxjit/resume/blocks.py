@@ -93,9 +93,7 @@ class Exits:
         for depth, handler in sorted([*((at + 1, None) for at in exits), *((each.depth, each) for each in handlers[::-1])],
                                      key=lambda item: (item[0], item[1] is not None)):
             label = asm.label()
-            if handler is None:
-                guarding = asm.guarding(label, push_lasti=True, depth=depth)
-            elif is_cleanup(code, handler):
+            if handler is None or is_cleanup(code, handler):
                 guarding = asm.guarding(label, push_lasti=True, depth=depth)
             else:
                 guarding = asm.guarding(label, push_lasti=False, depth=depth)

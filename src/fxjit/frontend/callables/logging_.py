@@ -1,7 +1,8 @@
 """logging: a message whose text is known while tracing is written after the graph ran, as if from the user's own line.
 
-Messages below the logger's level say nothing. A message about tensors, or with an exception or a stack in it, breaks the
-graph: it has to be made where it stands. Registered through families.py.
+Messages below the logger's level say nothing. A message about tensors breaks the graph unless
+`config.reorderable_functions` says that it may wait; one with an exception or a stack in it has to be made where it
+stands. Registered through families.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from fxjit.frontend.callables.reorder import as_it_is_now, is_reorderable
 from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
 from fxjit.frontend.values.base import Tracer, Value
 
@@ -22,6 +24,14 @@ def write_record(logger: logging.Logger, level: int, where: tuple[str, int, str]
         logger.handle(logger.makeRecord(logger.name, level, where[0], where[1], message, args, None, where[2]))
 
 
+def write_to_root(level: int, where: tuple[str, int, str], message: Any, *args: Any) -> None:
+    """The same for `logging.warning(message, *args)`."""
+    root = logging.getLogger()
+    if not root.handlers:
+        logging.basicConfig()
+    write_record(root, level, where, message, *args)
+
+
 def _logs(name: str, level: int) -> None:
     @handles(getattr(logging.Logger, name))
     def method(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -29,9 +39,9 @@ def _logs(name: str, level: int) -> None:
         if isinstance(logger, logging.Logger):
             if not logger.isEnabledFor(level):
                 return t.make(None)
-            if name != "exception" and not kwargs and _can_wait(logger, args[1:]):
-                where = t.frame.summary()  # type: ignore[attr-defined]  # trace.py: the running machine
-                t.effects.call_later(write_record, (args[0], level, (where.filename, where.lineno, where.name), *args[1:]))
+            known = _that_can_wait(t, logger, getattr(logging.Logger, name), args[1:])
+            if name != "exception" and not kwargs and known:
+                t.effects.call_later(write_record, (args[0], level, _where(t), *known))
                 return t.make(None)
         t.break_("call-print", function=f"logging.Logger.{name}")
 
@@ -39,16 +49,31 @@ def _logs(name: str, level: int) -> None:
     def on_root(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not logging.getLogger().isEnabledFor(level):
             return t.make(None)
+        if is_reorderable(getattr(logging, name)) and name != "exception" and not kwargs:
+            known = _that_can_wait(t, logging.getLogger(), getattr(logging, name), args)
+            if known:
+                t.effects.call_later(write_to_root, (level, _where(t), *known))
+                return t.make(None)
         t.break_("call-print", function=f"logging.{name}")
 
 
-def _can_wait(logger: logging.Logger, args: list[Value]) -> bool:
-    """The text is known, and the logger makes records in logging's own way."""
-    own = all(getattr(type(logger), name) is getattr(logging.Logger, name) for name in ("_log", "findCaller"))
+def _where(t: Tracer) -> tuple[str, int, str]:
+    where = t.frame.summary()  # type: ignore[attr-defined]  # trace.py: the running machine
+    return where.filename, where.lineno, where.name
+
+
+def _that_can_wait(t: Tracer, logger: logging.Logger, fn: Any, args: list[Value]) -> list[Value] | None:
+    """The message and its arguments as they will be then: the text is known, or may be made later with what it is made of as
+    it is now; and the logger makes records in logging's own way."""
+    if not all(getattr(type(logger), name) is getattr(logging.Logger, name) for name in ("_log", "findCaller")):
+        return None
+    if is_reorderable(fn):
+        now = [as_it_is_now(t, arg) for arg in args]
+        return [arg for arg in now if arg is not None] if all(arg is not None for arg in now) else None
     try:
-        return own and bool(args) and all(isinstance(plain(arg), (str, int, float, bool, type(None))) for arg in args)
+        return args if all(isinstance(plain(arg), (str, int, float, bool, type(None))) for arg in args) else None
     except NotPlain:
-        return False
+        return None
 
 
 for _name, _level in _LEVELS.items():

@@ -17,8 +17,8 @@ from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.natives import CALL_TABLE
 from fxjit.frontend.values.plain import NotPlain, is_plain, plain
 
-__all__ = ["Handler", "NotPlain", "callable_name", "fold_call", "function", "handles", "handles_code", "is_plain",
-           "lookup", "plain", "polyfill", "pure", "unknown_call"]
+__all__ = ["BEFORE_LOOKUP", "Handler", "NotPlain", "callable_name", "fold_call", "function", "handler_of", "handles",
+           "handles_code", "is_plain", "lookup", "plain", "polyfill", "pure", "unknown_call"]
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
@@ -109,8 +109,21 @@ def callable_name(fn: Any) -> str:
     return name if module in (None, "builtins") else f"{module}.{name}"
 
 
+#: Asked before the table: reorder.py's.
+BEFORE_LOOKUP: Final[list[Callable[[Any], Handler | None]]] = []
+
+
 def lookup(fn: Any) -> Handler | None:
     """The handler of a callable, or None."""
+    for find in BEFORE_LOOKUP:
+        found = find(fn)
+        if found is not None:
+            return found
+    return handler_of(fn)
+
+
+def handler_of(fn: Any) -> Handler | None:
+    """The handler that the table has for a callable, or None."""
     try:
         handler = _HANDLERS.get(fn)
     except TypeError:  # not hashable: nobody can have claimed it

@@ -1,0 +1,155 @@
+"""`config.reorderable_functions`: calls of these are made after the graph ran, in their order, with their arguments as they
+were at the call.
+
+table.py's lookup comes here first. A tensor that is written to after the call is passed as a copy made at the call; lists,
+tuples, dicts and sets as copies. Where an argument is an object of another kind, whose text may change, the graph
+breaks, as it does without the setting."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+import warnings
+from typing import Any
+
+import torch
+
+from fxjit import config
+from fxjit.frontend.callables.table import BEFORE_LOOKUP, Handler, callable_name, handler_of
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.namespaces import known_namespace
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import TensorValue
+
+
+def find(fn: object) -> Handler | None:
+    """The handler that puts a call of `fn` off; None where the user did not say that it may wait."""
+    functions = config.reorderable_functions
+    if not functions or not is_reorderable(fn) or _has_handler_that_waits(fn):
+        return None
+    return _later(fn)
+
+
+BEFORE_LOOKUP.append(find)
+
+
+def is_reorderable(fn: object) -> bool:
+    """Whether calls of `fn` may be made after the graph: it, or a method of an object that is this function, is in the
+    setting."""
+    return any(fn is known or (isinstance(known, types.MethodType) and known.__func__ is fn)
+               for known in config.reorderable_functions)
+
+
+def _has_handler_that_waits(fn: object) -> bool:
+    """Those of logging and warnings put calls off in their own way, which keeps the user's line."""
+    module = getattr(fn, "__module__", None)
+    return module in (logging.__name__, warnings.__name__, "_warnings") and handler_of(fn) is not None
+
+
+def _later(fn: Any) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        now = [*args, *(value for name, value in kwargs.items() if name != "file")]
+        if not _is_meant(fn, args):
+            handler = handler_of(fn)
+            return handler(t, args, kwargs) if handler is not None else t.inline(t.make(fn), args, kwargs)
+        given = _values_now(t, now, first_as_it_is=isinstance(fn, types.FunctionType))
+        somewhere_else = kwargs["file"].realize().source is None if "file" in kwargs else _streams_are_changed(t)
+        if given is None or (fn is print and somewhere_else):
+            t.break_("call-print", function=callable_name(fn))
+        if "file" in kwargs:
+            given.append(kwargs["file"])
+        names = (*(name for name in kwargs if name != "file"), *(("file",) if "file" in kwargs else ()))
+        t.effects.call_later(call_in_order, (fn, names, *given))
+        return t.make(None)
+    return call
+
+
+def _streams_are_changed(t: Tracer) -> bool:
+    """Whether the trace has set `sys.stdout`: new code writes the globals of a module once, not in between."""
+    streams = known_namespace(t, vars(sys))
+    return streams is not None and "stdout" in streams.written
+
+
+def call_in_order(fn: Any, names: tuple[str, ...], *args: Any) -> None:
+    """What new bytecode calls, with the arguments called `names` last."""
+    split = len(args) - len(names)
+    fn(*args[:split], **dict(zip(names, args[split:], strict=True)))
+
+
+def _is_meant(fn: object, args: list[Value]) -> bool:
+    """A bound method in the setting is meant for its own object alone."""
+    bound = [known for known in config.reorderable_functions if isinstance(known, types.MethodType) and known.__func__ is fn]
+    if not bound or fn in config.reorderable_functions:
+        return True
+    return bool(args) and any(getattr(args[0].realize(), "obj", None) is known.__self__ for known in bound)
+
+
+def _values_now(t: Tracer, values: list[Value], first_as_it_is: bool) -> list[Value] | None:
+    """The values as they are now; None where one cannot be kept so. `first_as_it_is`: the first may be the object that a
+    method of the user's is called on."""
+    kept: list[Value] = []
+    for at, value in enumerate(values):
+        now = as_it_is_now(t, value)
+        if now is None:
+            if at or not first_as_it_is or value.realize().source is None:
+                return None
+            now = value
+        kept.append(now)
+    return kept
+
+
+def as_it_is_now(t: Tracer, value: Value) -> Value | None:
+    """A value that will be rebuilt as `value` is now, whatever is done to it later; None where that is not known."""
+    value = value.realize()
+    if value.is_constant() or isinstance(value, SymValue):
+        return value
+    if isinstance(value, TensorValue):
+        return TensorNow(t, value)
+    kind = value.pytype()
+    if isinstance(value, (ListValue, TupleValue)) and kind in (list, tuple, torch.Size):
+        items = [as_it_is_now(t, item) for item in protocol.unpack(t, value)]
+        if any(item is None for item in items):
+            return None
+        known = [item for item in items if item is not None]
+        return ListValue(known) if kind is list else TupleValue(known, cls=kind)
+    if isinstance(value, DictValue) and kind is dict:
+        pairs = []
+        for key in protocol.unpack(t, value):
+            item = as_it_is_now(t, protocol.getitem(t, value, key))
+            if item is None or not key.is_constant():
+                return None
+            pairs.append((key, item))
+        return DictValue(t, pairs)
+    if isinstance(value, SetValue) and kind in (set, frozenset):
+        elements = protocol.unpack(t, value)
+        return SetValue(t, elements, cls=kind) if all(each.is_constant() for each in elements) else None
+    return None
+
+
+class TensorNow(Value):
+    """A tensor as it is now: itself where nothing writes to it later, else a copy from the graph."""
+
+    def __init__(self, t: Tracer, tensor: TensorValue) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+        self.copy = t.emit(torch.clone, [tensor])
+        assert self.copy.node is not None, "a tensor of the graph"
+        self.copy.node.meta["only_if_used"] = True
+        self.version = _version(tensor)
+
+    def pytype(self) -> type:
+        return self.tensor.pytype()
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        unchanged = self.version is not None and self.version == _version(self.tensor)
+        cg.push(self.tensor if unchanged else self.copy)
+
+
+def _version(tensor: TensorValue) -> int | None:
+    """How often it and what shares its memory was written to while tracing; None where nobody counts."""
+    return None if tensor.fake.is_inference() else tensor.fake._version
