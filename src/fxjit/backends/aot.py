@@ -9,7 +9,6 @@ the outputs are put right by AOTAutograd's wrapper around the compiled graphs; g
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -27,6 +26,10 @@ from .rnn import keep_workspace
 log = logs.artifact("aot_graphs")
 # What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+
+
+# Functionalization says this of fused optimizer steps, whose list of maxima is empty unless `amsgrad` is on.
+_NOT_FUNCTIONAL = "mutating a non-functional tensor with a functional tensor"
 
 
 class GraphCompiler(Protocol):
@@ -72,6 +75,7 @@ def compile_with_aot(
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     from .direct import Parts, direct_call
+    from .native.passes.cleanup import share_equal
 
     pending: list[Any] = []
     parts = Parts()
@@ -93,7 +97,12 @@ def compile_with_aot(
 
         return run
 
-    with functorch_config.patch(functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
+    def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+        # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
+        share_equal(joint.graph)
+        return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+
+    with functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -101,16 +110,16 @@ def compile_with_aot(
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor")
-                if min_cut
-                else default_partition,
+                partition_fn=partition if min_cut else default_partition,
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
-        except _NEEDS_DATA as problem:
+        except (*_NEEDS_DATA, RuntimeError) as problem:
             # The derivative of indexing by a mask, say: its sizes are known only when it runs.
+            if not isinstance(problem, _NEEDS_DATA) and _NOT_FUNCTIONAL not in str(problem):
+                raise
             logs.artifact("compile").info("a graph runs as it was captured, node by node: %s", problem)
-            counters["aot"]["graphs that need data"] += 1
+            counters["aot"]["graphs run as captured"] += 1
             return gm if restore is None else lambda *args: restore(gm(*args))
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:

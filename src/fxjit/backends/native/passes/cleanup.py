@@ -72,21 +72,21 @@ def drop_dead(graph: torch.fx.Graph) -> None:
 
 
 def share_equal(graph: torch.fx.Graph) -> None:
-    """One node for equal calls of operators that depend on their arguments alone."""
+    """One node for equal calls of operators that depend on their arguments alone. Also run on the joint graph before it is
+    cut into forward and backward (aot.py)."""
     seen: dict[Any, torch.fx.Node] = {}
-    mutating = any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes)
-    if mutating:
-        return
+    returned = memory_of_outputs(graph)
     for node in list(graph.nodes):
         target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            seen.clear()  # what was read before may be another thing now
+            continue
         if node.op != "call_function" or not (isinstance(target, torch._ops.OpOverload) or target is operator.getitem):
             continue
-        if isinstance(target, torch._ops.OpOverload) and (
-            torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
-        ):
+        if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
             continue
         # Two equal outputs must stay two tensors.
-        if any(user.op == "output" for user in node.users):
+        if node in returned or node.meta.get("unbacked_bindings"):
             continue
         key = hashable((target, node.args, tuple(sorted(node.kwargs.items()))))
         if key is None:
@@ -95,6 +95,24 @@ def share_equal(graph: torch.fx.Graph) -> None:
             replace(graph, node, seen[key])
         else:
             seen[key] = node
+
+
+def memory_of_outputs(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes that the graph returns, and those that these are views of."""
+    found: set[torch.fx.Node] = set()
+    waiting = [node for output in graph.find_nodes(op="output") for node in output.all_input_nodes]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        aliases = node.target is operator.getitem or (
+            isinstance(node.target, torch._ops.OpOverload)
+            and any(each.alias_info is not None for each in node.target._schema.returns)
+        )
+        if aliases:
+            waiting += node.all_input_nodes
+    return found
 
 
 def hashable(x: Any) -> Any:
