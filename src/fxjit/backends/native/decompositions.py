@@ -45,8 +45,11 @@ def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
 _libraries: list[Any] = []
 
 
-def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     """Drawn by ATen as eager's dropout draws; the arithmetic fuses with what is around."""
+    if x.device.type == "cuda":
+        # ATen's one kernel draws in an order of its own, which no other operator repeats.
+        return NotImplemented
     if (train is not None and not train) or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:

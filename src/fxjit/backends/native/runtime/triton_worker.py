@@ -47,7 +47,7 @@ def compile_one(job: dict[str, Any], number: int) -> dict[str, Any]:
         "shared": metadata.shared,
         "warps": metadata.num_warps,
         "parameters": parameters,
-        **({stage: made.asm[stage] for stage in job["stages_wanted"]} if job.get("stages_wanted") else {}),
+        **({stage: made.asm[stage] for stage in job["wanted"]} if job.get("wanted") else {}),
     }
 
 
