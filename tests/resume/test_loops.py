@@ -1,0 +1,220 @@
+"""`config.resume_in_loops`: what comes before a loop that breaks and after it is compiled, and an iteration by itself, however
+many there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fxjit  # noqa: E402
+from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _resume() -> Iterator[None]:
+    with fxjit.config.patch(resume_in_loops=True):
+        yield
+
+
+def compare(fn: Callable[..., Any], *args: Any, graphs: int | None = None) -> None:
+    """`fn` gives what it gives eagerly and skips nothing; in that many graphs."""
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    compiled = fxjit.compile(fn, backend=backend)
+    for _ in range(2):
+        torch.manual_seed(0)
+        expected = fn(torch.ones(3), *args)
+        torch.manual_seed(0)
+        assert str(compiled(torch.ones(3), *args)) == str(expected)
+    assert not fxjit.counters["skip"], fxjit.counters
+    if graphs is not None:
+        assert len(backend.graphs) == graphs
+
+
+def steps(x: Any, n: int) -> Any:
+    y = x + 1
+    for _ in range(n):
+        y = y.sin()
+        fxjit.graph_break()
+        y = y + 1
+    return y * 2
+
+
+def test_the_parts_of_a_loop_are_compiled_whatever_the_number_of_iterations() -> None:
+    for n in (0, 1, 2, 3, 50):
+        compare(steps, n)
+    compare(steps, 50, graphs=5)  # before and first half; second half; first half (twice: `_` was a constant); after
+    compare(steps, 5000, graphs=5)
+
+
+def test_the_default_gives_up_the_frame() -> None:
+    with fxjit.config.patch(resume_in_loops=False):
+        fxjit.reset()
+        backend = EagerAndRecordGraphs()
+        fxjit.compile(steps, backend=backend)(torch.ones(3), 3)
+        assert backend.graphs == [] and list(fxjit.counters["skip"]) == ["Graph break in a loop"]
+
+
+def test_iterations_nest_no_frames() -> None:
+    depths = []
+
+    @fxjit.disable
+    def depth() -> None:
+        frame, count = sys._getframe(), 0
+        while frame is not None:
+            frame, count = frame.f_back, count + 1
+        depths.append(count)
+
+    def fn(x: Any) -> Any:
+        for _ in range(200):
+            x = x + 1
+            depth()
+        return x
+
+    fxjit.compile(fn, backend="eager")(torch.ones(3))
+    assert len(set(depths[10:])) == 1
+
+
+def test_while_and_its_condition_on_data() -> None:
+    def counted(x: Any, n: int) -> Any:
+        i = 0
+        while i < n:
+            x = x + i
+            fxjit.graph_break()
+            i += 1
+        else:
+            x = x * 2
+        return x, i
+
+    def on_data(x: Any) -> Any:
+        while x.sum() < 100:
+            x = x * 1.5
+        return x + 1
+
+    compare(counted, 20)
+    compare(on_data)
+
+
+def test_loops_in_loops_with_break_continue_and_else() -> None:
+    def fn(x: Any, n: int) -> Any:
+        for i in range(n):
+            for j in range(3):
+                x = x + j
+                fxjit.graph_break()
+                if j == 2 and i == 3:
+                    continue
+                x = x * 0.9
+            else:
+                x = x + 0.1
+            if i > 5:
+                break
+        return x, i, j
+
+    compare(fn, 9)
+    compare(fn, 3)
+
+
+def test_iterators_of_every_kind_go_on_where_they_were() -> None:
+    def numbers(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    def over(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def fn(x: Any) -> Any:
+            out = 0
+            for item in make(x):
+                out = out + (item[0] * item[1] if isinstance(item, tuple) else item)
+                fxjit.graph_break()
+                out = out * 0.5
+            return out
+
+        return fn
+
+    for make in (
+        lambda x: range(9, 0, -2), lambda x: [x, x * 2, x * 3], lambda x: (1, 2.5, 3), lambda x: enumerate([x, x, x + 1]),
+        lambda x: zip(range(4), [x] * 5, strict=False), lambda x: {1: x, 2: x}, lambda x: {k: x * k for k in range(3)}.items(),
+        lambda x: map(lambda k: x * k, range(3)), lambda x: reversed([1, 2, 3]), lambda x: x.reshape(3, 1),
+        lambda x: numbers(4), lambda x: filter(None, [0, 1, 2]), lambda x: iter([1, 2, 3]),
+    ):  # fmt: skip
+        compare(over(make))
+
+
+def test_a_list_that_changes_under_its_loop() -> None:
+    def fn(x: Any) -> Any:
+        items = [1, 2, 3]
+        for item in items:
+            x = x * item
+            fxjit.graph_break()
+            if item < 3:
+                items.append(item + 2)
+        return x, items
+
+    compare(fn)
+
+
+def test_a_break_at_one_iteration_only() -> None:
+    def fn(x: Any, n: int) -> Any:
+        for i in range(n):
+            x = x + i
+            if i == 3:
+                fxjit.graph_break()
+        return x
+
+    compare(fn, 2, graphs=1)
+    compare(fn, 30)
+
+
+def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
+    def breaks(x: Any) -> Any:
+        y = x.sin()
+        fxjit.graph_break()
+        return y.cos()
+
+    def loops(x: Any, n: int) -> Any:
+        for _ in range(n):
+            x = breaks(x) + 1
+        return x
+
+    def outer(x: Any, n: int) -> Any:
+        y = x + 1
+        return loops(y, n) * y + sum([breaks(x) for _ in range(2)])
+
+    compare(loops, 20)
+    compare(outer, 20)
+
+
+def test_an_exception_in_the_middle_leaves_as_it_would() -> None:
+    def fn(x: Any, n: int) -> Any:
+        for i in range(n):
+            fxjit.graph_break()
+            if i == 4:
+                raise ValueError(i)
+            x = x + 1
+        return x
+
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="4"):
+            compiled(torch.ones(3), 9)
+        assert torch.equal(compiled(torch.ones(3), 3), torch.full((3,), 4.0))
+
+
+def test_gradients_flow_through_all_iterations() -> None:
+    def fn(x: Any, n: int) -> Any:
+        for i in range(n):
+            x = x * 1.5
+            fxjit.graph_break()
+            x = x + i
+        return x.sum()
+
+    grads = []
+    for call in (fn, fxjit.compile(fn, backend="aot_eager")):
+        x = torch.ones(3, requires_grad=True)
+        call(x, 6).backward()
+        grads.append(x.grad)
+    assert torch.equal(*grads)

@@ -1,0 +1,435 @@
+"""A break inside functions that are called keeps the graphs of their callers whole: what ran before the break is one graph,
+the rests of all are another. The instruction that broke runs under frames of the same functions."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fxjit  # noqa: E402
+from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
+
+HERE = __file__
+seen: list[Any] = []
+
+
+@fxjit.disable
+def look(tag: Any = None) -> Any:
+    """Breaks the graph; remembers who called, and the grad mode."""
+    frame, names = sys._getframe(1), []
+    while frame is not None and frame.f_code.co_name != "run":
+        if "fxjit" + "/" not in frame.f_code.co_filename.replace("\\", "/").replace(HERE, ""):
+            names.append((frame.f_code.co_name, frame.f_lineno))
+        frame = frame.f_back
+    seen.append((tag, names, torch.is_grad_enabled()))
+    return tag
+
+
+@fxjit.disable
+def fail() -> None:
+    raise KeyError("failed")
+
+
+def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What a call came to: result or exception with its lines, the arguments after it, what `look` saw."""
+    seen.clear()
+    args = copy.deepcopy(args)
+    try:
+        outcome: Any = ("returned", fn(*args))
+    except Exception as error:  # noqa: BLE001 - whatever eager raises
+        lines = [(each.name, each.lineno) for each in traceback.extract_tb(error.__traceback__)[1:]]
+        outcome = ("raised", type(error), str(error), lines)
+    return str((outcome, args, seen, torch.is_grad_enabled()))
+
+
+def compare(fn: Callable[..., Any], *args: Any, graphs: list[int] | None = None, breaks: int | None = None) -> None:
+    """`fn` gives what it gives eagerly, several times. `graphs`: the operators in each; `breaks`: how many were told."""
+    fxjit.reset()
+    fxjit.counters.clear()
+    backend = EagerAndRecordGraphs()
+    compiled = fxjit.compile(fn, backend=backend)
+    args = args or (torch.tensor([1.0, 2.0]),)
+    for _ in range(3):
+        assert run(compiled, args) == run(fn, args)
+    sizes = [sum(node.op in ("call_function", "call_method") for node in graph.graph.nodes) for graph in backend.graphs]
+    if graphs is not None:
+        assert sizes == graphs
+        assert not fxjit.counters["recompiles"]
+    if breaks is not None:
+        assert sum(fxjit.counters["graph_break"].values()) == breaks
+
+
+def inner(x: Any) -> Any:
+    y = x.sin()
+    look()
+    return y.cos()
+
+
+def middle(x: Any, by: int = 3) -> Any:
+    z = x * by
+    return inner(z) + z
+
+
+def test_inner_and_outer_are_two_graphs() -> None:
+    def outer(x: Any) -> Any:
+        y = x + 1
+        return inner(y) * 2 + y
+
+    compare(outer, graphs=[2, 3], breaks=1)
+
+
+def test_three_deep_are_two_graphs() -> None:
+    def outer(x: Any) -> Any:
+        return middle(x + 1) * middle(x, by=2)
+
+    compare(outer, graphs=[3, 4, 3], breaks=2)
+
+
+def test_without_the_setting_each_function_has_graphs_of_its_own() -> None:
+    def outer(x: Any) -> Any:
+        y = x + 1
+        return inner(y) * 2 + y
+
+    with fxjit.config.patch(nested_graph_breaks=False):
+        compare(outer, graphs=[1, 1, 1, 2])
+
+
+def test_the_break_is_told_once_by_the_inner_functions_line() -> None:
+    def outer(x: Any) -> Any:
+        return middle(x)
+
+    explained = fxjit.explain(outer)(torch.ones(2))
+    (told,) = explained.break_reasons
+    assert [frame.name for frame in told.user_stack] == ["outer", "middle", "inner"]
+    assert told.user_stack[-1].line == "look()"
+    with pytest.raises(fxjit.errors.Unsupported, match="look"):
+        fxjit.compile(outer, fullgraph=True, backend="eager")(torch.ones(2))
+
+
+def test_a_branch_on_data_in_an_inner_function_goes_both_ways() -> None:
+    def clip(x: Any) -> Any:
+        if x.sum() > 0:
+            return x * 2
+        return -x
+
+    def outer(x: Any) -> Any:
+        return clip(x) + 1
+
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    compiled = fxjit.compile(outer, backend=backend)
+    for x in (torch.ones(2), -torch.ones(2), torch.ones(2), -torch.ones(2)):
+        assert torch.equal(compiled(x), outer(x))
+    assert len(backend.graphs) == 3 and not fxjit.counters["recompiles"]
+
+
+def test_what_lies_on_the_stacks_meanwhile() -> None:
+    def outer(x: Any) -> Any:
+        return [x, inner(x), (lambda a, *b, k: (a, b, k))(x * 2, inner(x), *[1], k=inner(x + 1))], f"{len(middle(x))}"
+
+    compare(outer)
+
+
+class Base:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __repr__(self) -> str:
+        return f"Base({self.by})"
+
+    def go(self, x: Any) -> Any:
+        self.by += 1
+        look("base")
+        return x * self.by
+
+    def __call__(self, x: Any) -> Any:
+        return self.go(x) + 1
+
+
+class Derived(Base):
+    def go(self, x: Any) -> Any:
+        captured = lambda: self.by  # noqa: E731 - `self` is a cell
+        look("derived")
+        return super().go(x + captured()) - captured()
+
+
+def test_methods_super_and_callable_objects() -> None:
+    def outer(x: Any) -> Any:
+        obj = Derived(3.0)
+        return obj(x) + obj.go(x), obj.by
+
+    compare(outer)
+    compare(lambda x, obj: (obj(x), obj.by), torch.ones(2), Base(2.0))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x)
+        look("layer")
+        return y.relu()
+
+
+def test_modules_with_the_frames_of_torch_between() -> None:
+    torch.manual_seed(0)
+    first, second = Layer(), Layer()
+
+    def outer(x: Any) -> Any:
+        return second(first(x) + 1) * 2
+
+    compare(outer, graphs=[1, 3, 2], breaks=2)
+
+
+def test_hooks_of_a_module() -> None:
+    class Quiet(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = x + 1
+            fxjit.graph_break()
+            return y * 2
+
+    layer = Quiet()
+    layer.register_forward_pre_hook(lambda module, args: (args[0] - 1,))
+    layer.register_forward_hook(lambda module, args, output: output + 1)
+    compare(lambda x: layer(x) * 2, graphs=[2, 3], breaks=1)
+
+
+def test_closures_share_their_cells() -> None:
+    def outer(x: Any) -> Any:
+        count, kept = 0, []
+
+        def step(a: Any) -> Any:
+            nonlocal count, x
+            count += 1
+            kept.append(lambda: (count, x))
+            x = x + a
+            look(count)
+            count += 10
+            return a * count
+
+        y = step(x)
+        z = step(y)
+        return y, z, count, [each() for each in kept], x
+
+    compare(outer)
+
+
+def test_mutations_are_seen_in_order() -> None:
+    def fill(items: list[Any], table: dict[str, Any], x: Any) -> Any:
+        items.append(x * 2)
+        table["first"] = len(items)
+        look((len(items), dict(table)))
+        items.append(x * 3)
+        table["second"] = items
+        return items[-1]
+
+    def outer(x: Any, items: list[Any]) -> Any:
+        table: dict[str, Any] = {"zero": items}
+        last = fill(items, table, x)
+        items.append(last)
+        return table, items
+
+    compare(outer, torch.ones(2), [1], breaks=1)
+
+
+def test_blocks_around_and_inside_are_as_they_should_be() -> None:
+    def block(x: Any) -> Any:
+        with torch.no_grad():
+            y = x * 2
+            look("inside")
+            return y, torch.is_grad_enabled()
+
+    @torch.no_grad()
+    def decorated(x: Any) -> Any:
+        look("decorated")
+        return x + 1, torch.is_grad_enabled()
+
+    def outer(x: Any) -> Any:
+        with torch.enable_grad():
+            a = block(x)
+            look("between")
+            b = decorated(x)
+        return a, b, block(x), torch.is_grad_enabled()
+
+    compare(outer)
+    with torch.no_grad():
+        compare(outer)
+
+
+def test_an_exception_of_the_instruction_goes_through_the_users_functions() -> None:
+    def fails(x: Any) -> Any:
+        with torch.no_grad():
+            y = x * 2
+            fail()
+        return y
+
+    def between(x: Any) -> Any:
+        with torch.enable_grad():
+            return fails(x + 1)
+
+    def outer(x: Any) -> Any:
+        return between(x) + 1
+
+    def catches(x: Any) -> Any:
+        try:
+            return between(x)
+        except KeyError:
+            return x, torch.is_grad_enabled()
+
+    compare(outer)
+    compare(catches)
+
+
+def test_an_exception_of_the_rest_goes_through_the_users_functions() -> None:
+    def fails(x: Any) -> Any:
+        with torch.no_grad():
+            look()
+            if len(x) == 2:
+                raise ValueError("after the break")
+        return x
+
+    def outer(x: Any) -> Any:
+        y = x + 1
+        return fails(y) + y
+
+    compare(outer)
+
+
+def test_recursion_is_compiled_once_and_not_once_a_level() -> None:
+    def down(x: Any, n: int) -> Any:
+        look(n)
+        return x if n == 0 else down(x + 1, n - 1) * 2
+
+    compare(lambda x: down(x, 12))
+    fxjit.reset()
+    fxjit.compile(down, backend="eager")(torch.ones(2), 30)
+    assert fxjit.counters["frames"]["ok"] < 30
+
+
+def test_where_a_caller_cannot_wait_the_break_is_its_own() -> None:
+    def in_loop(x: Any) -> Any:
+        for _ in range(2):
+            x = inner(x)
+        return x
+
+    def in_try(x: Any) -> Any:
+        try:
+            return inner(x)
+        finally:
+            look("finally")
+
+    def in_generator(x: Any) -> Any:
+        yield inner(x)
+        yield inner(x + 1)
+
+    def by_builtin(x: Any) -> Any:
+        return sorted([2, 1], key=lambda n: (inner(x), n)[1])
+
+    def by_operator(x: Any) -> Any:
+        class Number:
+            def __add__(self, other: Any) -> Any:
+                return inner(other)
+
+        return Number() + x
+
+    for called in (in_loop, in_try, lambda x: list(in_generator(x)), by_builtin, by_operator):
+        compare(lambda x, called=called: called(x + 1))
+
+
+def test_a_skipped_function_is_skipped_alone() -> None:
+    def skipped(x: Any) -> Any:
+        y = x + 1
+        fxjit.skip_frame()
+        return y * 2
+
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    assert torch.equal(fxjit.compile(lambda x: skipped(x * 3) - 1, backend=backend)(torch.ones(2)), torch.full((2,), 7.0))
+    assert len(backend.graphs) == 2
+
+
+def test_arguments_of_every_kind() -> None:
+    def takes(a: Any, /, b: Any = 2, *rest: Any, k: Any = 3, **more: Any) -> Any:
+        total = a * b + k
+        look((len(rest), sorted(more)))
+        return total + sum(rest) + sum(more.values()), rest, more
+
+    def outer(x: Any) -> Any:
+        return takes(x), takes(x, 1, 2, 3, k=4, z=5), takes(*[x, 2], **{"k": 1, "y": 2})
+
+    compare(outer)
+
+
+def test_warnings_name_the_line_that_the_user_wrote() -> None:
+    def warns(x: Any) -> Any:
+        y = x + 1
+        warnings.warn("told", stacklevel=2)
+        return y * 2
+
+    def outer(x: Any) -> Any:
+        return warns(x)
+
+    def caught(fn: Callable[..., Any]) -> Any:
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            fn(torch.ones(2))
+        return [(str(each.message), each.filename, each.lineno) for each in record]
+
+    fxjit.reset()
+    assert caught(fxjit.compile(outer, backend="eager")) == caught(outer)
+
+
+def test_nothing_outlives_what_the_users_frames_would_hold() -> None:
+    alive: list[Any] = []
+
+    @fxjit.disable
+    def count() -> int:
+        gc.collect()
+        return sum(ref() is not None for ref in alive)
+
+    @fxjit.disable
+    def note(x: Any) -> Any:
+        alive.append(weakref.ref(x))
+        return x
+
+    def holds(x: Any) -> Any:
+        big = note(x * 2)
+        y = big + 1
+        del big
+        return count(), y
+
+    def outer(x: Any) -> Any:
+        mine = note(x + 1)
+        z = mine * 2
+        del mine
+        n, y = holds(z)
+        return n, y + z
+
+    fxjit.reset()
+    compiled = fxjit.compile(outer, backend="eager")
+    for _ in range(2):
+        alive.clear()
+        assert compiled(torch.ones(2))[0] == 0
+
+
+def test_functions_of_other_modules_keep_their_globals(tmp_path: Any) -> None:
+    namespace: dict[str, Any] = {"look": look, "factor": 5, "__name__": "elsewhere"}
+    lines = ["def there(x):", "    global count", "    y = x * factor", "    look()", "    count = len(y)",
+             "    return y + factor + count"]
+    exec(compile("\n".join(lines), str(tmp_path / "elsewhere.py"), "exec"), namespace)
+    there = namespace["there"]
+    compare(lambda x: there(x) + 1, graphs=[1, 3])
+    namespace["factor"] = 7
+    assert torch.equal(fxjit.compile(there, backend="eager")(torch.ones(2)), torch.full((2,), 16.0))
