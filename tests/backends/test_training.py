@@ -45,3 +45,25 @@ def test_an_lstm_has_eagers_gradients(backend, needs_grad):
         (wanted, _), (got, _) = plain(x), compiled(x)
         torch.testing.assert_close(got, wanted)
         torch.testing.assert_close(gradients(module, got.sum()), gradients(plain, wanted.sum()))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad"])
+def test_a_fused_optimizer_step_is_eagers(name):
+    """Functionalization refuses some of these operators; their graph then runs as it was captured."""
+
+    def train(compiled):
+        torch.manual_seed(0)
+        module = nn.Linear(4, 3)
+        optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1, fused=True)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = module(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = fxjit.compile(step) if compiled else step
+        return [step(torch.full((2, 4), float(n))) for n in range(1, 4)], list(module.parameters())
+
+    torch.testing.assert_close(train(compiled=True), train(compiled=False))

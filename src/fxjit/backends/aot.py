@@ -28,8 +28,9 @@ log = logs.artifact("aot_graphs")
 _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
-# Functionalization says this of fused optimizer steps, whose list of maxima is empty unless `amsgrad` is on.
-_NOT_FUNCTIONAL = "mutating a non-functional tensor with a functional tensor"
+# What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
+# `amsgrad` is on, or which have no kernel for fake tensors.
+_LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake impl or Meta kernel registered")
 
 
 class GraphCompiler(Protocol):
@@ -116,7 +117,7 @@ def compile_with_aot(
             )
         except (*_NEEDS_DATA, RuntimeError) as problem:
             # The derivative of indexing by a mask, say: its sizes are known only when it runs.
-            if not isinstance(problem, _NEEDS_DATA) and _NOT_FUNCTIONAL not in str(problem):
+            if not isinstance(problem, _NEEDS_DATA) and not any(limit in str(problem) for limit in _LIMITS):
                 raise
             logs.artifact("compile").info("a graph runs as it was captured, node by node: %s", problem)
             counters["aot"]["graphs run as captured"] += 1
