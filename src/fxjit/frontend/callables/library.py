@@ -471,29 +471,28 @@ def register_copy(fn: Callable[..., Any]) -> None:
     _COPY.append(fn)
 
 
-def _handled(t: Tracer) -> Value | None:
-    """The exception that the innermost `except` under way handles."""
+def _handled(t: Tracer, function: str) -> Value:
+    """The exception that the innermost `except` under way handles. What a caller of the traced frame handles is another one
+    at each call."""
     frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
     while frame is not None:
         if frame.handled is not None:
             handled: Value = frame.handled
             return handled
         frame = frame.parent
-    return None
+    t.break_("call-builtin", function=function, args="")
 
 
 @function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handled = _handled(t)
-    if handled is None:
-        return t.make((None, None, None))
-    return TupleValue([t.make(handled.pytype()), handled, t.make(None)])
+    handled = _handled(t, "sys.exc_info").realize()
+    traceback = t.make(None) if handled.source is None else protocol.getattr_(t, handled, "__traceback__")
+    return TupleValue([t.make(handled.pytype()), handled, traceback])
 
 
 @function(sys.exception)
 def exception(t: Tracer) -> Value:
-    handled = _handled(t)
-    return t.make(None) if handled is None else handled
+    return _handled(t, "sys.exception")
 
 
 # -- the process ------------------------------------------------------------------------------------------------

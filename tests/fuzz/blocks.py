@@ -1,0 +1,284 @@
+"""Random functions out of nested loops, `try` statements, `with` blocks, closures, graph breaks and mutations:
+`write(random)` gives the source of a module with `program(x, y, items, n)`.
+
+Everything that happens is written down in `log`. `may(k)` is not traced and raises where `k == n`, so that one program,
+called with several `n`, takes several ways. `cut(v)` breaks the graph and gives `v` back; `note(v)` is a call that may be
+put off (`config.reorderable_functions`)."""
+
+from __future__ import annotations
+
+from random import Random
+
+PREAMBLE = '''
+import contextlib
+import sys
+
+import torch
+
+import fxjit
+
+log = []
+notes = []
+
+
+class Mine(Exception):
+    pass
+
+
+ERRORS = [ValueError, KeyError, Mine, IndexError, TypeError]
+
+
+@fxjit.disable
+def may(k, n):
+    log.append(("may", k))
+    if k == n:
+        raise ERRORS[k % 5]("may", k)
+    return k
+
+
+def cut(value=None):
+    fxjit.graph_break()
+    return value
+
+
+def note(*values):
+    notes.append([str(value.tolist() if isinstance(value, torch.Tensor) else value) for value in values])
+
+
+def state():
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+class Manager:
+    def __init__(self, name, swallow=False, breaks=False, fails=None):
+        self.name, self.swallow, self.breaks, self.fails = name, swallow, breaks, fails
+
+    def __enter__(self):
+        log.append(("in", self.name))
+        if self.breaks:
+            fxjit.graph_break()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        log.append(("out", self.name, kind, None if error is None else error.args, state()))
+        if self.breaks:
+            fxjit.graph_break()
+        if self.fails is not None:
+            raise self.fails("exit")
+        return self.swallow
+
+
+@contextlib.contextmanager
+def generated(name, swallow=None):
+    log.append(("begin", name))
+    try:
+        yield name
+    except swallow or ():
+        log.append(("swallowed", name))
+    finally:
+        log.append(("end", name, state()))
+
+
+@contextlib.contextmanager
+def quiet():
+    with torch.no_grad():
+        yield
+
+
+def stacked(name):
+    stack = contextlib.ExitStack()
+    stack.callback(log.append, ("closed", name))
+    stack.enter_context(Manager(name))
+    return stack
+
+'''
+
+ERRORS = ("ValueError", "KeyError", "Mine", "IndexError", "TypeError")
+CAUGHT = (*ERRORS, "Exception", "(ValueError, Mine)", "LookupError")
+
+
+class Writer:
+    """Writes one function."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.lines: list[str] = []
+        self.budget = random.randint(5, 16)
+        self.fresh = 0
+        self.loops = 0
+        self.functions = 0
+        self.in_handler = False
+
+    # -- pieces --------------------------------------------------------------------------------------------------
+
+    def chance(self, percent: int) -> bool:
+        return self.random.randint(0, 99) < percent
+
+    def pick(self, *options: str) -> str:
+        return self.random.choice(options)
+
+    def number(self) -> int:
+        return self.random.randint(0, 7)
+
+    def name(self, prefix: str) -> str:
+        self.fresh += 1
+        return f"{prefix}{self.fresh}"
+
+    def emit(self, depth: int, line: str) -> None:
+        self.lines.append("    " * depth + line)
+
+    def tensor(self) -> str:
+        k = self.number()
+        text = self.pick("x", "y", "x", "y", f"(x + {k})", f"(y * {k})", "(x - y)", "(x @ y)", "torch.relu(x)", "x.clone()",
+                         "box.value", "(x * 2 + y)", "y.detach()")
+        return f"cut({text})" if self.chance(6) else text
+
+    def condition(self) -> str:
+        k = self.number()
+        return self.pick(f"n > {k}", f"n == {k}", f"n in ({k}, {self.number()})", "len(items) > 2", f"items[-1] != {k}",
+                         f"x.sum() > {k - 3}", "cut(True)", "torch.is_grad_enabled()")
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def block(self, depth: int, size: int) -> None:
+        wrote = len(self.lines)
+        for _ in range(self.random.randint(1, size)):
+            if self.budget <= 0:
+                break
+            self.statement(depth)
+        if len(self.lines) == wrote:
+            self.emit(depth, self.pick("pass", f"may({self.number()}, n)", f"log.append({self.number()})"))
+
+    def statement(self, depth: int) -> None:
+        self.budget -= 1
+        if depth > 5 or self.chance(50):
+            self.simple(depth)
+        else:
+            self.random.choice((self.if_, self.for_, self.while_, self.try_, self.try_, self.try_, self.with_, self.with_,
+                                self.with_, self.function))(depth)
+
+    def simple(self, depth: int) -> None:
+        k = self.number()
+        options = [
+            f"x = {self.tensor()}", f"y = {self.tensor()} + {k}", f"x = x + {self.tensor()}", "fxjit.graph_break()",
+            "fxjit.graph_break()", f"may({k}, n)", f"may({k}, n)", f"log.append({k})", "log.append(state())",
+            "log.append(type(sys.exc_info()[1]))", f"items.append({k})", f"items[0] = {k}", f"items[-1] += may({k}, n)",
+            f"x.add_({k})", "y.mul_(2)", f"box.value = {self.tensor()}", "log.append(x.clone())", "note(x, items)",
+            f"note({k}, y)", f"x, y = y, cut({self.tensor()})", "log.append(list(items))", "x.zero_()", "box.value.add_(1)",
+            f"table[{k}] = x", f"y = table.get({k}, y)", f"x = {self.tensor()}.to(torch.float64).to(torch.float32)", f"z = {self.tensor()}",
+            "x = x + z", "del z",
+        ]  # fmt: skip
+        if self.chance(25):
+            options = [f"if n == {k}: raise {self.pick(*ERRORS)}({k})", f"if n > {k}: return x, y, 'early'",
+                       "x = x[7]", f"assert n != {k}", "{}[n]"]
+            if self.loops:
+                options += [f"if n == {k}: break", f"if n > {k}: continue", "break", "continue"] * 2
+            if self.in_handler:
+                options += ["raise", f"raise {self.pick(*ERRORS)}({k})"] * 2
+        self.emit(depth, self.pick(*options))
+
+    def if_(self, depth: int) -> None:
+        self.emit(depth, f"if {self.condition()}:")
+        self.block(depth + 1, 2)
+        if self.chance(40):
+            self.emit(depth, "else:")
+            self.block(depth + 1, 2)
+
+    def for_(self, depth: int) -> None:
+        self.emit(depth, f"for {self.name('i')} in {self.pick('range(2)', '[1, 2]', 'list(items)[:2]', 'range(3)')}:")
+        self.loop(depth)
+
+    def while_(self, depth: int) -> None:
+        name = self.name("w")
+        self.emit(depth, f"{name} = 0")
+        self.emit(depth, f"while {name} < {self.pick('1', '2', '3')}:")
+        self.emit(depth + 1, f"{name} += 1")
+        self.loop(depth)
+
+    def loop(self, depth: int) -> None:
+        self.loops += 1
+        self.block(depth + 1, 3)
+        self.loops -= 1
+        if self.chance(15):
+            self.emit(depth, "else:")
+            self.block(depth + 1, 1)
+
+    def try_(self, depth: int) -> None:
+        self.emit(depth, "try:")
+        self.block(depth + 1, 3)
+        handlers = self.random.randint(0, 2)
+        for _ in range(handlers):
+            name = self.name("e")
+            bound = self.chance(60)
+            self.emit(depth, f"except {self.pick(*CAUGHT)}{f' as {name}' if bound else ''}:")
+            if bound:
+                self.emit(depth + 1, self.pick(f"log.append(({name}.args, type({name}.__context__)))", f"raise Mine(1) from {name}",
+                                               f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))"))
+            before, self.in_handler = self.in_handler, True
+            self.block(depth + 1, 2)
+            self.in_handler = before
+        if handlers and self.chance(30):
+            self.emit(depth, "else:")
+            self.block(depth + 1, 1)
+        if not handlers or self.chance(35):
+            self.emit(depth, "finally:")
+            self.block(depth + 1, 2)
+
+    def manager(self) -> str:
+        k = self.number()
+        return self.pick(
+            f"Manager({k})", f"Manager({k}, True)", f"Manager({k}, breaks=True)", f"Manager({k}, fails=Mine)", f"generated({k})",
+            f"generated({k}, {self.pick(*ERRORS)})", "quiet()", "torch.no_grad()", "torch.enable_grad()",
+            f"contextlib.suppress({self.pick(*ERRORS)})", f"stacked({k})", "contextlib.nullcontext(2)", "contextlib.ExitStack()",
+            "torch.autocast('cpu', enabled=False)", "torch.set_grad_enabled(False)", "torch.random.fork_rng()",
+            "torch.profiler.record_function('here')",
+        )  # fmt: skip
+
+    def with_(self, depth: int) -> None:
+        managers = self.manager()
+        if self.chance(30):
+            managers += f", {self.manager()}"
+        if self.chance(25):
+            managers += f" as {self.name('m')}"
+        self.emit(depth, f"with {managers}:")
+        self.block(depth + 1, 3)
+
+    def function(self, depth: int) -> None:
+        """A function of its own, or a closure over the names here."""
+        if self.functions > 1:
+            self.simple(depth)
+            return
+        name = self.name("f")
+        loops, self.loops = self.loops, 0
+        handler, self.in_handler = self.in_handler, False
+        self.functions += 1
+        closure = depth == 1 and self.chance(50)
+        self.emit(depth, f"def {name}({'' if closure else 'x, y'}):")
+        if closure:
+            self.emit(depth + 1, "nonlocal x, y")
+        self.block(depth + 1, 3)
+        self.emit(depth + 1, "return x")
+        self.functions -= 1
+        self.loops, self.in_handler = loops, handler
+        result = self.name("r")
+        self.emit(depth, f"{result} = {name}({'' if closure else 'x, y'})")
+        self.emit(depth, f"y = {result} if isinstance({result}, torch.Tensor) else y")
+
+    def write(self) -> str:
+        self.emit(0, "def program(x, y, items, n):")
+        self.emit(1, "box, table = Box(x), {}")
+        while self.budget > 0:
+            self.statement(1)
+        self.emit(1, "log.append((state(), type(sys.exc_info()[1])))")
+        self.emit(1, "return x, y, box.value, table")
+        return PREAMBLE + "\n".join(self.lines) + "\n"
+
+
+def write(random: Random) -> str:
+    """The source of a module with a function `program(x, y, items, n)`."""
+    return Writer(random).write()
