@@ -46,6 +46,8 @@ def push_inner(cg: Rebuilder, frame: InnerFrame) -> None:
 class _Given(Value):
     """What a parameter brings."""
 
+    grad_mode_inside = None
+
     def __init__(self, name: str) -> None:
         super().__init__(LocalSource(name))
         self.name = name
