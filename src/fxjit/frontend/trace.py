@@ -49,11 +49,12 @@ from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.ours import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
-from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs
+from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
@@ -61,6 +62,7 @@ from fxjit.guards.tensor_spec import TensorSpec
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: State managers that a node makes for a later node to close.
+_MAX_CALLEES: Final = 50
 _OPAQUE: Final = (torch.autocast, torch._C._InferenceMode)
 #: What `make` gives a new value each time: contents count, not identity.
 _FRESH: Final = frozenset({dict, collections.OrderedDict, list, tuple, torch.Size, set, frozenset, range, slice})
@@ -143,6 +145,7 @@ class Trace:
 
     def _symbolic_input(self, number: int, source: Source) -> Value:
         symbol = self.policy.symbolic_int(number, source)
+        self.guard(TypeIs(source, int))  # a trace may rely on nothing else about the number
         self._has_symbols = True
         self._inputs.append((source, symbol))
         node = self.builder.placeholder(source, number, symbol)
@@ -166,6 +169,19 @@ class Trace:
         if known is not None:
             return known[0]
         return self.wrap(obj, ConstSource(obj, _label(obj)))
+
+    def literal(self, obj: Any) -> Value:
+        """A constant of a code object: a tuple or frozenset of them is one object each time it is loaded."""
+        if type(obj) not in (tuple, frozenset):
+            return self.make(obj)
+        entry = self._by_id.get(id(obj))
+        if entry is None:
+            items = [self.literal(item) for item in obj]
+            kind = type(obj)
+            value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
+            value.very = obj
+            entry = self._by_id[id(obj)] = (value, obj)
+        return entry[0]
 
     def known(self, obj: object) -> Value | None:
         """The value of an object that was looked at already."""
@@ -326,7 +342,10 @@ class Trace:
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
         through: list[tuple[types.FunctionType, int]] = []
-        while (target := fn.callee(self, args)) is not None:
+        for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
+            target = fn.callee(self, args)
+            if target is None:
+                break
             fn, args = target.fn.realize(), target.args
             through += target.through
         if isinstance(fn, FunctionValue) and fn.runs_its_code:

@@ -57,7 +57,7 @@ class Rebuilder:
             self._push_source(value.source)
         elif value.node is not None:
             self._push_output(value)
-        elif value.is_constant():
+        elif value.is_constant() and not isinstance(value.as_constant(), (tuple, frozenset)):
             value.rebuild(self)
         else:
             self._build(value)

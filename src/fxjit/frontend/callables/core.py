@@ -229,7 +229,8 @@ def dir_(t: Tracer, obj: Value | None = None) -> Value:
         return ListValue(sort_values(t, names, None, False))
     if obj.is_constant() and not isinstance(obj.as_constant(), types.ModuleType):
         return fold_call(t, dir, [obj])
-    if protocol.type_lookup(obj.pytype(), "__dir__") is not object.__dict__["__dir__"] or not hasattr(obj, "obj"):
+    own = [name for name in ("__dir__", "__class__") if protocol.type_lookup(obj.pytype(), name) is not object.__dict__[name]]
+    if own or not hasattr(obj, "obj"):
         t.break_("call-builtin", function="dir", args=obj.describe())
     names_of_class = set(dir(obj.pytype()))
     namespace = protocol.getattr_or_none(t, obj, "__dict__")

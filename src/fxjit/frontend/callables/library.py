@@ -389,6 +389,8 @@ for _choice in (itertools.permutations, itertools.combinations, itertools.combin
 def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     known = [plain_or_break(t, arg, "namedtuple") for arg in args]
     named = {name: plain_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
+    caller = t.frame.globals.namespace.get("__name__", "__main__")  # type: ignore[attr-defined]  # InterpTracer
+    named.setdefault("module", caller)
     return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
 
 

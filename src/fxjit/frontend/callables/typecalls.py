@@ -271,6 +271,7 @@ def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         body = {key: plain(value) for key, value in _namespace(args[2]).items()}
     except NotPlain:
         t.break_("opcode-class-body")
+    body.setdefault("__module__", t.frame.globals.namespace.get("__name__"))  # type: ignore[attr-defined]  # InterpTracer
     return protocol.fold(t, lambda: type(name, bases, body))
 
 

@@ -65,6 +65,9 @@ class InterpTracer(Tracer, Protocol):
     #: What it goes through in eager code to call that function, as `Callee.through` says.
     through: tuple[tuple[FunctionType, int], ...]
 
+    def literal(self, obj: Any) -> Value:
+        """The value of a constant of a code object."""
+
 
 class Machine:
     """One frame under way. `index` is the instruction being run, `pc` the next one."""
@@ -179,6 +182,9 @@ class Machine:
             return arrived.stop
         except BreakGraph as signal:
             self.decide(stops, signal)
+        except RecursionError:  # the program calls itself without end, or nearly, through what is not inlined as a function
+            context = {"function": self.code.code.co_qualname, "depth": RECURSION_LIMIT}
+            self.decide(stops, BreakGraph("call-recursion", context, user_stack(self)))
         finally:
             sys.setrecursionlimit(limit)
             t.frame = None

@@ -66,7 +66,7 @@ def load_fast_and_clear(m: Machine, i: Instruction) -> None:
 
 @op("LOAD_CONST")
 def load_const(m: Machine, i: Instruction) -> None:
-    m.stack.append(m.t.make(i.argval))
+    m.stack.append(m.t.literal(i.argval))
 
 
 # -- cells ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.base import EffectLog, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> No
     open_ones = [generator for generator in known if generator.is_suspended]
     if not open_ones:
         return
-    reachable = reach([*left, list(machine.t.effects.records())])
+    reachable = reach([*left, list(machine.t.effects.records())], machine.t.effects)
     for generator in open_ones:
         if generator in reachable or generator.has_cleanup():
             _stop_at_creation(machine, stops, generator)
@@ -163,8 +163,8 @@ def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoRe
     machine.decide(stops, signal, step=generator.created_step, index=generator.created_index)
 
 
-def reach(roots: list[Any]) -> set[Any]:
-    """All values that can be reached from `roots` through the state of values."""
+def reach(roots: list[Any], effects: EffectLog) -> set[Any]:
+    """All values that can be reached from `roots` through the state of values and the attributes written to them."""
     found: set[Any] = set()
     pending = list(roots)
     seen: set[int] = set()
@@ -179,6 +179,7 @@ def reach(roots: list[Any]) -> set[Any]:
         elif isinstance(item, Value):
             found.add(item)
             pending.extend(vars(item).values())
+            pending.extend(effects.stored_attrs(item).values())
         elif isinstance(item, dict):
             pending.extend(item.keys())
             pending.extend(item.values())

@@ -1,27 +1,81 @@
-"""copy.copy and copy.deepcopy of objects whose classes do not say how they are copied."""
+"""copy.copy and copy.deepcopy of objects that are copied in the plain way: a new instance with the same attributes and
+items. Classes that say otherwise (`__reduce__`, `__getnewargs__`, slots...) and a memo of the caller's own end the graph."""
 
 from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 import types
 from typing import Any
 
 import torch
 
 from fxjit.frontend.callables.library import register_copy
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.callables.table import handles, polyfill, unknown_call
+from fxjit.frontend.values.base import Tracer, Value
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, type, range, types.FunctionType, types.BuiltinFunctionType,
-          torch.dtype, torch.device, torch.Size)
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type, range, types.FunctionType, property,
+                    types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented), types.CodeType, torch.dtype,
+                    torch.device, torch.Size})
+#: The memo's key for (original, copy) pairs: what eager finds by id, which objects made while tracing do not have.
+_PAIRS = "fxjit: copies made so far"
+
+
+def _needs_eager(x: Any) -> Any:
+    """Ends the graph at the call of copy or deepcopy (see the handler)."""
+    raise AssertionError(x)
+
+
+@handles(_needs_eager)
+def _needs_eager_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    result: Value = unknown_call(t, copy.deepcopy, args)
+    return result
+
+
+def _is_plain(cls: Any) -> Any:
+    """Whether `object.__reduce_ex__` copies instances of the class, and does it through its attributes and items."""
+    raise AssertionError(cls)
+
+
+@handles(_is_plain)
+def _is_plain_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls = args[0].as_constant()
+    own = [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name, None) is not getattr(object, name)]
+    others = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
+    return t.make(not own and not others and cls not in copyreg.dispatch_table and not copyreg._slotnames(cls))  # type: ignore[attr-defined]
+
+
+def _state_of(x: Any) -> Any:
+    cls: Any = type(x)
+    if cls.__getstate__ is not object.__getstate__:
+        return x.__getstate__()
+    return x.__dict__ or None if hasattr(x, "__dict__") else None
+
+
+def _fill(made: Any, state: Any) -> None:
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    elif isinstance(state, dict):
+        made.__dict__.update(state)
+    else:
+        _needs_eager(made)
 
 
 def copy_object(obj: Any) -> Any:
-    """A new instance of the same class with the same attributes (`__reduce_ex__` of plain classes does this)."""
-    cls = obj.__class__
+    cls: Any = type(obj)
+    if not _is_plain(cls):
+        return _needs_eager(obj)
     made = cls.__new__(cls)
-    if hasattr(obj, "__dict__"):
-        made.__dict__.update(obj.__dict__)
+    state = _state_of(obj)
+    if state is not None:
+        _fill(made, state)
+    if isinstance(obj, list):
+        for item in obj:
+            made.append(item)
+    elif isinstance(obj, dict):
+        for key, value in obj.items():
+            made[key] = value
     return made
 
 
@@ -29,52 +83,85 @@ register_copy(copy_object)
 
 
 @polyfill(copy.deepcopy)
-def deepcopy(x: Any, memo: Any = None) -> Any:
+def deepcopy(x: Any, memo: Any = None, _nil: Any = None) -> Any:
     if memo is None:
-        memo = {}
-    return _deep(x, memo, [])
+        memo = {_PAIRS: []}
+    elif _PAIRS not in memo:
+        return _needs_eager(x)
+    return _deep(x, memo, memo[_PAIRS])
 
 
 def _deep(x: Any, memo: Any, alive: list[Any]) -> Any:
-    if isinstance(x, _ATOMS):
+    if type(x) in _ATOMS or isinstance(x, type):
         return x
     for old, new in alive:
         if old is x:
             return new
+    if type(x) is tuple:
+        made = _deep_tuple(x, memo, alive)
+    elif isinstance(x, torch.Tensor):
+        made = _deep_tensor(x)
+    elif hasattr(type(x), "__deepcopy__"):
+        made = x.__deepcopy__(memo)
+    elif type(x) is types.MethodType:
+        made = types.MethodType(x.__func__, _deep(x.__self__, memo, alive))
+    elif type(x) is set:
+        made = {_deep(item, memo, alive) for item in x}
+    elif type(x) is frozenset:
+        made = frozenset([_deep(item, memo, alive) for item in x])
+    else:
+        return _deep_container(x, memo, alive)
+    if made is not x:
+        alive.append((x, made))
+    return made
+
+
+def _deep_tuple(x: Any, memo: Any, alive: list[Any]) -> Any:
+    items = [_deep(item, memo, alive) for item in x]
+    for old, new in alive:
+        if old is x:  # it was met again inside itself
+            return new
+    if all([new is old for new, old in zip(items, x)]):
+        return x
+    return tuple(items)
+
+
+def _deep_tensor(x: Any) -> Any:
+    if type(x) is not torch.Tensor or x.requires_grad:
+        return _needs_eager(x)
+    return x.clone().detach()
+
+
+def _deep_container(x: Any, memo: Any, alive: list[Any]) -> Any:
+    """What can contain itself: filled after its copy is known."""
     if type(x) is list:
         made: Any = []
         alive.append((x, made))
         for item in x:
             made.append(_deep(item, memo, alive))
         return made
-    if type(x) is tuple:
-        items = [_deep(item, memo, alive) for item in x]
-        if all([new is old for new, old in zip(items, x)]):
-            return x
-        return tuple(items)
     if type(x) is dict or type(x) is collections.OrderedDict:
         made = type(x)()
         alive.append((x, made))
         for key, value in x.items():
             made[_deep(key, memo, alive)] = _deep(value, memo, alive)
         return made
-    if type(x) is set:
-        return {_deep(item, memo, alive) for item in x}
-    if type(x) is frozenset:
-        return frozenset([_deep(item, memo, alive) for item in x])
-    if isinstance(x, torch.Tensor):
-        made = x.clone().detach()
-        alive.append((x, made))
-        return made
-    if hasattr(type(x), "__deepcopy__"):
-        return x.__deepcopy__(memo)
     return _deep_object(x, memo, alive)
 
 
 def _deep_object(x: Any, memo: Any, alive: list[Any]) -> Any:
-    cls = x.__class__
+    cls: Any = type(x)
+    if not _is_plain(cls):
+        return _needs_eager(x)
     made = cls.__new__(cls)
     alive.append((x, made))
-    for name, value in x.__dict__.items():
-        object.__setattr__(made, name, _deep(value, memo, alive))
+    state = _state_of(x)
+    if state is not None:
+        _fill(made, _deep(dict(state) if type(state) is dict else state, memo, alive))
+    if isinstance(x, list):
+        for item in x:
+            made.append(_deep(item, memo, alive))
+    elif isinstance(x, dict):
+        for key, value in x.items():
+            made[_deep(key, memo, alive)] = _deep(value, memo, alive)
     return made

@@ -159,6 +159,8 @@ class Value:
     #: Two-phase building: `rebuild` makes an empty shell, `fill` completes the shell on top of the stack. For
     #: everything that can (indirectly) contain itself.
     shell: ClassVar[bool] = False
+    #: `object` where the `meth_` methods are object's own, and a class of C between may have others.
+    methods_of: ClassVar[type | None] = None
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

@@ -13,12 +13,18 @@ from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.exceptions import ExceptionValue
+from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 
 _TYPE_CALL = type.__dict__["__call__"]
+#: Attributes of a class that are more than entries of its namespace.
+_OF_THE_CLASS = frozenset({
+    "__class__", "__bases__", "__name__", "__qualname__", "__module__", "__dict__", "__abstractmethods__", "__annotations__",
+    "__doc__", "__slots__", "__type_params__", "__static_attributes__",
+})
 
 
 class ClassValue(Value):
@@ -57,6 +63,9 @@ class ClassValue(Value):
             if isinstance(meta_raw, property) and meta_owner is not None:
                 return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
             return self._from_metatype(t, name)
+        inherited = descriptors.written(t, self.cls, name)
+        if inherited is not None:
+            return inherited
         raw, owner = descriptors.find(self.cls, name)
         if raw is not NOT_IMPLEMENTED and owner is not None and not isinstance(written, _NotImplemented):
             if isinstance(self.cls, enum.EnumMeta) and name in self.cls.__members__:
@@ -84,6 +93,13 @@ class ClassValue(Value):
             t.raise_(TypeError, f"cannot set '{name}' attribute of immutable type '{self.cls.__name__}'")
         if self.source is None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)
+        own = descriptors.find(type(self.cls), "__setattr__" if value is not None else "__delattr__")[1] is not type
+        if own or descriptors.find(type(self.cls), name)[1] not in (None, object) or name in _OF_THE_CLASS:
+            # The metaclass has a say, or more than the namespace changes.
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        if value is None and name not in self.cls.__dict__ and t.effects.load_attr(self, name) is None:
+            t.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
+        descriptors.written_classes(t)[self.cls] = self
         t.effects.store_attr(self, name, value)
 
     # -- calls ---------------------------------------------------------------------------------------------------
@@ -129,12 +145,18 @@ class ClassValue(Value):
         return obj
 
     def _init(self, t: Tracer, obj: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        if descriptors.written(t, obj.pytype(), "__init__") is not None:
+            t.break_("attribute-unsupported", value=self.describe(), name="__init__")
         init, owner = descriptors.find(obj.pytype(), "__init__")
         if isinstance(init, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype()))
             result = t.call(fn, args, kwargs)
             if not (result.is_constant() and result.as_constant() is None):
                 t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
+        elif owner is not None and not isinstance(init, types.WrapperDescriptorType):
+            t.call(descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype())), args, kwargs)
+        elif owner not in _INITIALISED and isinstance(obj, objects.UserObjectValue):
+            t.break_("class-instantiation-unsupported", cls=obj.pytype().__qualname__)
         elif isinstance(obj, objects.UserObjectValue):
             init_native(t, obj, args, kwargs)
 
@@ -146,13 +168,13 @@ class ClassValue(Value):
         if getattr(cls, "__abstractmethods__", None):
             return protocol.fold(t, object.__new__, cls)  # raises, in this Python's words
         base_type = objects.builtin_base(cls)
+        if hasattr(cls, "__del__"):
+            t.break_("class-instantiation-unsupported", cls=cls.__qualname__)  # when it dies is part of the program
         if base_type is tuple and plain_tuple_class(cls):
             return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)
         if native is object:
-            has_init = descriptors.find(cls, "__init__")[1] is not object
-            has_new = isinstance(descriptors.find(cls, "__new__")[0], (staticmethod, types.FunctionType))
-            if (args or kwargs) and not has_init and not has_new:
-                t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
+            if args or kwargs:
+                _refuse_excess(t, cls)
             return objects.new_instance(cls)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
@@ -201,6 +223,14 @@ class ClassValue(Value):
         return t.make(True)
 
 
+def _refuse_excess(t: Tracer, cls: type) -> None:
+    """`object.__new__` with arguments is right only where the class has an `__init__` of its own (object_new)."""
+    if descriptors.find(cls, "__new__")[1] is not object:
+        t.raise_(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
+    if descriptors.find(cls, "__init__")[1] is object:
+        t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
+
+
 def _all_constant(t: Tracer, key: Value) -> bool:
     if key.is_constant():
         return True
@@ -221,6 +251,8 @@ def init_native(t: Tracer, obj: objects.UserObjectValue, args: Sequence[Value], 
 
 
 _MUTABLE = (dict, list, set, collections.deque)
+#: Classes whose builtin `__init__` is known: it fills, or does nothing.
+_INITIALISED = (None, object, *objects.BASES, collections.OrderedDict, collections.defaultdict)
 
 
 @handles(dict.__init__, list.__init__, set.__init__, collections.deque.__init__)
@@ -235,6 +267,12 @@ def _init_builtin_part(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -
 
 @handles(object.__init__)
 def _object_init(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls = args[0].pytype()
+    if len(args) > 1 or kwargs:
+        if descriptors.find(cls, "__init__")[1] is not object:
+            t.raise_(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
+        if descriptors.find(cls, "__new__")[1] is object:
+            t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
     return t.make(None)
 
 
@@ -242,7 +280,7 @@ def _object_init(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 def _object_new(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args or not isinstance(args[0], ClassValue):
         t.break_("class-instantiation-unsupported", cls=args[0].describe() if args else "nothing")
-    return args[0].new_object(t, [], {})
+    return args[0].new_object(t, args[1:], kwargs)
 
 
 def _new_of(native: type) -> None:
@@ -303,7 +341,7 @@ class SuperValue(Value):
             return base.tp_getattro(t, name)
         if name == "__init__" and isinstance(self.obj, ExceptionValue):
             return _BoundHandler(_init_exception, self.obj)
-        return protocol.make_builtin_method(t, self.obj, name)
+        return BuiltinMethodValue(self.obj, name, owner=owner)
 
 
 class _BoundHandler(Value):

@@ -10,7 +10,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.ranges import as_index
-from fxjit.frontend.values.sequence import SequenceValue, is_index_like, same_or_equal
+from fxjit.frontend.values.sequence import SequenceValue, busy_reprs, is_index_like, same_or_equal
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import AttrSource, ItemSource, Source
@@ -63,6 +63,8 @@ class DequeValue(SequenceValue):
         return DequeIteratorValue(self)
 
     def tp_repr(self, t: Tracer) -> Value:
+        if id(self) in busy_reprs(t):
+            return t.make("[...]")
         inner = self.text_of(t, "[", "]")
         return t.make(f"deque({inner})" if self.maxlen is None else f"deque({inner}, maxlen={self.maxlen})")
 
@@ -79,10 +81,11 @@ class DequeValue(SequenceValue):
         index = as_index(t, key, "sequence index must be integer, not '{}'")
         if not -len(self.items) <= index < len(self.items):
             t.raise_(IndexError, "deque index out of range")
-        self._changing(t)
         if value is None:
+            self._changing(t)
             del self.items[index]
-        else:
+        else:  # no change of the deque's own, to iterators
+            t.effects.mutate(self)
             self.items[index] = value
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
@@ -191,14 +194,16 @@ class DequeIteratorValue(IteratorValue):
         return type(reversed(collections.deque())) if self.backwards else type(iter(collections.deque()))
 
     def advance(self, t: Tracer) -> Value | None:
+        if self.changes != self.queue.changes:
+            self.exhausted = True
+            t.raise_(RuntimeError, "deque mutated during iteration")
         if self.consumed >= len(self.queue.items):
             return None
-        if self.changes != self.queue.changes:
-            t.raise_(RuntimeError, "deque mutated during iteration")
         return self.queue.items[-1 - self.consumed if self.backwards else self.consumed]
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(deque_iterator_behind, self.queue, self.backwards, self.consumed)
+        stale = self.changes != self.queue.changes
+        cg.call(stale_deque_iterator if stale else deque_iterator_behind, self.queue, self.backwards, self.consumed)
 
 
 def deque_iterator_behind(queue: Any, backwards: bool, taken: int) -> Any:
@@ -206,6 +211,17 @@ def deque_iterator_behind(queue: Any, backwards: bool, taken: int) -> Any:
     iterator = reversed(queue) if backwards else iter(queue)
     for _ in range(taken):
         next(iterator, None)
+    return iterator
+
+
+def stale_deque_iterator(queue: Any, backwards: bool, taken: int) -> Any:
+    """An iterator that the deque was changed behind: what it was made for is gone, and its next item is an error."""
+    iterator = reversed(queue) if backwards else iter(queue)
+    if queue.maxlen is None or len(queue) < queue.maxlen:
+        queue.append(None)
+        queue.pop()
+    elif queue:
+        queue.append(queue.pop())
     return iterator
 
 

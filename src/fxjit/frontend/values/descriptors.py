@@ -48,6 +48,31 @@ def find(cls: type, name: str) -> tuple[Any, type | None]:
     return NOT_IMPLEMENTED, None
 
 
+def written_classes(t: Tracer) -> dict[type, Value]:
+    """The classes whose attributes this trace wrote; what it wrote is in the effect log."""
+    return t.new_source_state("written classes")  # type: ignore[return-value]
+
+
+def written(t: Tracer, cls: type, name: str) -> Value | None:
+    """What an instance of `cls` reads as the class attribute `name` since the trace wrote to a class; None where it wrote
+    nothing that counts."""
+    classes = written_classes(t)
+    if not classes:
+        return None
+    for owner in cls.__mro__:
+        known = classes.get(owner)
+        pending = None if known is None else t.effects.load_attr(known, name)
+        if isinstance(pending, Value):
+            if pending.is_constant() and not hasattr(type(pending.as_constant()), "__get__"):
+                return pending
+            t.break_("attribute-unsupported", value=f"class {owner.__name__}", name=name)
+        if pending is not None:  # deleted, and perhaps found in a base
+            t.break_("attribute-unsupported", value=f"class {owner.__name__}", name=name)
+        if name in owner.__dict__:
+            return None
+    return None
+
+
 def is_data_descriptor(raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
     if isinstance(raw, _DATA):
@@ -74,6 +99,8 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if kind is staticmethod:
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if kind is classmethod:
+        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType)):
+            t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
     if isinstance(raw, property):
         if obj is None:

@@ -6,7 +6,7 @@ Calling a function asks the table of callables first (natives.py) and inlines it
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.values import protocol
@@ -143,8 +143,15 @@ class FunctionValue(Value):
         cg.push_const(self.fn)
 
 
+#: Makes the value of a function's `__dict__`: objects.py puts it here, which stands above.
+NAMESPACE: Final[list[Callable[[Tracer, Any], Value]]] = []
+
+
 class MadeFunctionValue(FunctionValue):
     """A function that MAKE_FUNCTION made in a traced frame. Its globals are those of the frame that made it."""
+
+    cls = types.FunctionType
+    obj: object = None
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], qualname: str | None = None) -> None:
         Value.__init__(self, None)
@@ -196,7 +203,7 @@ class MadeFunctionValue(FunctionValue):
         if name in ("__class__", "__call__", "__get__"):
             return protocol.generic_getattr(t, self, name)
         if name == "__dict__":
-            return self._dict(t)
+            return NAMESPACE[0](t, self)
         slot = self._slot(t, name)
         if slot is not None:
             return slot
@@ -234,14 +241,6 @@ class MadeFunctionValue(FunctionValue):
             found = held[name]
             return found if found is not None else t.make(None)
         return None
-
-    def _dict(self, t: Tracer) -> Value:
-        """A copy of the function's own attributes: enough for `functools.wraps`, which reads it."""
-        made = t.call(t.make(dict), [], None)
-        for key, value in t.effects.stored_attrs(self).items():
-            if value is not None and key not in _FUNCTION_SLOTS:
-                protocol.setitem(t, made, t.make(key), value)
-        return made
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         _set_function_attr(t, self, name, value)

@@ -80,8 +80,13 @@ class SequenceIteratorValue(IteratorValue):
             return type(reversed([])) if self.sequence.pytype() is list else reversed
         return type(iter(())) if issubclass(self.sequence.pytype(), tuple) else type(iter([]))
 
+    def _items(self) -> list[Value]:
+        base = getattr(self.sequence, "base", None)  # of an instance of a subclass
+        found: list[Value] = (self.sequence if base is None else base).items
+        return found
+
     def advance(self, t: Tracer) -> Value | None:
-        items: list[Value] = self.sequence.items  # type: ignore[attr-defined]  # lists, tuples, deques
+        items = self._items()
         if not 0 <= self.index < len(items):
             return None
         item = items[self.index]
@@ -90,7 +95,7 @@ class SequenceIteratorValue(IteratorValue):
 
     def rest(self) -> list[Value]:
         """What is still to come, if nothing changes."""
-        items: list[Value] = self.sequence.items  # type: ignore[attr-defined]
+        items = self._items()
         if self.exhausted or not 0 <= self.index < len(items):
             return []
         return items[self.index:] if self.step > 0 else items[self.index::-1]

@@ -7,6 +7,7 @@ iterates over it, counts it or changes it, all keys are guarded and it is like a
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.keys import HashKey, key_of
 from fxjit.frontend.values.sequence import TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source
@@ -245,7 +247,7 @@ class DictValue(Value):
         if op != "|" or theirs is None:
             return NOT_IMPLEMENTED
         first, second = (theirs, self) if reflected else (self, theirs)
-        return DictValue(t, [*first.items.values(), *second.items.values()], first.cls, factory=first.factory)
+        return DictValue(t, [*first.items.values(), *second.items.values()], self.cls, factory=self.factory)
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op != "|":
@@ -654,6 +656,9 @@ def wrap_defaultdict(t: Tracer, obj: collections.defaultdict[Any, Any], source: 
 @wraps(types.MappingProxyType)
 def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.MappingProxyType))
+    behind = gc.get_referents(obj)
+    if len(behind) != 1 or type(behind[0]) not in (dict, collections.OrderedDict):  # a mapping of the user's
+        return UntraceableValue(obj, source, "attribute-unsupported", value="mappingproxy", name="the mapping behind it")
     return MappingProxyValue(DictValue.around(t, dict(obj), ApplySource(source, dict)), source)
 
 

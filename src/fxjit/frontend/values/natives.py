@@ -135,10 +135,12 @@ def builtin_name(fn: Any) -> str:
 class BuiltinMethodValue(Value):
     """A method of a builtin type bound to a value: `items.append`."""
 
-    def __init__(self, self_value: Value, name: str, source: Source | None = None) -> None:
+    def __init__(self, self_value: Value, name: str, source: Source | None = None, owner: type | None = None) -> None:
         super().__init__(source)
         self.self_value = self_value
         self.name = name
+        #: The class whose method it is, where that is not what the value's own type gives for the name (`super()`).
+        self.owner = owner
 
     def pytype(self) -> type:
         found = protocol.type_lookup(self.self_value.pytype(), self.name)
@@ -150,7 +152,7 @@ class BuiltinMethodValue(Value):
         return f"`{self.self_value.pytype().__name__}.{self.name}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return call_builtin_method(t, self.self_value, self.name, args, kwargs, None)
+        return call_builtin_method(t, self.self_value, self.name, args, kwargs, self.owner)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__self__":
@@ -177,8 +179,16 @@ class BuiltinMethodValue(Value):
         t.break_("value-slot", slot="hash", type="builtin_function_or_method")
 
     def rebuild(self, cg: Rebuilder) -> None:
+        if self.owner is not None:
+            cg.call(bind_method, self.owner.__dict__[self.name], self.self_value)
+            return
         cg.push(self.self_value)
         cg.asm.load_attr(self.name)
+
+
+def bind_method(descriptor: Any, obj: object) -> Any:
+    """What new bytecode calls to make a bound method of a builtin type."""
+    return descriptor.__get__(obj, type(obj))
 
 
 protocol.register_method_factory(BuiltinMethodValue)
@@ -189,8 +199,18 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     """`receiver.name(*args)` for a method that a builtin type has: the value's own `meth_<name>`, or the table's handler for
     the type's descriptor, or, on constants, the method itself."""
     method = getattr(receiver, "meth_" + name, None)
+    descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
+    if receiver.methods_of is object and owner is not None and descriptor is not object.__dict__.get(name):
+        # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
+        base = getattr(receiver, "base", None)
+        if isinstance(base, Value) and issubclass(base.pytype(), owner) and name != "__init__":
+            return call_builtin_method(t, base, name, args, kwargs, owner)
+        if name == "__init__":
+            handler = find_handler(descriptor)
+            if handler is not None:
+                return handler(t, [receiver, *args], dict(kwargs))
+        t.break_("call-builtin", function=f"{owner.__name__}.{name}", args=receiver.describe())
     if method is None:
-        descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
         handler = find_handler(descriptor) if descriptor is not NOT_IMPLEMENTED else None
         if handler is not None:
             return handler(t, [receiver, *args], dict(kwargs))

@@ -281,7 +281,7 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
     return numpy_calls.call(t, numpy_calls.function(fn), given, kwargs, result_of)
 
 
-@wraps_if(lambda obj: isinstance(obj, numpy_calls.FUNCTION_TYPES), order=5)
+@wraps_if(lambda obj: issubclass(type(obj), numpy_calls.FUNCTION_TYPES), order=5)
 def _wrap_function(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ArrayFunctionValue(obj, source)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.functions import NAMESPACE, MadeFunctionValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
@@ -39,6 +40,7 @@ class UserObjectValue(Value):
     """An instance of `cls`. `obj` is the real object where it existed before the frame."""
 
     shell = True
+    methods_of = object
 
     def __init__(self, cls: type, source: Source | None = None, obj: object | None = None, base: Value | None = None) -> None:
         super().__init__(source)
@@ -60,6 +62,7 @@ class UserObjectValue(Value):
     # -- attributes ----------------------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
+        self._refuse_written(t, "__getattribute__")
         hook, owner = descriptors.find(self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, hook, owner, "__getattribute__", self, self.class_value(t))
@@ -76,7 +79,7 @@ class UserObjectValue(Value):
         raw, owner = descriptors.find(self.cls, name)
         if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
             return self._read_data_descriptor(t, raw, owner, name)
-        found = self.instance_attr(t, name)
+        found = self.instance_attr(t, name) or descriptors.written(t, self.cls, name)
         if found is not None:
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
@@ -91,6 +94,7 @@ class UserObjectValue(Value):
         from_protocol = isinstance(error, Raised) and issubclass(error.value.pytype(), AttributeError)
         if error is not None and not from_protocol:
             raise error
+        self._refuse_written(t, "__getattr__")
         hook, owner = descriptors.find(self.cls, "__getattr__")
         if hook is not NOT_IMPLEMENTED and owner is not None:
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, self.class_value(t)), [t.make(name)], None)
@@ -141,6 +145,7 @@ class UserObjectValue(Value):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         method = "__setattr__" if value is not None else "__delattr__"
+        self._refuse_written(t, method)
         hook, owner = descriptors.find(self.cls, method)
         if isinstance(hook, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
@@ -172,6 +177,7 @@ class UserObjectValue(Value):
 
     def bind_special(self, t: Tracer, name: str) -> Value | None:
         """The special method bound to this object; None if the class has none (or set it to None)."""
+        self._refuse_written(t, name)
         raw, owner = descriptors.find(self.cls, name)
         if raw is NOT_IMPLEMENTED or raw is None or owner is None:
             return None
@@ -181,10 +187,26 @@ class UserObjectValue(Value):
 
     def _user_special(self, t: Tracer, name: str) -> Value | None:
         """A special method that is the user's own code; what builtin types implement is the base's."""
+        self._refuse_written(t, name)
         raw, owner = descriptors.find(self.cls, name)
-        if raw is NOT_IMPLEMENTED or raw is None or owner is None or isinstance(raw, descriptors.BUILTIN_CALLABLES):
+        if raw is None and owner is not None:
+            self._refuse_none(t, name)
+        if raw is NOT_IMPLEMENTED or owner is None or isinstance(raw, descriptors.BUILTIN_CALLABLES):
             return None
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+
+    def _refuse_written(self, t: Tracer, name: str) -> None:
+        """A special method that this very trace gave the class."""
+        if descriptors.written(t, self.cls, name) is not None:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def _refuse_none(self, t: Tracer, name: str) -> NoReturn:
+        """The class says that it does not have the special method (`__iter__ = None`)."""
+        words = {"__contains__": "'{}' object is not a container", "__iter__": "'{}' object is not iterable",
+                 "__hash__": "unhashable type: '{}'"}.get(name)
+        if words is None:
+            t.break_("value-slot", slot=name, type=self.cls.__name__)
+        t.raise_(TypeError, words.format(self.cls.__name__))
 
     def _try_special(self, t: Tracer, name: str, *args: Value) -> Value | _NotImplemented:
         method = self._user_special(t, name)
@@ -228,7 +250,10 @@ class UserObjectValue(Value):
         method = self._user_special(t, "__repr__")
         if method is not None:
             return t.call(method, [], None)
-        return super().tp_repr(t) if self.base is None else self.base.tp_repr(t)
+        named = (set, frozenset, collections.deque, collections.defaultdict, collections.OrderedDict)
+        if self.base is None or issubclass(self.cls, named):  # those show the name of the class
+            t.break_("repr-unsupported", value=self.describe())
+        return self.base.tp_repr(t)
 
     def tp_str(self, t: Tracer) -> Value:
         method = self._user_special(t, "__str__")
@@ -244,10 +269,10 @@ class UserObjectValue(Value):
         result = self._try_special(t, COMPARE_METHODS[op], other)
         if result is not NOT_IMPLEMENTED:
             return result
-        if op == "!=" and self._user_special(t, "__eq__") is not None:
+        if op == "!=" and descriptors.find(self.cls, "__ne__")[1] is object and self._user_special(t, "__eq__") is not None:
             equal = self._try_special(t, "__eq__", other)
             return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
-        if self.base is None:
+        if self.base is None or self._user_special(t, COMPARE_METHODS[op]) is not None:
             return NOT_IMPLEMENTED
         theirs = getattr(other, "base", None) or other
         if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
@@ -334,7 +359,7 @@ class UserObjectValue(Value):
         return self.generic_getattr(t, name.as_constant())
 
     def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return t.make(None)
+        return t.call(t.make(object.__init__), [self, *args], kwargs)
 
     def meth___init_subclass__(self, t: Tracer) -> Value:
         return t.make(None)
@@ -460,7 +485,7 @@ class InstanceDictValue(DictValue):
 
     shell = False
 
-    def __init__(self, t: Tracer, owner: UserObjectValue) -> None:
+    def __init__(self, t: Tracer, owner: UserObjectValue | MadeFunctionValue) -> None:
         super().__init__(t, source=None if owner.source is None else InstanceDictSource(owner.source))
         self.owner = owner
         if owner.obj is not None and owner.source is not None:
@@ -469,8 +494,9 @@ class InstanceDictValue(DictValue):
     def _written(self) -> dict[str, Value | None]:
         """Pending writes, those to slots left out."""
         written = self._t.effects.stored_attrs(self.owner)
+        slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
         return {name: value for name, value in written.items()
-                if not isinstance(protocol.type_lookup(self.owner.cls, name), types.MemberDescriptorType)}
+                if not isinstance(protocol.type_lookup(self.owner.cls, name), slots)}
 
     @property
     def items(self) -> dict[HashKey, tuple[Value, Value]]:
@@ -515,6 +541,9 @@ class InstanceDictValue(DictValue):
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push(self.owner)
         cg.asm.load_attr("__dict__")
+
+
+NAMESPACE.append(InstanceDictValue)
 
 
 @wraps_everything_else

@@ -90,7 +90,10 @@ def _would_be_huge(op: str, a: Any, b: Any) -> bool:
 
 def _binary_slots(t: Tracer, op: str, a: Value, b: Value) -> Value | Any:
     left, right = a.pytype(), b.pytype()
-    right_first = left is not right and issubclass(right, left)
+    reflected = f"__r{BINARY_METHODS[op]}__"
+    # Not issubclass, which a metaclass may answer; and only where the subclass overrides the method (SLOT1BINFULL).
+    right_first = (left is not right and left in right.__mro__
+                   and type_lookup(left, reflected) is not type_lookup(right, reflected))
     if right_first:
         result = b.nb_binary(t, op, a, True)
         if result is not NOT_IMPLEMENTED:
@@ -149,7 +152,7 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     if a.is_constant() and b.is_constant():
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     left, right = a.pytype(), b.pytype()
-    right_first = left is not right and issubclass(right, left)
+    right_first = left is not right and left in right.__mro__
     if right_first:
         result = b.tp_richcompare(t, SWAPPED[op], a)
         if result is not NOT_IMPLEMENTED:

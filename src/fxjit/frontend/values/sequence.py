@@ -8,6 +8,7 @@ a container copies the Lazy.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -274,11 +275,15 @@ class TupleValue(SequenceValue):
     """A tuple, or an instance of a subclass of tuple that adds no state: see `plain_tuple_class`."""
 
     base_type = tuple
+    #: The constant of a code object that this is.
+    very: Any = None
 
     def is_constant(self) -> bool:
         return all(item.realize().is_constant() for item in self.items)
 
     def as_constant(self) -> Any:
+        if self.very is not None:
+            return self.very
         return make_tuple(self.cls, tuple(item.realize().as_constant() for item in self.items))
 
     def graph_arg(self, t: Tracer) -> Any:
@@ -294,6 +299,9 @@ class TupleValue(SequenceValue):
         return super().mp_subscript(t, key)
 
     def rebuild(self, cg: Rebuilder) -> None:
+        if self.very is not None:
+            cg.push_const(self.very)
+            return
         if self.cls is not tuple:
             cg.asm.begin_call(make_tuple)
             cg.push_const(self.cls)
@@ -317,8 +325,11 @@ class TupleValue(SequenceValue):
     def tp_repr(self, t: Tracer) -> Value:
         if self.is_constant() and not is_namedtuple_class(self.cls):
             return t.make(repr(self.as_constant()))
+        own, owner = descriptors.find(self.cls, "__repr__")
+        if isinstance(own, types.FunctionType) and owner is not None and own.__module__ != "collections":
+            return t.call(descriptors.bind(t, own, owner, "__repr__", self, t.make(self.cls)), [])
         fields = field_names(self.cls)
-        if fields:
+        if fields or is_namedtuple_class(self.cls):
             parts = [f"{name}={protocol.repr_(t, self.item(i)).as_constant()}" for i, name in enumerate(fields)]
             return t.make(f"{self.cls.__name__}({', '.join(parts)})")
         return t.make(self.text_of(t, "(", ",)" if len(self.items) == 1 else ")"))
@@ -336,7 +347,7 @@ class TupleValue(SequenceValue):
     def meth__asdict(self, t: Tracer) -> Value:
         return t.call(t.make(dict), [t.call(t.make(zip), [t.make(tuple(field_names(self.cls))), self])])
 
-    def meth__replace(self, t: Tracer, **changes: Value) -> Value:
+    def meth__replace(self, t: Tracer, /, **changes: Value) -> Value:
         fields = field_names(self.cls)
         items = list(self.items)
         for name in list(changes):
@@ -353,7 +364,7 @@ class TupleValue(SequenceValue):
         return total
 
     def meth___getnewargs__(self, t: Tracer) -> Value:
-        return TupleValue([TupleValue(self.items)] if self.cls is torch.Size else self.items)
+        return TupleValue([TupleValue(self.items)] if not is_namedtuple_class(self.cls) else self.items)
 
 
 class Hashed:

@@ -63,10 +63,12 @@ class SetValue(Value):
         return self.cls is frozenset and all(value.is_constant() for value in self.elements.values())
 
     def as_constant(self) -> frozenset[Any]:
-        return frozenset(self.order)
+        return frozenset(self.order) if self.very is None else self.very
 
     #: Keys and elements, and the keys in iteration order.
     elements: dict[HashKey, Value]
+    #: The constant of a code object that this frozenset is.
+    very: Any = None
     order: Any
     _obj: set[Any] | frozenset[Any] | None = None
 
@@ -103,6 +105,9 @@ class SetValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         if self.shell:
             cg.asm.build_set(0)
+            return
+        if self.very is not None:
+            cg.push_const(self.very)
             return
         cg.asm.begin_call(frozenset)
         self._push_items(cg)
