@@ -241,11 +241,9 @@ find_layout(PyObject *examples, PyObject *keysets, const char **why)
     }
     Py_ssize_t impl_size = IMPL_WORDS * sizeof(uint64_t);
 #ifdef __GLIBC__
-    fxjit_shim.impl_bytes = FXJIT_IMPL_BYTES;
     for (Py_ssize_t i = 0; i < n; i++) {
         Py_ssize_t usable = (Py_ssize_t)malloc_usable_size(impls[i]);
         impl_size = Py_MIN(impl_size, usable);
-        fxjit_shim.impl_bytes = Py_MIN(fxjit_shim.impl_bytes, usable);
     }
 #endif
     fxjit_shim.keys_offset = find_word(impls, keys, n, 0, impl_size);
@@ -363,6 +361,7 @@ tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
         }
     }
     fxjit_shim.ready = 0;
+    fxjit_shim.impl_words = 0;
     if (open_libraries(paths) < 0) {
         return NULL;
     }
@@ -395,6 +394,170 @@ tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
         return same < 0 ? NULL : PyUnicode_FromString("torch's C shim says of a tensor what is not so");
     }
     fxjit_shim.ready = 1;
+    Py_RETURN_NONE;
+}
+
+/* -- the words of a TensorImpl --------------------------------------------------------------------------------------*/
+
+#define REFERENCE_WORDS 2 /* the vtable and the reference counts, in front */
+
+static int
+is_tensor_tuple(PyObject *tuple)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        if (!fxjit_tensor_is_plain(PyTuple_GET_ITEM(tuple, i))) {
+            return 0;
+        }
+    }
+    return PyTuple_GET_SIZE(tuple) > 1;
+}
+
+static uint64_t
+impl_word(PyObject *tensors, Py_ssize_t index, int word)
+{
+    return ((const uint64_t *)fxjit_tensor_impl(PyTuple_GET_ITEM(tensors, index)))[word];
+}
+
+/* The three words that every tensor has for itself. */
+static int
+is_own_word(PyObject *twins, PyObject *storages, PyObject *aliases, int word)
+{
+    int is_object = 1, is_storage = 1, is_version = impl_word(twins, 0, word) != impl_word(twins, 1, word);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(twins); i++) {
+        uint64_t found = impl_word(twins, i, word);
+        is_object &= found == (uint64_t)(uintptr_t)PyTuple_GET_ITEM(twins, i);
+        is_storage &= found == PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(storages, i));
+        is_version &= found == impl_word(aliases, i, word); /* x.detach() counts its versions together with x */
+    }
+    return is_object || is_storage || is_version;
+}
+
+/* Bytes at the end of a word that differ between tensors made alike; three at the most. */
+static int
+is_padding(uint64_t varying)
+{
+    return varying << 24 == 0 || varying == 0;
+}
+
+static int
+add_fact(int word)
+{
+    int n = fxjit_shim.num_fact_ranges;
+    if (n > 0 && fxjit_shim.fact_ranges[n - 1].end == word) {
+        fxjit_shim.fact_ranges[n - 1].end++;
+        return 0;
+    }
+    if (n == FXJIT_FACT_RANGES) {
+        return -1;
+    }
+    fxjit_shim.fact_ranges[n].begin = word;
+    fxjit_shim.fact_ranges[n].end = word + 1;
+    fxjit_shim.num_fact_ranges++;
+    return 0;
+}
+
+/* Which words of a TensorImpl are facts. NULL, or why it cannot be said. */
+static const char *
+learn_words(PyObject *plain, PyObject *with_grad, PyObject *storages, PyObject *aliases)
+{
+    int words = (int)(fxjit_shim.keys_offset / (Py_ssize_t)sizeof(uint64_t)) + 1; /* the key set is its last member */
+    int autograd = -1;
+    if (words > FXJIT_IMPL_WORDS) {
+        return "a TensorImpl is larger than expected";
+    }
+    fxjit_shim.num_fact_ranges = 0;
+    for (int word = REFERENCE_WORDS; word < words; word++) {
+        uint64_t first = impl_word(plain, 0, word), varying = 0, with_grad_varying = 0;
+        int grad_set = 1;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain); i++) {
+            varying |= impl_word(plain, i, word) ^ first;
+            with_grad_varying |= impl_word(with_grad, i, word) ^ first;
+            grad_set &= impl_word(with_grad, i, word) != 0;
+        }
+        if (is_own_word(plain, storages, aliases, word)) {
+            continue;
+        }
+        if (varying == 0 && first == 0 && grad_set && autograd < 0) {
+            autograd = word;
+            continue;
+        }
+        fxjit_shim.fact_bits[word] = ~(varying | with_grad_varying);
+        if (!is_padding(varying | with_grad_varying)) {
+            return "a TensorImpl has a word of its own that is not known";
+        }
+        if (add_fact(word) < 0) {
+            return "the facts are all over the TensorImpl";
+        }
+    }
+    if (autograd < 0) {
+        return "the autograd metadata was not found in a TensorImpl";
+    }
+    if (fxjit_shim.get_layout(fxjit_tensor_handle(PyTuple_GET_ITEM(plain, 0)), &fxjit_shim.strided)) {
+        return "torch's C shim does not know the layout of a tensor";
+    }
+    fxjit_shim.autograd_word = autograd;
+    fxjit_shim.impl_words = words;
+    return NULL;
+}
+
+#define META_BYTES 512
+
+/* Where the autograd metadata of a leaf says whether it requires a gradient: the byte that goes from 1 to 0 when it no
+ * longer does. -1 not found (or an exception). */
+static Py_ssize_t
+find_requires_grad(PyObject *leaf)
+{
+    const unsigned char *meta = (const unsigned char *)(uintptr_t)impl_word(leaf, 0, fxjit_shim.autograd_word);
+    unsigned char before[META_BYTES];
+    size_t size = 0;
+#ifdef __GLIBC__
+    size = Py_MIN(malloc_usable_size((void *)meta), META_BYTES);
+#endif
+    memcpy(before, meta, size);
+    PyObject *done = PyObject_CallMethod(PyTuple_GET_ITEM(leaf, 0), "requires_grad_", "O", Py_False);
+    Py_XDECREF(done);
+    Py_ssize_t found = -1;
+    for (size_t i = 0; done != NULL && i < size; i++) {
+        if (before[i] != meta[i]) {
+            if (found >= 0 || before[i] != 1 || meta[i] != 0) {
+                return -1;
+            }
+            found = (Py_ssize_t)i;
+        }
+    }
+    return found;
+}
+
+PyDoc_STRVAR(tensor_learn_doc,
+"tensor_learn(plain, with_grad, storages, aliases) -> str | None\n\n"
+"Find out which words of a strided TensorImpl say what kind of tensor it is, from tensors that are alike, the same as\n"
+"leaves that require gradients, the addresses of the first's storages, and `x.detach()` of each of the first. None: done;\n"
+"else why not, and tensors are asked for every fact on every call.");
+
+static PyObject *
+tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *plain, *with_grad, *storages, *aliases;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!:tensor_learn", &PyTuple_Type, &plain, &PyTuple_Type, &with_grad, &PyTuple_Type,
+                          &storages, &PyTuple_Type, &aliases)) {
+        return NULL;
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(plain);
+    if (!fxjit_shim.ready || !is_tensor_tuple(plain) || !is_tensor_tuple(with_grad) || !is_tensor_tuple(aliases) ||
+        PyTuple_GET_SIZE(with_grad) != n || PyTuple_GET_SIZE(aliases) != n || PyTuple_GET_SIZE(storages) != n) {
+        PyErr_SetString(PyExc_ValueError, "tensor_learn() takes as many plain tensors in each tuple");
+        return NULL;
+    }
+    const char *why = fxjit_shim.impl_requires_grad == NULL ? "torch does not export TensorImpl::requires_grad"
+                                                            : learn_words(plain, with_grad, storages, aliases);
+    if (why == NULL) {
+        fxjit_shim.requires_grad_at = find_requires_grad(with_grad);
+        why = fxjit_shim.requires_grad_at < 0 ? "whether a leaf requires a gradient was not found" : NULL;
+    }
+    if (PyErr_Occurred() || why != NULL) {
+        fxjit_shim.impl_words = 0;
+        return PyErr_Occurred() ? NULL : PyUnicode_FromString(why);
+    }
     Py_RETURN_NONE;
 }
 
@@ -454,6 +617,7 @@ tensor_ready(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef methods[] = {
     {"tensor_init", tensor_init, METH_VARARGS, tensor_init_doc},
+    {"tensor_learn", tensor_learn, METH_VARARGS, tensor_learn_doc},
     {"tensor_facts", tensor_facts, METH_O, tensor_facts_doc},
     {"tensor_ready", tensor_ready, METH_NOARGS, PyDoc_STR("tensor_ready() -> bool: whether tensor_init succeeded")},
     {"state_now", state_now, METH_O,

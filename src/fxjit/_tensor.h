@@ -9,15 +9,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* As much of a TensorImpl as is ever looked at. */
-#define FXJIT_IMPL_BYTES 256
+/* As much of a TensorImpl as is ever looked at, in words of 8 bytes. */
+#define FXJIT_IMPL_WORDS 32
+#define FXJIT_FACT_RANGES 4
 
 typedef struct {
     int ready;
     PyTypeObject *tensor_class;     /* torch.Tensor */
     Py_ssize_t handle_offset;       /* of the at::Tensor in the PyObject */
     Py_ssize_t keys_offset;         /* of the dispatch key set in the TensorImpl; -1 if it was not found */
-    Py_ssize_t impl_bytes;          /* how many bytes of a TensorImpl may be read; 0: not known */
+    /* What _C.tensor_learn found out, if it did (impl_words > 0): a strided TensorImpl is that many words long, those
+     * in `fact_ranges` say what kind of tensor it is, word `autograd_word` points to its autograd metadata or is 0, and the
+     * byte at `requires_grad_at` there is whether it requires a gradient as a leaf. The other words say which one it is:
+     * reference counts, storage, version counter, PyObject. */
+    int impl_words, autograd_word;
+    struct {
+        int begin, end;
+    } fact_ranges[FXJIT_FACT_RANGES];
+    int num_fact_ranges;
+    uint64_t fact_bits[FXJIT_IMPL_WORDS]; /* without padding, as far as it was seen */
+    Py_ssize_t requires_grad_at;
+    int32_t strided; /* the shim's code of this layout */
     uint64_t python_keys;           /* key set bits of tensors whose methods are Python's (subclasses, fake tensors) */
     bool (*impl_requires_grad)(const void *impl); /* NULL where this torch does not export it */
     int32_t (*get_dim)(void *, int64_t *);

@@ -148,6 +148,57 @@ fx_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra)
 #endif
 }
 
+/* ---- dicts that have not changed ---- */
+
+/* 3.11 gives each state of each dict a version that no other state of any dict ever has. From 3.12 somebody can be told
+ * before a dict changes, and the versions are on their way out (gone in 3.13). */
+#define FX_DICTS_ARE_WATCHED FX_PY312
+
+#if !FX_DICTS_ARE_WATCHED
+static inline const uint64_t *
+fx_dict_version(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag; /* deprecated from 3.12 */
+}
+#endif
+
+/* In 3.13 an instance dict can share its values with the object that it is of, and a store to an attribute of that object
+ * then tells nobody. Makes the dict have values of its own, with the same items in the same order: that is what taking an
+ * item out of it does. 0, or -1 where it cannot (perhaps with an exception). */
+static inline int
+fx_dict_separate(PyObject *dict)
+{
+#if FX_PY313
+    if (((PyDictObject *)dict)->ma_values != NULL) {
+        if (PyDict_GET_SIZE(dict) == 0) {
+            return -1;
+        }
+        PyObject *last = PyObject_CallMethod(dict, "popitem", NULL);
+        if (last == NULL) {
+            return -1;
+        }
+        int status = PyDict_SetItem(dict, PyTuple_GET_ITEM(last, 0), PyTuple_GET_ITEM(last, 1));
+        Py_DECREF(last);
+        return status < 0 || ((PyDictObject *)dict)->ma_values != NULL ? -1 : 0;
+    }
+#else
+    (void)dict;
+#endif
+    return 0;
+}
+
+/* Looking up a str in such a dict runs no Python code. The head of a PyDictKeysObject is the same in 3.11 to 3.13; its
+ * header cannot be included next to the public ones in each of them. */
+static inline int
+fx_dict_has_only_str_keys(PyObject *dict)
+{
+    const struct {
+        Py_ssize_t refcount;
+        uint8_t log2_size, log2_index_bytes, kind;
+    } *keys = (const void *)((PyDictObject *)dict)->ma_keys;
+    return keys->kind != 0; /* DICT_KEYS_GENERAL */
+}
+
 /* ---- small things ---- */
 
 static inline int

@@ -57,7 +57,19 @@ def _problem() -> str | None:
             return tuple(_facts(tensor, codes) for tensor in examples)
 
         problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python, autocast)
+        if problem is None:
+            _learn_words()
     return problem
+
+
+def _learn_words() -> str | None:
+    """Lets C see at a glance that a tensor is still of the same kind. Why not, where it cannot: it looks closer then."""
+    with torch.inference_mode(False), torch.enable_grad():
+        plain = tuple(torch.empty(3, 5, dtype=torch.float32, device="cpu") for _ in range(4))
+        with_grad = tuple(torch.empty(3, 5, dtype=torch.float32, device="cpu", requires_grad=True) for _ in range(4))
+        storages = tuple(tensor.untyped_storage()._cdata for tensor in plain)
+        reason: str | None = _C.tensor_learn(plain, with_grad, storages, tuple(tensor.detach() for tensor in plain))
+    return reason
 
 
 def _examples() -> tuple[torch.Tensor, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +29,8 @@ def compared() -> Iterator[None]:
 
 class Block(nn.Module):
     scale = 2
+    shift = 0
+    scale_of_its_own = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,6 +40,10 @@ class Block(nn.Module):
         self.names = {"first": 1, "second": 2}
         self.order = collections.OrderedDict(first=1, second=2)
         self.sizes = [1, 2]
+        self.factors = [1, 1]
+        self.scale_of_its_own = 3
+        self.fixed = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("table", torch.ones(1, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.b(self.drop(self.a(x))) * self.scale
@@ -43,6 +51,7 @@ class Block(nn.Module):
             y = y + self.names[name]
         for number in self.order.values():
             y = y * 2 + number
+        y = y * self.factors[0] * self.scale_of_its_own + self.shift + self.fixed * 2 + self.table.sum(0)
         return y * self.power + len(self.sizes)
 
 
@@ -78,6 +87,31 @@ def _transposed(net: Net) -> None:
     net.blocks[0].a.weight.data = net.blocks[0].a.weight.data.t()
 
 
+def _halved(net: Net) -> None:
+    net.blocks[0].fixed.data = net.blocks[0].fixed.data.bfloat16()
+
+
+def _resized(net: Net) -> None:
+    with torch.no_grad():
+        net.blocks[0].fixed.resize_(1, 4).fill_(2.0)
+
+
+def _set_storage(net: Net) -> None:
+    with torch.no_grad():
+        net.blocks[0].fixed.set_(torch.arange(9.0).untyped_storage(), 1, (4,), (2,))
+
+
+def _swapped(net: Net) -> None:
+    a, b = net.blocks[0], net.blocks[1]
+    b.b.weight.requires_grad_(False)
+    torch._C._swap_tensor_impl(a.a.weight, b.b.weight)  # what torch.utils.swap_tensors does
+
+
+def _grad_in_place(net: Net) -> None:
+    block = net.blocks[0]
+    block.fixed.mul_(block.a.bias)  # a leaf that required no gradient gets a history
+
+
 CHANGES: dict[str, Callable[[Net], object]] = {
     "a number": lambda net: setattr(net.blocks[1], "power", 3),
     "a class attribute hidden by an instance's": lambda net: setattr(net.blocks[0], "scale", 5),
@@ -100,17 +134,30 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "a list's length": lambda net: net.blocks[1].sizes.append(3),
     "a class": _swap_class,
     "a dict replaced": _new_dict,
+    "an attribute deleted": lambda net: delattr(net.blocks[1], "scale_of_its_own"),
+    "a method of the class": lambda net: setattr(Block, "shift", 11),
+    "a parameter of another type, alone": _halved,
+    "a parameter given other sizes": _resized,
+    "a parameter given another storage": _set_storage,
+    "two parameters swapped": _swapped,
+    "a frozen parameter that comes to depend on another": _grad_in_place,
+    "a buffer resized": lambda net: net.blocks[0].table.resize_(3, 4),
+    "an item of a list": lambda net: net.blocks[0].factors.__setitem__(0, 5),
+    "a list replaced": lambda net: setattr(net.blocks[0], "factors", [7, 1]),
+    "a dict cleared": lambda net: net.blocks[0].names.clear(),
+    "an attribute put straight into the dict": lambda net: net.blocks[0].__dict__.update(power=4),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_deep_in_a_module_is_seen(what: str) -> None:
+def test_a_change_deep_in_a_module_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = Net()
     compiled = fxjit.compile(net, backend="eager")
     x = torch.randn(3, 4)
     for _ in range(20):
         torch.testing.assert_close(compiled(x), net(x))
+    monkeypatch.setattr(Block, "shift", 0)
     CHANGES[what](net)
     if next(net.parameters()).dtype is torch.float64:
         x = x.double()
@@ -176,3 +223,64 @@ def test_the_same_tensor_given_as_an_argument_is_noticed() -> None:
         torch.testing.assert_close(compiled(x, torch.ones(4, 4)), run(x, torch.ones(4, 4)))
     weight = net.blocks[0].a.weight
     torch.testing.assert_close(compiled(x, weight), run(x, weight))
+
+
+def _tree_of(net: nn.Module) -> Any:
+    """The guards of the one compiled entry of the module's class."""
+    trees = [tree for tree in gc.get_objects() if type(tree) is _C.GuardTree and tree.num_nodes > 50]
+    assert len(trees) == 1
+    return trees[0]
+
+
+def test_a_number_that_changes_on_each_call_does_not_unsettle_the_rest() -> None:
+    net = Net()
+    compiled = fxjit.compile(net, backend="eager")
+    x = torch.randn(3, 4)
+    settled = []
+    for step in range(30):
+        net.blocks[1].seen = step
+        compiled(x)
+        settled.append(_tree_of(net).settled)
+    assert all(settled[-10:])
+
+
+def test_data_replaced_by_data_of_the_same_kind_keeps_what_was_settled() -> None:
+    net = Net()
+    compiled = fxjit.compile(net, backend="eager")
+    x = torch.randn(3, 4)
+    for _ in range(5):
+        compiled(x)
+    for _ in range(5):
+        for parameter in net.parameters():
+            parameter.data = torch.randn_like(parameter)
+        assert _tree_of(net).settled
+        torch.testing.assert_close(compiled(x), net(x))
+        assert _tree_of(net).settled
+
+
+def test_switching_between_training_and_evaluation_settles_again_each_time() -> None:
+    net = Net()
+    compiled = fxjit.compile(net, backend="eager")
+    x = torch.randn(3, 4)
+    for epoch in range(12):
+        net.train(epoch % 2 == 0)
+        for _ in range(12):
+            compiled(x)
+    trees = [tree for tree in gc.get_objects() if type(tree) is _C.GuardTree and tree.num_nodes > 50]
+    assert len(trees) == 2
+    assert any(tree.settled for tree in trees)
+
+
+def test_what_is_watched_is_let_go() -> None:
+    """A model that is gone leaves nothing behind, with its notes taken."""
+    x = torch.randn(3, 4)
+    gone = []
+    for _ in range(3):
+        net = Net()
+        compiled = fxjit.compile(net, backend="eager")
+        for _ in range(6):
+            compiled(x)
+        gone.append(weakref.ref(net))
+        del net, compiled
+        gc.collect()
+    assert [ref() for ref in gone] == [None] * 3

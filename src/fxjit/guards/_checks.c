@@ -757,6 +757,9 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
         if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) {
             return DEPENDS_ON_TYPE;
         }
+        if (check->kind == CHECK_LENGTH && PyList_CheckExact(value)) {
+            return DEPENDS_ON_CONTENTS;
+        }
         return PyDict_CheckExact(value) || PyODict_CheckExact(value) ? DEPENDS_ON_CONTENTS : DEPENDS_ON_MORE;
     case CHECK_INSTANCE_HAS_ATTR:
         return PyType_Check(value) ? DEPENDS_ON_MORE : DEPENDS_ON_INSTANCE_DICT;

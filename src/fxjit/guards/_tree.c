@@ -623,46 +623,78 @@ clear_slots(run *r, int num_slots)
     }
 }
 
+/* The check by notes (_settled.c): its slots are mostly left empty, so they are kept from one check to the next. */
 static int
-run_tree(run *r, int use_hot)
+run_settled(run *r)
+{
+    tree *t = r->t;
+    PyObject **slots = t->empty_slots;
+    t->empty_slots = NULL; /* a look-up may come back here */
+    if (slots == NULL) {
+        slots = PyMem_Calloc((size_t)t->num_slots + 1, sizeof(PyObject *));
+        if (slots == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    r->slots = slots;
+    int holds = fxjit_settled_holds(r);
+    r->slots = NULL;
+    if (t->empty_slots == NULL) {
+        t->empty_slots = slots;
+    }
+    else {
+        PyMem_Free(slots);
+    }
+    return holds;
+}
+
+static int
+run_fully(run *r, int use_hot)
 {
     tree *t = r->t;
     PyObject *few[SLOTS_ON_STACK];
+    int num_slots = t->num_slots;
     r->slots = few;
-    if (t->num_slots > SLOTS_ON_STACK) {
-        r->slots = PyMem_Malloc(t->num_slots * sizeof(PyObject *));
+    if (num_slots > SLOTS_ON_STACK) {
+        r->slots = PyMem_Malloc(num_slots * sizeof(PyObject *));
         if (r->slots == NULL) {
             PyErr_NoMemory();
             return -1;
         }
     }
-    int num_slots = t->num_slots;
     memset(r->slots, 0, num_slots * sizeof(PyObject *));
+    int holds = use_hot && t->hot != HOT_NOTHING ? hot_holds(r, t->hot, t->hot_index) : 1;
+    if (holds == 1) {
+        holds = all_hold(r);
+    }
+    if (holds == 1 && use_hot && t->settled == NULL && ++t->full_checks >= t->patience) {
+        fxjit_settle(r);
+    }
+    clear_slots(r, num_slots);
+    if (r->slots != few) {
+        PyMem_Free(r->slots);
+    }
+    return holds;
+}
+
+static int
+run_tree(run *r, int use_hot)
+{
+    tree *t = r->t;
     /* A look-up may run code that drops the last reference to the tree. */
     Py_INCREF(t);
-    int holds = use_hot && t->settled != NULL && t->hot == HOT_NOTHING ? fxjit_settled_holds(r) : 0;
-    if (holds == 0 || (holds == 1 && fxjit_settled_verify)) {
-        int known = holds;
-        clear_slots(r, num_slots);
-        holds = use_hot && t->hot != HOT_NOTHING ? hot_holds(r, t->hot, t->hot_index) : 1;
-        if (holds == 1) {
-            holds = all_hold(r);
-        }
+    int known = use_hot && t->settled != NULL && t->hot == HOT_NOTHING ? run_settled(r) : 0, holds = known;
+    if (known == 0 || (known == 1 && fxjit_settled_verify)) {
+        holds = run_fully(r, use_hot);
         if (known == 1 && holds == 0) {
             PyErr_Format(PyExc_SystemError, "fxjit took guard %d to hold without looking, and it does not",
                          r->failed_guard);
             holds = -1;
         }
-        if (holds == 1 && use_hot && t->settled == NULL && ++t->full_checks >= t->patience) {
-            fxjit_settle(r);
-        }
     }
     t->hot = holds == 0 && r->failed_guard >= 0 ? r->failed : HOT_NOTHING;
     t->hot_index = r->failed_index;
-    clear_slots(r, num_slots);
-    if (r->slots != few) {
-        PyMem_Free(r->slots);
-    }
     Py_DECREF(t);
     return holds;
 }
@@ -971,7 +1003,7 @@ tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->num_early = num_early;
     self->num_slots = num_slots < 0 ? 0 : num_slots;
     self->guards = Py_NewRef(guards);
-    self->patience = 2;
+    self->patience = FIRST_PATIENCE;
     if (fill_tree(self, nodes, conditions) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -1044,6 +1076,7 @@ tree_dealloc(tree *self)
     PyMem_Free(self->checks);
     PyMem_Free(self->conditions);
     PyMem_Free(self->slot_nodes);
+    PyMem_Free(self->empty_slots);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -1129,6 +1162,12 @@ tree_get_num_nodes(tree *self, void *Py_UNUSED(closure))
     return PyLong_FromLong(self->num_nodes);
 }
 
+static PyObject *
+tree_get_settled(tree *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(self->settled != NULL);
+}
+
 static PyMethodDef tree_methods[] = {
     {"check", (PyCFunction)tree_check, METH_VARARGS,
      PyDoc_STR("check(args, closure, globals, builtins) -> bool: whether all guards hold for this frame")},
@@ -1141,6 +1180,7 @@ static PyGetSetDef tree_getset[] = {
     {"guards", (getter)tree_get_guards, NULL, PyDoc_STR("the guards, in the order they were added"), NULL},
     {"num_guards", (getter)tree_get_num_guards, NULL, NULL, NULL},
     {"num_python", (getter)tree_get_num_python, NULL, PyDoc_STR("how many checks run Python code"), NULL},
+    {"settled", (getter)tree_get_settled, NULL, PyDoc_STR("whether the next check looks only at what may have changed"), NULL},
     {"num_nodes", (getter)tree_get_num_nodes, NULL, PyDoc_STR("how many objects a check fetches"), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -59,6 +59,8 @@ typedef struct {
 
 typedef enum { HOT_NOTHING, HOT_NODE, HOT_CONDITION } hot_kind;
 
+#define MAX_RESTLESS 8
+
 typedef struct {
     PyObject_HEAD
     node *nodes;
@@ -79,8 +81,13 @@ typedef struct {
     struct fxjit_settled *settled; /* _settled.c; NULL: nothing is known to stay as it was */
     int full_checks;               /* that held since the last attempt to settle */
     int patience;                  /* how many it takes until the next */
+    PyObject *restless[MAX_RESTLESS]; /* dicts and lists that spoilt a settled check; addresses, not to be looked into */
+    int num_restless, next_restless;
+    PyObject **empty_slots;        /* all NULL, for the check by notes; NULL while one has it */
     int scanning;                  /* a check by the notes is under way: they stay as they are */
 } tree;
+
+#define FIRST_PATIENCE 2
 
 /* One check of one frame. */
 typedef struct {
@@ -109,7 +116,8 @@ int fxjit_condition_holds(run *r, int index);
 
 /* After a check that held: notes what it depended on, if enough of it is watchable. Never fails. */
 void fxjit_settle(run *r);
-/* The check by what was noted. 1: holds. 0: not known, check in full. -1: exception. */
+/* The check by what was noted, with empty slots, which it leaves empty. 1: holds. 0: not known, check in full. -1:
+ * exception. */
 int fxjit_settled_holds(run *r);
 void fxjit_settled_free(tree *t);
 int fxjit_settled_init(PyObject *module);
