@@ -33,6 +33,7 @@ from fxjit.errors import (
 )
 from fxjit.frontend import entries
 from fxjit.frontend.dynamic import history_of
+from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.guards.tree import build_tree
@@ -250,9 +251,11 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     except (FxjitError, SkipFrameSignal, KeyboardInterrupt):
         raise
     except Exception as error:
-        where = f"{frame.code.co_filename}:{frame.code.co_firstlineno}"
+        stack = users_stack_of(error)
+        where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
+        inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
         raise InternalError(
-            f"fxjit made a mistake while tracing {frame.code.co_qualname} ({where}): {type(error).__name__}: {error}\n"
+            f"fxjit made a mistake while tracing {frame.code.co_qualname} ({where}){inner}: {type(error).__name__}: {error}\n"
             "Set fxjit.config.suppress_errors = True to run such frames eagerly, and please report this with the traceback."
         ) from error
 

@@ -154,6 +154,23 @@ def disabled(fn: Any) -> Disabled | None:
     return None
 
 
+def disabled_module(module: Any) -> Disabled | None:
+    """What `torch.compiler.disable` was told about an `nn.Module` that it wrapped."""
+    attributes = getattr(module, "__dict__", {})
+    context = attributes.get("dynamo_ctx")
+    if type(context).__name__ != "DisableContext":
+        return None
+    return Disabled(attributes.get("_modules", {}).get("_orig_mod", module), True, getattr(context, "msg", None))
+
+
+def shown(target: Any) -> str:
+    """How a message names what was disabled: modules by their class, since their text may be as long as a model."""
+    owner = getattr(target, "__self__", target)
+    if callable(getattr(owner, "named_parameters", None)):
+        return f"module {type(owner).__qualname__}"
+    return str(target)
+
+
 def set_code_disabled(code: CodeType, reason: str | None) -> None:
     """Frames of this code run as they stand; what they call is still compiled (`disable(recursive=False)`)."""
     _remember(code, Disabled(None, False, reason))

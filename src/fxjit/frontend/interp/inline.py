@@ -65,8 +65,14 @@ def _not_traced(
     if verdict is Verdict.CALL:
         t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
     said = marks.disabled(fn.fn)
-    t.break_(rule, function=name, module=fn.globals.get("__name__"), rule=rule,
-             message=said.reason if said is not None else None, why="is run as it stands")
+    if said is None and rule == "call-compile-api" and args:
+        said = marks.disabled_module(getattr(args[0].realize(), "obj", None))
+        rule = rule if said is None else "user-disabled-call"
+    if said is not None:
+        of_module = args and fn.name == "_wrapped_call_impl" and issubclass(args[0].pytype(), torch.nn.Module)
+        target = f"module {args[0].pytype().__qualname__}" if of_module else marks.shown(said.target)
+        t.break_(rule, function=target, message=said.reason)
+    t.break_(rule, function=name, module=fn.globals.get("__name__"), rule=rule, message=None, why="is run as it stands")
 
 
 #: Its `step` asks for breaks because of how another compiler writes updated parameters back.

@@ -36,7 +36,7 @@ class DisabledValue(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         said = marks.disabled(self.fn)
         message = said.reason if said is not None else None
-        t.break_("user-disabled-call", function=getattr(self.fn, "__wrapped__", self.fn), message=message)
+        t.break_("user-disabled-call", function=marks.shown(getattr(self.fn, "__wrapped__", self.fn)), message=message)
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push_const(self.fn)
