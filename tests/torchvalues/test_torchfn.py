@@ -96,3 +96,24 @@ def test_custom_operators(check):
         return torch.empty_like(x)
 
     check(lambda x: (twice(x), torch.ops.fxjit_test.twice(x)), torch.randn(3))
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, factor: float) -> torch.Tensor:
+    if factor > 1:
+        return x * factor
+    return x - factor
+
+
+@torch.jit.script_if_tracing
+def scripted_if_tracing(x):
+    return x + 1
+
+
+@torch.jit.ignore
+def ignored_by_script(x):
+    return x * 2
+
+
+def test_scripted_functions_are_the_functions_they_were_made_of(check):
+    check(lambda x: scripted(x, 2.0) + scripted(x, 0.5) + scripted_if_tracing(x) + ignored_by_script(x), torch.randn(3))

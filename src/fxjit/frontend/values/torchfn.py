@@ -153,6 +153,22 @@ def _wrap_custom_operator(t: Tracer, obj: Any, source: Source) -> Value:
     return CustomOperatorValue(obj, source)
 
 
+class ScriptFunctionValue(TorchFunctionValue):
+    """What `torch.jit.script` made of a Python function: the function it was made of is traced, where torch kept that."""
+
+    def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        original = getattr(self.fn, "_torchdynamo_inline", None)
+        if original is None:
+            t.break_("call-c-extension", function=self.describe(), module="torch.jit")
+        return t.call(t.make(original), args, kwargs)
+
+
+@wraps(torch.jit.ScriptFunction)
+def _wrap_script_function(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ScriptFunctionValue(obj, source)
+
+
 @wraps(OpOverload, OpOverloadPacket, HigherOrderOperator, subclasses=True)
 def _wrap_operator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
