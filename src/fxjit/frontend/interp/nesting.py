@@ -45,6 +45,8 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
         if not frame.tail or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
             break
         found = frame
+    if places.keeps_blocks(found, found.index, signal) and places.has_blocks(frames[: frames.index(found) + 1]):
+        return root  # the callers' blocks are left and entered again around their calls
     return found
 
 

@@ -104,12 +104,27 @@ def handled_exceptions(machine: Machine, stops: StopList, cause: BreakGraph | No
 
 def _stop_earlier(machine: Machine, stops: StopList, cause: BreakGraph | None, step: int, index: int,
                   signal: BreakGraph) -> NoReturn:
-    """Stop at an earlier instruction than the one that broke."""
+    """Stop at an earlier instruction than the one that broke. A frame that was called stops with its callers, whose blocks
+    are left and entered again around their calls: where blocks have to stay entered, the outermost call is run as it is."""
+    frames = _frames(machine)
+    if len(frames) > 1 and keeps_blocks(machine, index, signal) and has_blocks(frames):
+        machine = frames[0]
+        step, index = machine.steps, machine.index
     machine.index = index
     signal.user_stack = [frame.summary() for frame in _frames(machine)]
     if cause is not None:
         signal.is_error, signal.because = cause.is_error, cause.because or cause
     machine.decide(stops, signal, step=step, index=index)
+
+
+def keeps_blocks(machine: Machine, index: int, signal: BreakGraph) -> bool:
+    """Whether the blocks around the instruction stay entered once it ran: what it does lasts as long as they do."""
+    return signal.keeps_blocks or machine.instructions[index].opname == "BEFORE_WITH"
+
+
+def has_blocks(frames: list[Machine]) -> bool:
+    """Whether one of these frames is inside a block that this trace entered."""
+    return any(isinstance(value, WithExitValue) and value.resumable for frame in frames for value in frame.stack)
 
 
 def _frames(machine: Machine | None) -> list[Machine]:
