@@ -357,3 +357,25 @@ def test_a_derivative_whose_sizes_depend_on_data_runs_as_captured():
     torch.testing.assert_close(out, function(x, mask, v))
     ours, eagers = (torch.autograd.grad(each.sum(), (x, v)) for each in (out, function(x, mask, v)))
     torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_tensors_without_dimensions_are_inputs_like_others(dtype, dynamic):
+    """torch makes a symbol of the number in one, and would have the trace start again for it."""
+
+    def function(x, s):
+        y = x * s.clone() + s
+        s.add_(1)
+        return y, s * 2
+
+    compiled = fxjit.compile(function, dynamic=dynamic)
+    for number in (2, 3):
+        ours, eagers = torch.tensor(number, dtype=dtype), torch.tensor(number, dtype=dtype)
+        x = torch.randn(3, requires_grad=True)
+        a, e = compiled(x, ours), function(x, eagers)
+        torch.testing.assert_close(a, e)
+        assert torch.equal(ours, eagers)
+        if dtype is not torch.int64:
+            (ours,), (theirs,) = (torch.autograd.grad(each[0].sum(), x) for each in (a, e))
+            assert torch.equal(ours, theirs)

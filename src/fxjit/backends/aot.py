@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from fxjit import config, logs
 from fxjit.counters import counters, timed
 
+from .components import compile_parts
 from .rnn import keep_workspace
 
 log = logs.artifact("aot_graphs")
@@ -71,6 +72,20 @@ def compile_with_aot(
     backend: str = "native",
 ) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
+    in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(
+        part, inputs, compiler, decompositions=decompositions, min_cut=min_cut, backend=backend))
+    return in_parts or _compile_whole(gm, example_inputs, compiler, decompositions, min_cut, backend)
+
+
+def _compile_whole(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: GraphCompiler,
+    decompositions: dict[Any, Callable[..., Any]] | None,
+    min_cut: bool,
+    backend: str,
+) -> Callable[..., Any]:
+    """One autograd node for all of the graph."""
     from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
@@ -150,12 +165,24 @@ def _compile_part(compiler: GraphCompiler, graph: torch.fx.GraphModule, inputs: 
 
 def with_symbols(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
     """The example inputs, with the front end's symbol in the place of a number that varies: AOTAutograd would make a symbol
-    of its own for it, which no guard could name."""
+    of its own for it, which no guard could name, as it would for the number in a tensor without dimensions."""
     symbols = [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
     if len(symbols) != len(example_inputs):
         return list(example_inputs)
-    return [symbol if isinstance(symbol, torch.SymInt) and isinstance(each, int) else each
+    return [symbol if isinstance(symbol, torch.SymInt) and isinstance(each, int) else without_number(each)
             for symbol, each in zip(symbols, example_inputs, strict=True)]
+
+
+def without_number(example: Any) -> Any:
+    """A fake tensor for a real one of no dimensions, with no symbol for what it holds."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.fake_mode is None or not is_plain_scalar(example):
+        return example
+    return context.fake_mode.from_tensor(example, static_shapes=True)
+
+
+def is_plain_scalar(example: Any) -> bool:
+    return type(example) is torch.Tensor and example.dim() == 0 and example.layout is torch.strided
 
 
 def with_flat_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:

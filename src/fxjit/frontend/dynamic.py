@@ -106,7 +106,11 @@ class ShapePolicy:
                               for dim in range(tensor.dim())],
             tensor_source=torch_source(source),
         )
-        fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        if tensor.dim() == 0:
+            # Without sizes there is nothing to be a symbol; torch would make one of the number in it, which nothing guards.
+            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), static_shapes=True)
+        else:
+            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # those of mark_unbacked are the input's own
         if tensor.dim() == 0:
             fake.item_memo = None  # its contents are no fact of the trace: nothing guards them
