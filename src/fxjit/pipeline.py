@@ -169,14 +169,26 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     with _stage("trace", name, seconds):
         result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic))
     try:
-        return _finish(options, frame, result, trace, seconds)
+        entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
+        return entry
     finally:
         trace.release()
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
             seconds: dict[str, float]) -> _C.Entry | None:
-    """From a finished trace to a stored entry."""
+    """From a finished trace to a stored entry; what only its end looked at may still show that there can be none."""
+    try:
+        return _make_entry(options, frame, result, trace, seconds)
+    except RecursionError as error:  # containers nested as deep as Python goes
+        size = len(frame.code.co_code) // 2
+        raise SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}) from error
+    except BreakGraph as signal:
+        raise SkipFrameSignal(signal.reason, signal.context, signal.user_stack) from signal
+
+
+def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trace,
+                seconds: dict[str, float]) -> _C.Entry | None:
     name = frame.code.co_qualname
     stop = result.stop
     if isinstance(stop, Break) and options.fullgraph and _is_users_error(stop.reason):
@@ -255,7 +267,7 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
         raise InternalError(
-            f"fxjit made a mistake while tracing {frame.code.co_qualname} ({where}){inner}: {type(error).__name__}: {error}\n"
+            f"fxjit made a mistake while compiling {frame.code.co_qualname} ({where}){inner}: {type(error).__name__}: {error}\n"
             "Set fxjit.config.suppress_errors = True to run such frames eagerly, and please report this with the traceback."
         ) from error
 

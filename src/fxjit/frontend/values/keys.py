@@ -7,8 +7,11 @@ by identity are an `IdentityKey`, and objects whose class defines `__eq__` are a
 
 from __future__ import annotations
 
+import builtins
+import dis
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from types import CellType
+from typing import Any, Final
 
 import torch
 
@@ -75,6 +78,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if cls.__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
     if compares_by_identity(cls):
+        if cls.__hash__ is not object.__hash__ and not _repeatable(cls, "__hash__"):
+            t.break_("value-slot", slot="__hash__", type=cls.__name__)
         return IdentityKey(value)
     base = getattr(value, "base", None)
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
@@ -91,6 +96,9 @@ def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     elements = getattr(value, "elements", None)
     if value.pytype() is frozenset and isinstance(elements, Mapping):
         return frozenset(elements)
+    for name in ("__hash__", "__eq__"):
+        if not _repeatable(value.pytype(), name):
+            t.break_("value-slot", slot=name, type=value.pytype().__name__)
     found = protocol.hash_(t, value)
     if not found.is_constant():
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
@@ -101,6 +109,44 @@ def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
                 return key
     return AskedKey(value, known)
 
+
+def compared_by_c(keys: Iterable[object]) -> bool:
+    """Whether a look-up among these keys runs none of the user's code."""
+    return all(type(key).__eq__ in _C_EQUALITY or isinstance(key, type) for key in keys)
+
+
+_C_EQUALITY: Final = frozenset(cls.__eq__ for cls in (str, int, float, bytes, object, type(None), complex))
+
+
+def _repeatable(cls: type, name: str) -> bool:
+    """Whether a method of the user's may be asked again, and at another time, when the container is made for real: it only
+    reads the object and computes. Others (which count, raise, look around) have to be asked by the container itself."""
+    fn = getattr(cls, name)
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return True
+    cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith(_ACTS):
+            return False
+        if instruction.opname == "LOAD_DEREF" and not isinstance(_contents(cells.get(instruction.argval)), type):
+            return False
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            known = fn.__globals__.get(instruction.argval, getattr(builtins, str(instruction.argval), None))
+            if not isinstance(known, type) and known not in _COMPUTES:
+                return False
+    return True
+
+
+def _contents(cell: CellType | None) -> object:
+    try:
+        return None if cell is None else cell.cell_contents
+    except ValueError:
+        return None
+
+
+_ACTS = ("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE_", "RAISE", "YIELD", "LOAD_METHOD", "IMPORT")
+_COMPUTES: Final = (hash, isinstance, len, getattr, NotImplemented, id, super)
 
 
 def compares_by_identity(cls: type) -> bool:

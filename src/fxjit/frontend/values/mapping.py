@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
-from fxjit.frontend.values.keys import HashKey, key_of
+from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
 from fxjit.frontend.values.sequence import TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -43,6 +43,7 @@ class DictValue(Value):
         self._items: dict[HashKey, Entry] = {}
         self._changed: set[HashKey] = set()
         self._reordered = False
+        self._asks_nobody: bool | None = None
         for key, value in pairs:
             self._put(key_of(t, key, self._items), key, value)
 
@@ -79,7 +80,8 @@ class DictValue(Value):
                 continue
             known = isinstance(key, _KNOWN_BY_IDENTITY)
             key_value = t.make(key) if known else t.wrap(key, DictKeySource(source, index))
-            self._items[key_of(t, key_value, self._items)] = (key_value.realize(), self._lazy(real, key))
+            hashed = key_of(t, key_value, self._items)  # before the key is asked for its hash for real
+            self._items[hashed] = (key_value.realize(), self._lazy(real, key))
 
     def _lazy(self, real: Mapping[Any, Any], key: Any) -> Value:
         assert self.source is not None
@@ -90,7 +92,7 @@ class DictValue(Value):
 
     def find(self, t: Tracer, key: Value) -> Entry | None:
         """The entry of a key, or None."""
-        if self._real is not None and key.is_constant() and is_plain_constant(key.as_constant()):
+        if self._real is not None and key.is_constant() and is_plain_constant(key.as_constant()) and self._compared_by_c():
             known = key.as_constant()
             if known not in self._items:
                 real = self._real
@@ -103,6 +105,12 @@ class DictValue(Value):
             return self._items[known]
         items = self.items
         return items.get(key_of(t, key, items))
+
+    def _compared_by_c(self) -> bool:
+        if self._asks_nobody is None:
+            assert self._real is not None
+            self._asks_nobody = compared_by_c(_keys_of(self._real)) if isinstance(self._real, dict) else True
+        return self._asks_nobody
 
     def get(self, t: Tracer, key: Value) -> Value | None:
         entry = self.find(t, key)

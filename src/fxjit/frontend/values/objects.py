@@ -83,7 +83,8 @@ class UserObjectValue(Value):
         if found is not None:
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
-            if self.base is not None and isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object:
+            of_class = isinstance(raw, types.ClassMethodDescriptorType)
+            if self.base is not None and isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class:
                 if name == "__getitem__" and descriptors.find(self.cls, "__missing__")[1] is not None:
                     return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, name)

@@ -261,9 +261,9 @@ def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
     if name == "__class__":
         return t.make(cls)
     method = getattr(v, "meth_" + name, None)
-    if method is not None:
-        return make_builtin_method(t, v, name)
     found = type_lookup(cls, name)
+    if method is not None and not (found is NOT_IMPLEMENTED and name.startswith("__")):
+        return make_builtin_method(t, v, name)
     if found is NOT_IMPLEMENTED:
         t.raise_(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
     if v.is_constant() and not callable(found):
