@@ -28,6 +28,7 @@ ARTIFACTS: Mapping[str, str] = {
     "fusion": "which operators share a kernel, and why others do not",
     "autotuning": "which block sizes were measured for GPU kernels, and which was taken",
     "cache": "hits and misses of the cache on the disk",
+    "cudagraphs": "which compiled graphs are not recorded as CUDA graphs, which calls are not replays, and why",
     "trace": "each instruction as it is run symbolically",
     "dynamic": "which sizes became symbols, and why",
     "compile": "each frame as it is compiled, with the seconds of each stage",

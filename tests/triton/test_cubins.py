@@ -128,7 +128,8 @@ def main() -> int:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for name, (function, shapes) in PROGRAMS.items():
             for_gpu(function, *shapes, dtype=dtype)
-    found = [each for arch in ARCHITECTURES for kernel in kernels for chosen in kernel.configs for each in problems(kernel, chosen, arch)]
+    cases = [(kernel, chosen, arch) for arch in ARCHITECTURES for kernel in kernels for chosen in kernel.configs]
+    found = [each for case in cases for each in problems(*case)]
     print("\n".join(found))
     print(f"{len(kernels)} kernels, {len(found)} over a limit")
     return bool(found)

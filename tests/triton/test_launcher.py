@@ -27,9 +27,7 @@ def test_arguments_and_grid(driver):
     kernel(a, b, 300)
     (line,) = driver.said()
     # 300 in blocks of 128, times 3; what Triton adds to the arguments is null.
-    assert line == (
-        f"launch 0x77 grid 9 threads 128 shared 0 stream 5000 context 0x100: {a.data_ptr()} {b.data_ptr()} 300 0 0"
-    )
+    assert line == (f"launch 0x77 grid 9 threads 128 shared 0 stream 5000 context 0x100: {a.data_ptr()} {b.data_ptr()} 300 0 0")
 
 
 def test_nothing_is_launched_for_an_empty_tensor(driver):
@@ -68,9 +66,7 @@ def test_a_size_that_16_does_not_divide_goes_to_another_kernel(driver):
 
 def test_indices_of_64_bits_go_to_another_kernel(driver):
     calls = []
-    kernel = make(
-        driver, integers=2, passed=1, grid=(1, 0, 1024), span=1, otherwise=lambda *args: calls.append(args[2:])
-    )
+    kernel = make(driver, integers=2, passed=1, grid=(1, 0, 1024), span=1, otherwise=lambda *args: calls.append(args[2:]))
     a, b = torch.empty(64), torch.empty(64)
     kernel(a, b, 100, 2**31 - 1)
     kernel(a, b, 100, 2**31)

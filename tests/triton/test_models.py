@@ -51,7 +51,10 @@ class Embedding(nn.Module):
 
 
 MODELS = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.LayerNorm(40), nn.Linear(40, 7)), lambda: torch.randn(9, 12)),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.LayerNorm(40), nn.Linear(40, 7)),
+        lambda: torch.randn(9, 12),
+    ),
     "attention": (Attention, lambda: torch.randn(2, 11, 16)),
     "convolution": (Convolution, lambda: torch.randn(2, 3, 8, 8)),
     "embedding": (Embedding, lambda: torch.randint(20, (3, 7))),
@@ -90,7 +93,8 @@ def test_training(name):
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-        seen.append((losses, [p.grad for p in each.parameters()], [p.detach() for p in each.parameters()], list(each.buffers())))
+        parameters = list(each.parameters())
+        seen.append((losses, [p.grad for p in parameters], [p.detach() for p in parameters], list(each.buffers())))
     for ours, eager in zip(*seen):
         for a, b in zip(ours, eager):
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5)

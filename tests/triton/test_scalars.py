@@ -1,17 +1,17 @@
-"""Each scalar operation in Triton's words, run by the interpreter, means what the reference interpreter's torch function does."""
+"""Each scalar operation in Triton's words, run by the interpreter, against the torch function that says what it means."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from fxjit.backends.native.codegen.triton import TritonKernel, render
 from fxjit.backends.native.codegen.triton_ops import WORDS, NoWord
 from fxjit.backends.native.ir import Buffer, Compute, Const, Expr, Load, Op, compute_type
 from fxjit.backends.native.ops import SCALARS
-from fxjit.backends.native.runtime.gpu import job_of, Variant
+from fxjit.backends.native.runtime.gpu import Variant, job_of
 from fxjit.backends.native.runtime.interpreted import InterpretedKernel
 from fxjit.backends.native.runtime.triton_compile import compiler
-from fxjit.backends.native.codegen.triton import TritonKernel, render
 from fxjit.backends.native.schedule.fuse import Group, Hints, Member
 from fxjit.backends.native.schedule.gpu import nests
 from fxjit.backends.native.spec import COMPARISONS
@@ -19,7 +19,9 @@ from fxjit.backends.native.spec import COMPARISONS
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Signed zero, infinities, NaN, a denormal, halves that round to even, and numbers without anything special.
-SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-42, 0.5, 1.5, 2.5, -0.5, -2.5, 1.0, -1.0, 3.0, -3.25, 88.0, 1e30]
+SPECIAL = [
+    0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-42, 0.5, 1.5, 2.5, -0.5, -2.5, 1.0, -1.0, 3.0, -3.25, 88.0, 1e30,
+]  # fmt: skip
 
 
 def kernel_of(expr: Expr, inputs: list[torch.Tensor], dtype: torch.dtype) -> TritonKernel:
@@ -50,7 +52,8 @@ def operands(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
         values = torch.tensor(SPECIAL, dtype=dtype)
     else:
         info = torch.iinfo(dtype)
-        values = torch.tensor([0, 1, 2, 3, 5, 7, info.max, info.max - 1, info.min, -(info.min < 0), -3 * (info.min < 0)], dtype=dtype)
+        negative = [-1, -3] if info.min < 0 else []
+        values = torch.tensor([0, 1, 2, 3, 5, 7, info.max, info.max - 1, info.min, *negative], dtype=dtype)
     if name == "where":
         pairs = torch.meshgrid(values, values, indexing="ij")
         a, b = (each.reshape(-1).contiguous() for each in pairs)
@@ -71,15 +74,22 @@ def operands(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return pairs
 
 
+NOT_OF_BOOLS = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "le", "gt", "ge", "isnan"}
+
+
 def has_word(name: str, dtype: torch.dtype) -> bool:
     word = WORDS[name]
     if dtype is torch.bool:
-        return bool(word.bools) and name not in ("add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "le", "gt", "ge", "isnan")
+        return bool(word.bools) and name not in NOT_OF_BOOLS
     return bool(word.floats if dtype.is_floating_point else word.integers) and (dtype.is_floating_point or name != "isnan")
 
 
-CASES = [(name, dtype) for name in SCALARS for dtype in (*FLOATS, *INTEGERS, torch.bool) if name in WORDS and has_word(name, dtype)
-         and not (dtype is torch.float64 and name.startswith("round_to"))]  # fmt: skip
+CASES = [
+    (name, dtype)
+    for name in SCALARS
+    for dtype in (*FLOATS, *INTEGERS, torch.bool)
+    if name in WORDS and has_word(name, dtype) and not (dtype is torch.float64 and name.startswith("round_to"))
+]
 
 
 def test_every_scalar_operation_has_words():
@@ -156,7 +166,8 @@ def test_every_operation_compiles(dtype):
     count = 64
     group_members, buffers = [], []
     for name in names:
-        given = [torch.zeros(count, dtype=torch.bool if name == "where" and k == 0 else dtype) for k in range(SCALARS[name].arity)]
+        types = [torch.bool if name == "where" and k == 0 else dtype for k in range(SCALARS[name].arity)]
+        given = [torch.zeros(count, dtype=kind) for kind in types]
         expr, result = expression(name, given)
         if name == "where":
             expr = Op("where", (Op("eq", (load(1, given[1]), load(2, given[2])), torch.bool), *expr.args[1:]), result)

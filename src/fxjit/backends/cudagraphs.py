@@ -1,86 +1,348 @@
-"""Runs a captured graph as CUDA graphs: recorded once for each set of input shapes, then replayed.
+"""CUDA graphs: a compiled graph's kernels are recorded once and then replayed, which costs one launch.
 
-Only graphs whose tensors all live on one GPU, that need no gradient and write to none of their inputs are recorded;
-every other graph, and every graph on a machine without a GPU, runs eagerly, which is said once. What the recording
-relied on is checked at each call.
+A recording is made at the third call with the same sizes. It reads and writes fixed memory, so each later call looks at
+three things. Inputs that had the same address at each call so far (parameters, what a forward saved) are read where they
+are, and the address is compared; all others are copied to the recording's own memory, and back where the graph writes to
+them. Outputs are given out as they are, in the recording's memory, if nothing given out before is still alive; an output
+that was found alive is cloned from then on. Where a call does not fit, the kernels are launched one by one: the result is
+always right, and `counters["cudagraphs"]` and the log `cudagraphs` say why it was not a replay. All recordings of a device
+share one memory pool: each leaves its outputs in it, and the memory in between is free for the next.
+
+The backend `cudagraphs` does this to the captured graph itself; `mode="reduce-overhead"` to what the native backend made.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 import torch.fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from fxjit import logs
 from fxjit.counters import counters
 
-WARM_UP_RUNS = 2
+log = logs.artifact("cudagraphs")
+WARM_UP_CALLS = 2
 MAX_RECORDINGS = 16
+# How often a recording is made again because an input moved.
+MAX_MOVES = 4
 _IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
+Run = Callable[[list[Any]], Any]
+
+
+class Recorder(Protocol):
+    """What records. `record(run, places)` gives what replays, and the outputs, which each replay writes again.
+
+    A replay reads and writes the memory of `places`, whether or not those tensors are still there.
+    """
+
+    def record(self, run: Run, places: list[Any]) -> tuple[Callable[[], None], Sequence[Any]]: ...
+
+    def busy(self) -> bool:
+        """Whether somebody else is recording on this thread's stream."""
+
+
+class CudaRecorder:
+    """torch's graphs, one memory pool a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def record(self, run: Run, places: list[Any]) -> tuple[Callable[[], None], Sequence[Any]]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, pool=_pool(self.device)):
+                outputs = run(list(places))
+        return graph.replay, outputs
+
+    def busy(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+
+@functools.cache
+def _pool(device: torch.device) -> Any:
+    return torch.cuda.graph_pool_handle()
 
 
 @dataclass(slots=True)
 class _Recording:
-    graph: Any
-    inputs: list[torch.Tensor]
+    """Fixed memory and what replays over it."""
+
+    replay: Callable[[], None]
     outputs: list[Any]
-    spec: Any
+    #: Inputs read at the address they had, and those copied to a place of the recording's.
+    fixed: list[tuple[int, int]]
+    copied: list[tuple[int, torch.Tensor]]
+    #: Outputs that are an input, as it came.
+    passed: dict[int, int]
+    storages: list[tuple[int, Any, int]] = field(default_factory=list)
+
+    def alive(self) -> list[int]:
+        """The outputs that somebody still has, of those given out before."""
+        return [k for k, storage, unused in self.storages if _uses(storage) > unused]
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """What was seen of one set of sizes."""
+
+    calls: int = 0
+    addresses: list[int] | None = None
+    moving: set[int] = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)
+    cloned: set[int] = field(default_factory=set)
+    recording: _Recording | None = None
+    moves: int = 0
+    given_up: bool = False
+
+
+class Recorded:
+    """A compiled graph that is recorded: takes the list of inputs and empties it, as the graph itself does."""
+
+    _boxed_call = True
+
+    def __init__(self, run: Run, name: str, written: frozenset[int], recorder: Recorder) -> None:
+        self.run, self.name, self.written, self.recorder = run, name, written, recorder
+        self.seen: dict[tuple[Any, ...], _Sizes] = {}
+        self.numbers: list[int] | None = None
+
+    def finish(self) -> Recorded:
+        finish = getattr(self.run, "finish", None)
+        if finish is not None:
+            finish()
+        return self
+
+    def unboxed(self, num_inputs: int) -> Callable[..., tuple[Any, ...]]:
+        return lambda *args: tuple(self(list(args)))
+
+    def __call__(self, args: list[Any]) -> Any:
+        if self.numbers is None:
+            self.numbers = [k for k, each in enumerate(args) if not isinstance(each, torch.Tensor)]
+        key = tuple([args[k] for k in self.numbers])
+        sizes = self.seen.get(key)
+        if sizes is None:
+            if len(self.seen) >= MAX_RECORDINGS:
+                return self.plainly(args, f"there are {MAX_RECORDINGS} recordings of other sizes")
+            sizes = self.seen[key] = _Sizes()
+        if sizes.recording is None:
+            return self.before_recording(args, sizes)
+        return self.replayed(args, sizes, sizes.recording)
+
+    def plainly(self, args: list[Any], why: str) -> Any:
+        counters["cudagraphs"]["not replayed: " + why] += 1
+        log.info("%s runs kernel by kernel: %s", self.name, why)
+        return self.run(args)
+
+    # The first calls
+
+    def before_recording(self, args: list[Any], sizes: _Sizes) -> Any:
+        if sizes.given_up:
+            return self.run(args)
+        if self.recorder.busy():
+            return self.plainly(args, "another recording is under way")
+        addresses = [each.data_ptr() if isinstance(each, torch.Tensor) else 0 for each in args]
+        if sizes.addresses is not None:
+            sizes.moving |= {k for k, (a, b) in enumerate(zip(sizes.addresses, addresses, strict=True)) if a != b}
+        sizes.addresses = addresses
+        sizes.calls += 1
+        if sizes.calls <= WARM_UP_CALLS:
+            return self.run(args)
+        try:
+            sizes.recording = self.record(args, sizes)
+        except RuntimeError as error:
+            sizes.given_up = True
+            return self.plainly(args, f"it cannot be recorded: {str(error).splitlines()[0]}")
+        counters["cudagraphs"]["recorded"] += 1
+        return self.replayed(args, sizes, sizes.recording)
+
+    def record(self, args: list[Any], sizes: _Sizes) -> _Recording:
+        places = list(args)
+        copied: list[tuple[int, torch.Tensor]] = []
+        fixed: list[tuple[int, int]] = []
+        for k, given in enumerate(args):
+            if isinstance(given, torch.Tensor):
+                if k in sizes.moving:
+                    places[k] = _place_for(given)
+                    copied.append((k, places[k]))
+                else:
+                    fixed.append((k, given.data_ptr()))
+        with torch.no_grad():
+            replay, outputs = self.recorder.record(self.run, places)
+        passed = {}
+        for k, output in enumerate(outputs):
+            if isinstance(output, torch.Tensor):
+                same = next((i for i, place in enumerate(places) if place is output), None)
+                if same is not None:
+                    passed[k] = same
+                elif any(_shares(output, place) for place in places):
+                    raise RuntimeError("an output is a view of an input")
+        made = _Recording(replay, list(outputs), fixed, copied, passed)
+        del outputs
+        made.storages = [
+            (k, storage, _uses(storage))
+            for k, each in enumerate(made.outputs)
+            if isinstance(each, torch.Tensor) and k not in passed
+            for storage in [each.untyped_storage()]
+        ]
+        return made
+
+    # Later calls
+
+    def replayed(self, args: list[Any], sizes: _Sizes, recording: _Recording) -> Any:
+        alive = recording.alive()
+        if alive:
+            # Kept although clones are given out since: the memory is theirs, and the next recording has its own.
+            if sizes.cloned.issuperset(alive):
+                sizes.recording = None
+            sizes.cloned.update(alive)
+            return self.plainly(args, "what an earlier call gave is still in use")
+        moved = [k for k, address in recording.fixed if args[k].data_ptr() != address]
+        if moved:
+            return self.after_move(args, sizes, moved)
+        if self.recorder.busy():
+            return self.plainly(args, "another recording is under way")
+        with torch.no_grad():
+            for k, place in recording.copied:
+                place.copy_(args[k])
+            recording.replay()
+            for k, place in recording.copied:
+                if k in self.written:
+                    args[k].copy_(place)
+            outputs = [self.given(k, each, args, sizes, recording) for k, each in enumerate(recording.outputs)]
+        counters["cudagraphs"]["replayed"] += 1
+        args.clear()
+        return outputs
+
+    def given(self, k: int, output: Any, args: list[Any], sizes: _Sizes, recording: _Recording) -> Any:
+        if not isinstance(output, torch.Tensor):
+            return output
+        if k in recording.passed:
+            return args[recording.passed[k]]
+        return output.clone() if k in sizes.cloned else output.detach()
+
+    def after_move(self, args: list[Any], sizes: _Sizes, moved: list[int]) -> Any:
+        """Inputs that were thought to stay where they are do not: recorded anew, and copied if they move again."""
+        sizes.moving.update(sizes.moved.intersection(moved))
+        sizes.moved.update(moved)
+        sizes.moves += 1
+        sizes.recording = sizes.addresses = None
+        sizes.given_up = sizes.moves > MAX_MOVES
+        return self.plainly(args, "an input is no longer where it was")
+
+
+def _place_for(given: torch.Tensor) -> torch.Tensor:
+    """Memory like the input's, strides and all."""
+    made = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=given.device)
+    return made.copy_(given.detach())
+
+
+def _uses(storage: Any) -> int:
+    return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
+
+
+def _shares(output: torch.Tensor, place: Any) -> bool:
+    return (
+        isinstance(place, torch.Tensor)
+        and output.numel() > 0
+        and output.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
+    )
+
+
+# What can be recorded
+
+
+def recorded(compiled: Run, gm: torch.fx.GraphModule, name: str) -> Run:
+    """The compiled ATen graph with recordings, or as it is, and why."""
+    why = why_not(gm)
+    if why is not None:
+        counters["cudagraphs"]["not recorded: " + why] += 1
+        log.info("%s is not recorded: %s", name, why)
+        return compiled
+    (device,) = devices_of(gm)
+    return Recorded(compiled, name, written_inputs(gm), CudaRecorder(device))
+
+
+def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:
+    leaves = (leaf for node in gm.graph.nodes for leaf in tree_leaves(node.meta.get("val")))
+    return {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+
+def why_not(gm: torch.fx.GraphModule) -> str | None:
+    """Why a graph of ATen operators cannot be recorded."""
+    devices = devices_of(gm)
+    if len(devices) != 1 or next(iter(devices)).type != "cuda":
+        return f"its tensors are on {', '.join(sorted(map(str, devices))) or 'no device'}"
+    for node in gm.graph.nodes:
+        if node.meta.get("unbacked_bindings"):
+            return f"{node.target} has a size that depends on numbers in a tensor"
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+            return f"{node.target} waits for numbers in a tensor"
+    return None
+
+
+def written_inputs(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """The positions of the inputs that the graph writes to."""
+    position = {node: k for k, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    root: dict[torch.fx.Node, torch.fx.Node] = {}
+    found: set[int] = set()
+    for node in gm.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        for k, argument in enumerate(schema.arguments):
+            given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
+            if argument.alias_info is None:
+                continue
+            for each in (leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.fx.Node)):
+                base = root.get(each, each)
+                root.setdefault(node, base)
+                if argument.alias_info.is_write and base in position:
+                    found.add(position[base])
+    return frozenset(found)
+
+
+# The backend of that name
 
 
 def cudagraphs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph as a callable that records and replays; falls back to eager by name where that is not possible."""
-    why = _why_not(gm, example_inputs)
+    why = _captured_why_not(gm, example_inputs)
     if why is not None:
         counters["cudagraphs"]["eager: " + why] += 1
         warnings.warn(f"backend 'cudagraphs' runs this graph eagerly: {why}.", RuntimeWarning, stacklevel=2)
         return gm.forward
-    return _Replayed(gm)
+    device = next(each.device for each in example_inputs if isinstance(each, torch.Tensor))
+    return recording_of(gm, CudaRecorder(device))
 
 
-class _Replayed:
-    """One captured graph and its recordings, by the inputs' shapes and numbers."""
+def recording_of(gm: torch.fx.GraphModule, recorder: Recorder) -> Callable[..., Any]:
+    """The captured graph, recorded; a call that needs gradients runs eagerly. Tensors' shapes are part of the key."""
+    specs: list[Any] = []
+    by_shape: dict[tuple[Any, ...], Recorded] = {}
 
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
-        self._gm = gm
-        self._recordings: dict[tuple[Any, ...], _Recording] = {}
+    def run(args: list[Any]) -> list[Any]:
+        outputs, spec = tree_flatten(gm.forward(*args))
+        specs[:] = [spec]
+        return outputs
 
-    def __call__(self, *args: Any) -> Any:
+    def call(*args: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
-            return self._gm.forward(*args)
-        key = tuple(_input_key(each) for each in args)
-        recording = self._recordings.get(key)
-        if recording is None:
-            if len(self._recordings) >= MAX_RECORDINGS:
-                return self._gm.forward(*args)
-            recording = self._recordings[key] = self._record(args)
-        for place, given in zip(recording.inputs, _tensors(args), strict=True):
-            place.copy_(given)
-        recording.graph.replay()
-        # The caller may keep what it gets, and the next replay writes to the same memory.
-        outputs = [each.clone() if isinstance(each, torch.Tensor) else each for each in recording.outputs]
-        return tree_unflatten(outputs, recording.spec)
+            return gm.forward(*args)
+        key = tuple(map(_input_key, args))
+        if key not in by_shape:
+            if len(by_shape) >= MAX_RECORDINGS:
+                return gm.forward(*args)
+            by_shape[key] = Recorded(run, "graph", frozenset(), recorder)
+        return tree_unflatten(by_shape[key](list(args)), specs[0])
 
-    def _record(self, args: tuple[Any, ...]) -> _Recording:
-        places = [each.detach().clone() if isinstance(each, torch.Tensor) else each for each in args]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_RUNS):
-                self._gm.forward(*places)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs, spec = tree_flatten(self._gm.forward(*places))
-        counters["cudagraphs"]["recorded"] += 1
-        return _Recording(graph, _tensors(tuple(places)), outputs, spec)
-
-
-def _tensors(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    return [each for each in args if isinstance(each, torch.Tensor)]
+    return call
 
 
 def _input_key(value: Any) -> Any:
@@ -89,7 +351,7 @@ def _input_key(value: Any) -> Any:
     return type(value), value
 
 
-def _why_not(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
+def _captured_why_not(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
     if not torch.cuda.is_available():
         return "there is no CUDA device"
     devices = {each.device for each in example_inputs if isinstance(each, torch.Tensor)}

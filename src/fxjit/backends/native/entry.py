@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,17 +11,17 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit import config
+from fxjit.backends.cudagraphs import recorded
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
-from .compiled import CompiledGraph
-from .pipeline import compile_graph, without_compiler
 from .lower.table import meta_of
+from .pipeline import compile_graph, without_compiler
 from .runtime import cc
 from .target import by_triton, gpu_problem
 
 
-def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> CompiledGraph:
+def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
     devices = devices_of(gm)
     warn_without_triton(devices)
@@ -32,7 +32,8 @@ def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: 
             if config.cpp.require:
                 raise
             return without_compiler(gm, name, error)
-    return compile_graph(gm, example_inputs, name)
+    compiled = compile_graph(gm, example_inputs, name)
+    return recorded(compiled, gm, name) if config.triton.cudagraphs else compiled
 
 
 def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:
@@ -52,6 +53,4 @@ def warn_without_triton(devices: Iterable[torch.device]) -> None:
             counters["native"]["without Triton"] += 1
             if problem not in _warned:
                 _warned.add(problem)
-                warnings.warn(
-                    f"fxjit calls ATen for every operator on {device}: {problem}.", RuntimeWarning, stacklevel=2
-                )
+                warnings.warn(f"fxjit calls ATen for every operator on {device}: {problem}.", RuntimeWarning, stacklevel=2)

@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from ..index import Size, Sizes, prod, symbols_in
-from ..ir import Buffer, Iota, Load, compute_type, loads, walk
+from ..ir import Buffer, Iota, Load, loads, walk
 from ..ops import REDUCTIONS
 from ..schedule.fuse import Hints, Member, reads_same_place
 from ..schedule.gpu import Nest, largest_span
@@ -157,7 +157,8 @@ class Renderer:
 
     def rest(self) -> Size:
         if self.nest.kind == "tiled":
-            return prod(size for k, size in enumerate(self.group.outer) if k not in (self.nest.across, len(self.group.outer) - 1))
+            own = (self.nest.across, len(self.group.outer) - 1)
+            return prod(size for k, size in enumerate(self.group.outer) if k not in own)
         return self.nest.chunks
 
     def program(self) -> list[str]:
@@ -310,7 +311,8 @@ class Renderer:
                 self.store(member, (value, axes), loops, body)
                 continue
             total = self.total(member)
-            body.lines.append(f"{total} = tl.where(rm, {combine(member.compute.reduction, member.compute.expr.dtype, total, value)}, {total})")
+            combined = COMBINE[member.compute.reduction].format(total, value)
+            body.lines.append(f"{total} = tl.where(rm, {combined}, {total})")
         self.top.lines.append(f"for r0 in range({start}, {end}, RB):")
         self.top.lines += ["  " + line for line in body.lines]
         for member in members:
@@ -412,10 +414,6 @@ COMBINE = {
 }
 
 
-def combine(kind: str, dtype: torch.dtype, total: str, value: str) -> str:
-    return COMBINE[kind].format(total, value)
-
-
 assert set(COMBINE) == set(REDUCTIONS)
 
 
@@ -430,13 +428,11 @@ def configurations(nest: Nest, hints: Hints) -> list[Config]:
     if nest.kind == "pointwise":
         largest = power_of_2(max(rows, 1))
         sizes = [(1024, 4), (512, 4), (2048, 8)] if reads <= 8 else [(512, 4), (256, 4), (1024, 8)]
-        return distinct((("XB", min(size, largest)),) for size, _ in sizes) if largest <= 512 else [
-            Config((("XB", min(size, largest)),), warps) for size, warps in sizes
-        ]
+        return distinct([Config((("XB", min(size, largest)),), warps) for size, warps in sizes])
     if nest.kind == "tiled":
         wide, high = power_of_2(hints(group.outer[-1])), power_of_2(hints(group.outer[nest.across]))
         tiles = [(32, 32, 4), (64, 64, 8), (64, 32, 4)]
-        return [Config((("XB", min(x, wide)), ("YB", min(y, high))), warps) for x, y, warps in tiles]
+        return distinct([Config((("XB", min(x, wide)), ("YB", min(y, high))), warps) for x, y, warps in tiles])
     if nest.kind == "persistent":
         return held_rows(group.members, rows)
     if group.lane:
@@ -445,7 +441,15 @@ def configurations(nest: Nest, hints: Hints) -> list[Config]:
         longest = max((hints(prod(m.inner)) for m in group.members if not m.is_row), default=1)
         shapes = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)] if longest >= 1024 else [(8, 256, 4), (4, 512, 4), (16, 128, 4)]
     limit = power_of_2(max(rows, 1))
-    return [Config((("XB", min(x, limit)), ("RB", r)), warps) for x, r, warps in shapes]
+    return distinct([Config((("XB", min(x, limit)), ("RB", r)), warps) for x, r, warps in shapes])
+
+
+def distinct(candidates: list[Config]) -> list[Config]:
+    """One candidate for each choice of blocks."""
+    found: dict[object, Config] = {}
+    for each in candidates:
+        found.setdefault(each.blocks, each)
+    return list(found.values())
 
 
 def held_rows(members: list[Member], rows: int) -> list[Config]:
@@ -457,11 +461,4 @@ def held_rows(members: list[Member], rows: int) -> list[Config]:
         x = min(max(1, target // length), limit, 64)
         warps = min(max(power_of_2(x * length // 512), 1), 16)
         chosen.append(Config((("XB", x),), warps))
-    return list(dict.fromkeys(chosen))
-
-
-def distinct(blocks: object) -> list[Config]:
-    return list(dict.fromkeys(Config(each, 4) for each in blocks))  # type: ignore[attr-defined]
-
-
-__all__ = ["NAME", "Config", "TritonKernel", "compute_type", "render"]
+    return distinct(chosen)

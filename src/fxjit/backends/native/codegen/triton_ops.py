@@ -44,9 +44,10 @@ POINTERS: dict[torch.dtype, str] = {
     torch.int64: "*i64",
 }
 LIBDEVICE = (
-    "exp", "log", "sin", "cos", "pow", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "exp2", "expm1", "log2", "log10", "log1p", "erf", "erfc", "atan2", "hypot", "lgamma", "copysign", "rsqrt", "trunc",
+    "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "exp2", "expm1", "log2", "log10", "log1p", "erf", "erfc", "lgamma", "rsqrt", "trunc",
 )  # fmt: skip
+LIBDEVICE_OF_TWO = ("pow", "atan2", "hypot", "copysign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,9 @@ WORDS: dict[str, Word] = {
     "floor": Word("tl.floor({0})"),
     "ceil": Word("tl.ceil({0})"),
     "round": Word("libdevice.nearbyint({0})"),
-    **{
-        name: Word(f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(2 if name in ('pow', 'atan2', 'hypot', 'copysign') else 1))})")
-        for name in LIBDEVICE
-    },
-}  # fmt: skip
+    **{name: Word(f"libdevice.{name}({{0}})") for name in LIBDEVICE},
+    **{name: Word(f"libdevice.{name}({{0}}, {{1}})") for name in LIBDEVICE_OF_TWO},
+}
 
 
 class NoWord(Exception):
@@ -209,9 +208,7 @@ class Printer:
         at_hand = given(node)
         return at_hand if at_hand is not None else self.load(node, loops, inner, outer, values)
 
-    def load(
-        self, node: Load, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named]
-    ) -> Named:
+    def load(self, node: Load, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named]) -> Named:
         place, axes = self.affine(node.strides, node.offset, loops)
         axes = axes.union(*(values[id(gather.index)][1] for gather in node.gathers))
         scope = inner if "r" in axes else outer

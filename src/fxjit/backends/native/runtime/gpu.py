@@ -25,8 +25,9 @@ from ..codegen.wrapper import Launch
 from ..index import Size
 from ..schedule.fuse import Group, Hints
 from ..schedule.gpu import nests
-from .blocks import grid_of
+from .blocks import evaluate
 from .cache import open_cache
+from .interpreted import InterpretedKernel
 from .triton_compile import OPTIONS, Binary, compiler
 
 log = logs.artifact("autotuning")
@@ -70,8 +71,6 @@ class GraphKernels:
     def callables(self) -> dict[str, Callable[..., Any]]:
         """What the executor calls; waits for the compiler, and raises TritonCompileError if it failed."""
         if self.interpret:
-            from .interpreted import InterpretedKernel
-
             return {entry: InterpretedKernel(kernel) for entry, kernel in self.kernels.items()}
         with timed("native.triton"):
             return {entry: caller.ready() for entry, caller in self.callers.items()}
@@ -100,8 +99,7 @@ class KernelCaller:
     def variant(self, integers: Any, aligned: bool) -> Variant:
         kernel = self.kernel
         divisible = sum(1 << k for k in range(kernel.passed) if integers[k] % 16 == 0)
-        span = kernel.span if isinstance(kernel.span, int) else integers[kernel.symbols.index(kernel.span)]
-        return Variant(aligned, divisible, span >= 2**31)
+        return Variant(aligned, divisible, evaluate(kernel, kernel.span, integers) >= 2**31)
 
     def candidates(self) -> list[Config]:
         if self.config is not None:
@@ -115,7 +113,7 @@ class KernelCaller:
         return self.kernel.configs if self.config is None else [self.config]
 
     def worth_measuring(self) -> bool:
-        span = self.kernel.span if isinstance(self.kernel.span, int) else self.likely[self.kernel.symbols.index(self.kernel.span)]
+        span = evaluate(self.kernel, self.kernel.span, self.likely)
         return len(self.kernel.configs) > 1 and (config.triton.max_autotune or span * 4 >= WORTH_MEASURING)
 
     def start(self) -> None:
@@ -134,7 +132,8 @@ class KernelCaller:
         if not torch.cuda.is_available():
             return absent(self.kernel, binaries)
         if len(candidates) == 1:
-            return self.launcher(self.usual, candidates[0])
+            usual: Callable[..., Any] = self.launcher(self.usual, candidates[0])
+            return usual
         return self.otherwise
 
     def otherwise(self, *args: Any) -> None:
@@ -157,7 +156,8 @@ class KernelCaller:
     # Choosing block sizes
 
     def choice_key(self) -> str:
-        facts = (self.kernel.source, repr(self.kernel.configs), [bucket(each) for each in self.likely], gpu_name(self.kernel.device))
+        sizes = [bucket(each) for each in self.likely]
+        facts = (self.kernel.source, self.kernel.configs, sizes, gpu_name(self.kernel.device))
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
     def kept_choice(self) -> Config | None:
@@ -170,8 +170,10 @@ class KernelCaller:
     def choose(self, variant: Variant, args: tuple[Any, ...]) -> None:
         """Times each candidate on copies of what it changes."""
         count = len(self.kernel.buffers)
-        given = [tensor.clone() if name in self.kernel.written else tensor
-                 for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)]
+        given = [
+            tensor.clone() if name in self.kernel.written else tensor
+            for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)
+        ]
         times: list[float] = []
         for chosen in self.kernel.configs:
             with torch.cuda.device(self.kernel.device):
@@ -198,7 +200,8 @@ def measure(call: Callable[..., Any], args: tuple[Any, ...]) -> float:
         call(*args)
         end.record()
     torch.cuda.synchronize()
-    return sorted(start.elapsed_time(end) for start, end in marks)[REPEATS // 2]
+    times: list[float] = sorted(start.elapsed_time(end) for start, end in marks)
+    return times[REPEATS // 2]
 
 
 def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) -> dict[str, Any]:
@@ -222,9 +225,7 @@ def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) ->
     }
 
 
-def launcher(
-    kernel: TritonKernel, variant: Variant, chosen: Config, binary: Binary, otherwise: Callable[..., Any]
-) -> Any:
+def launcher(kernel: TritonKernel, variant: Variant, chosen: Config, binary: Binary, otherwise: Callable[..., Any]) -> Any:
     """The binary on its device, as a callable in C."""
     index = kernel.device.index or 0
     function, context, registers, local = load(binary, index)
@@ -290,6 +291,3 @@ def absent(kernel: TritonKernel, binaries: list[Binary]) -> Callable[..., Any]:
         raise RuntimeError(f"This kernel is for {kernel.device}, and this machine has no GPU.")
 
     return call
-
-
-__all__ = ["GraphKernels", "KernelCaller", "Variant", "grid_of", "job_of", "launcher"]

@@ -67,11 +67,10 @@ def small_blocks(kernel: TritonKernel) -> dict[str, int]:
 class Libdevice:
     """libdevice's functions by torch's of the same meaning."""
 
-    NAMES = {"nearbyint": "round"}
-
     def __getattr__(self, name: str) -> Callable[..., Any]:
         # torch's own fmod is inexact for large quotients.
-        function = fmod if name == "fmod" else getattr(torch, self.NAMES.get(name, name))
+        others: dict[str, Callable[..., torch.Tensor]] = {"nearbyint": torch.round, "fmod": fmod}
+        function: Callable[..., torch.Tensor] = others.get(name) or getattr(torch, name)
 
         def call(*args: Any) -> Any:
             arrays = [torch.from_numpy(np.ascontiguousarray(arg.handle.data)) for arg in args]

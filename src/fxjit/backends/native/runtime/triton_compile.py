@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,12 +57,13 @@ class Worker:
     """A compiling process, used by one thread at a time."""
 
     def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="fxjit-triton-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("triton_worker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=config.child_environment(PYTHONWARNINGS="ignore"),
+            env=config.child_environment(TRITON_CACHE_DIR=self.folder.name, TRITON_INTERPRET="0", PYTHONWARNINGS="ignore"),
         )
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +85,8 @@ class Worker:
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process.terminate()
+        self.process.wait()
+        self.folder.cleanup()
 
 
 class Compiler:

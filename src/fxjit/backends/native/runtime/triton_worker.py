@@ -1,7 +1,7 @@
 """A process that compiles kernels: a line of JSON in, a line of JSON out, until its input ends.
 
 It is started as a script and imports Triton alone, so that it is ready sooner than a process with torch would be. Triton's
-own cache goes to a folder of this process, which goes with it: what is kept is kept by cache.py.
+own cache is in a folder that goes with this process: what is kept is kept by cache.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import linecache
-import os
 import sys
-import tempfile
 from typing import Any
 
 
@@ -53,16 +51,13 @@ def compile_one(job: dict[str, Any], number: int) -> dict[str, Any]:
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
-    with tempfile.TemporaryDirectory(prefix="fxjit-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        os.environ.pop("TRITON_INTERPRET", None)
-        for number, line in enumerate(sys.stdin):
-            try:
-                answer = compile_one(json.loads(line), number)
-            except Exception as problem:
-                answer = {"error": f"{type(problem).__name__}: {problem}"}
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+    for number, line in enumerate(sys.stdin):
+        try:
+            answer = compile_one(json.loads(line), number)
+        except Exception as problem:
+            answer = {"error": f"{type(problem).__name__}: {problem}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
