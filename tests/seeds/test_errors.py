@@ -10,7 +10,16 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.errors import BackendCompilerFailed, ConfigError, InternalError, RecompileLimitExceeded, Unsupported
+from fxjit.errors import (
+    AccuracyError,
+    BackendCompilerFailed,
+    ConfigError,
+    InternalError,
+    InvalidArgument,
+    RecompileError,
+    RecompileLimitExceeded,
+    Unsupported,
+)
 
 X = torch.ones(3)
 
@@ -149,6 +158,118 @@ def test_the_limit_of_recompiles_is_a_skip_or_an_error():
         full(X, "a")
         with pytest.raises(RecompileLimitExceeded):
             full(X, "bb")
+
+
+def test_our_own_mistakes_name_the_users_line(monkeypatch):
+    from fxjit.frontend.interp import dispatch
+
+    def inner(x):
+        y = x * 2
+        return [y]  # the line of the mistake
+
+    def outer(x):
+        x = x + 1
+        return inner(x)
+
+    def mistake(machine, instruction):
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setitem(dispatch.HANDLERS, "BUILD_LIST", mistake)
+    with pytest.raises(InternalError, match="a mistake of ours") as caught:
+        fxjit.compile(outer, backend="eager")(X)
+    line = inner.__code__.co_firstlineno + 2
+    assert f"({__file__}:{outer.__code__.co_firstlineno + 2}), in inner ({__file__}:{line})" in str(caught.value)
+
+
+def test_a_guard_that_fails_on_its_own_frame_is_our_mistake(monkeypatch):
+    from fxjit.guards import kinds
+
+    monkeypatch.setattr(kinds.ConstIs, "ops", property(lambda self: (("python", lambda: False),)))
+    program = lambda x, n: x + len(n)  # noqa: E731
+    with pytest.raises(InternalError, match="does not hold on the frame it was made from"):
+        fxjit.compile(program, backend="eager")(X, "text")
+    fxjit.reset()
+    with fxjit.config.patch(suppress_errors=True):
+        assert torch.equal(fxjit.compile(program, backend="eager")(X, "text"), X + 4)
+    fxjit.reset()
+    with fxjit.config.patch(verify_guards=False):
+        assert torch.equal(fxjit.compile(program, backend="eager")(X, "text"), X + 4)
+
+
+def test_a_compile_that_is_forbidden_is_an_error():
+    def fn(x, text):
+        return x + len(text)
+
+    compiled = fxjit.compile(fn, backend="eager")
+    compiled(X, "a")
+    with fxjit.config.patch(error_on_recompile=True):
+        assert torch.equal(compiled(X, "a"), X + 1)
+        with pytest.raises(RecompileError, match="fn would be compiled again: .*text"):
+            compiled(X, "bb")
+    with fxjit.set_stance("fail_on_recompile"):
+        assert torch.equal(compiled(X, "a"), X + 1)
+        with pytest.raises(RecompileError, match="the stance is 'fail_on_recompile'"):
+            compiled(X, "bb")
+    assert torch.equal(compiled(X, "bb"), X + 2)
+
+
+def test_results_that_are_not_eagers_are_an_error_when_asked():
+    def wrong(gm, inputs):
+        return lambda *args: tuple(out + 1 for out in gm(*args))
+
+    assert torch.equal(fxjit.compile(add_one, backend=wrong)(X), X + 2)
+    fxjit.reset()
+    with fxjit.config.patch(verify_correctness=True):
+        with pytest.raises(AccuracyError):
+            fxjit.compile(add_one, backend=wrong)(X)
+        assert torch.equal(fxjit.compile(add_one, backend="eager")(X), X + 1)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: fxjit.compile(3), lambda: fxjit.compile(add_one, fullgraph="yes"), lambda: fxjit.set_stance(3),
+    lambda: fxjit.mark_dynamic(X, "first"), lambda: fxjit.mark_dynamic("no tensor", 0),
+])  # fmt: skip
+def test_arguments_of_a_wrong_kind_are_errors_where_they_are_given(call):
+    with pytest.raises(InvalidArgument):
+        call()
+
+
+def test_torchs_stance_is_torchs_until_fxjit_is_installed():
+    compiled = fxjit.compile(breaks_nowhere, backend="eager")
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(compiled(X), X * 2)
+    fxjit.install()
+    try:
+        with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RecompileError):
+            compiled(X.double())
+    finally:
+        fxjit.uninstall()
+
+
+def breaks_nowhere(x):
+    return x * 2
+
+
+def test_a_disabled_module_is_named_with_the_reason_that_was_given():
+    class Doubles(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    @torch.compiler.disable(reason="of the class")
+    class Marked(Doubles):
+        pass
+
+    for module, reason in (
+        (torch.compiler.disable(Doubles(), reason="mine"), "mine"),
+        (fxjit.disable(Doubles(), reason="mine"), "mine"),
+        (torch.compiler.disable(Doubles(), recursive=False, reason="not inside"), "not inside"),
+        (Marked(), "of the class"),
+    ):
+        fxjit.reset()
+        (broke,) = fxjit.explain(lambda x, module=module: module(x + 1) + 1)(X).break_reasons
+        assert "`torch.compiler.disable()`d function" in broke.reason
+        assert f"(reason: {reason})" in broke.explanation
+        assert f".{'Marked' if isinstance(module, Marked) else 'Doubles'}`" in broke.explanation.replace(" since", "` since")
 
 
 def test_settings_that_do_not_exist_are_errors_at_once():

@@ -7,6 +7,7 @@ continuations, so that no continuation depends on the outcome."""
 
 from __future__ import annotations
 
+import contextlib
 import dis
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -222,9 +223,6 @@ def _run_on_cell(asm: Asm, opname: str, name: str, cell: str) -> None:
 
 def read_cell(cell: CellType, name: str) -> object:
     """What LOAD_DEREF does with a cell of the frame's own."""
-    try:
+    with contextlib.suppress(ValueError):  # raised behind it, so that the one is not the context of the other
         return cell.cell_contents
-    except ValueError:
-        raise UnboundLocalError(
-            f"cannot access local variable '{name}' where it is not associated with a value"
-        ) from None
+    raise UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
