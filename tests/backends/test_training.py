@@ -67,3 +67,82 @@ def test_a_fused_optimizer_step_is_eagers(name):
         return [step(torch.full((2, 4), float(n))) for n in range(1, 4)], list(module.parameters())
 
     torch.testing.assert_close(train(compiled=True), train(compiled=False))
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        hidden = self.trunk(x).tanh()
+        return self.first(hidden), self.second(hidden)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_result_that_nobody_uses_gives_no_gradient(backend):
+    """None, not zeros: an optimizer with weight decay tells them apart."""
+    torch.manual_seed(0)
+    plain = TwoHeads()
+    module = copy.deepcopy(plain)
+    compiled = fxjit.compile(module, backend=backend, fullgraph=True)
+    x = torch.randn(2, 4)
+    for use in ([0], [1], [0, 1]):
+        for run in (plain, compiled):
+            run.zero_grad()
+            results = run(x)
+            sum(results[n].sum() for n in use).backward()
+        for wanted, got in zip(plain.parameters(), module.parameters(), strict=True):
+            assert (wanted.grad is None) == (got.grad is None)
+            if wanted.grad is not None:
+                torch.testing.assert_close(got.grad, wanted.grad)
+
+
+def adversarial_step(generator, discriminator, noise, real):
+    fake = generator(noise)
+    loss = discriminator(real).mean() - discriminator(fake.detach()).mean()
+    return fake, loss
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_that_share_nothing_are_walked_back_one_by_one(backend, dynamic):
+    """To autograd a compiled graph is one node; the two results here must not be of the same one."""
+    compiled = fxjit.compile(adversarial_step, backend=backend, fullgraph=True, dynamic=dynamic)
+    for rows in (3, 5):
+        grads = []
+        for run in (adversarial_step, compiled):
+            torch.manual_seed(0)
+            generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 4))
+            discriminator = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 1))
+            fake, loss = run(generator, discriminator, torch.randn(rows, 2), torch.randn(rows, 4))
+            loss.backward()
+            assert all(parameter.grad is None for parameter in generator.parameters())
+            discriminator(fake).mean().backward()
+            grads.append([each.grad for each in (*generator.parameters(), *discriminator.parameters())])
+        torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_parts_that_meet_are_one():
+    """Where the results share a value, one walk back frees it for the other, as in eager."""
+
+    def heads(x, w):
+        hidden = (x @ w).tanh()
+        return hidden.sum(), hidden.square().sum()
+
+    first, second = fxjit.compile(heads, backend="aot_eager")(torch.randn(2, 3), torch.randn(3, 3, requires_grad=True))
+    first.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        second.backward()
+
+
+def test_parameters_whose_names_differ_by_case_are_two_inputs():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.W = nn.Parameter(torch.ones(2)), nn.Parameter(torch.full((2,), 3.0))
+
+        def forward(self, x):
+            return x * self.w + self.W
+
+    assert fxjit.compile(Both(), backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [4.0, 4.0]

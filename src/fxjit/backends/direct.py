@@ -31,6 +31,8 @@ class Parts:
     outputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     meta: ViewAndMutationMeta | None = None
     autocast: bool = False
+    #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
+    reach: tuple[int, ...] = ()
 
     def note(self, name: str, graph: torch.fx.GraphModule) -> None:
         """Before a graph is compiled, which may rewrite it."""
@@ -41,6 +43,19 @@ class Parts:
         self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
         (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
         self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+        if name == "backward":
+            self.reach = _reach(graph, self.outputs[name])
+
+
+def _reach(graph: torch.fx.GraphModule, grads: tuple[Any, ...]) -> tuple[int, ...]:
+    tangents = [node for node in graph.graph.find_nodes(op="placeholder") if "tangents" in node.name]
+    bits = {node: 1 << place for place, node in enumerate(tangents)}
+    for node in graph.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            bits[node] = 0
+            for used in node.all_input_nodes:
+                bits[node] |= bits.get(used, 0)
+    return tuple(bits.get(grad, 0) if isinstance(grad, torch.fx.Node) else 0 for grad in grads)
 
 
 def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
@@ -72,7 +87,7 @@ def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocas
             grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
         ):
             return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        return _training(parts.graphs["forward"], parts.graphs["backward"], meta)
+        return _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach)
     return None
 
 
@@ -104,7 +119,8 @@ def _unseen(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutationMeta) -> Callable[..., Any]:
+def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutationMeta,
+              reach: tuple[int, ...]) -> Callable[..., Any]:
     """One autograd node: forward keeps what the backward graph wants, backward gives it the gradients."""
     returned = meta.num_forward_returns
     num_symbols = meta.num_symints_saved_for_bw or 0
@@ -117,6 +133,9 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     contiguous = tuple(each is not None and each.memory_format is torch.contiguous_format for each in formats)
     layouts = tuple(zip(wanted, contiguous, formats, strict=True))
     undetermined = meta.deterministic is False
+    # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
+    everything = (1 << len(wanted)) - 1
+    partial = any(0 < bits < everything for bits in reach)
     tensors = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor))
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
@@ -142,6 +161,9 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
         if without_grad:
             ctx.mark_non_differentiable(*[outs[index] for index in without_grad])
             ctx._materialize_non_diff_grads = False
+        if partial:
+            ctx.set_materialize_grads(False)
+            ctx.like = [(outs[index].shape, outs[index].dtype, outs[index].device) for index in wanted]
         return tuple(outs[:returned])
 
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -150,6 +172,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
         args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
         if unchecked:
             args += ctx.unchecked
+        used = _materialized(ctx, given, wanted) if partial else everything
         for index, plain, layout in layouts:
             grad = given[index]
             if type(grad) is not torch.Tensor:
@@ -167,7 +190,9 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
         if torch.is_grad_enabled():
             return _Once.apply(torch.empty(0, requires_grad=True), ctx, backward_graph, args)
         _drop_saved(ctx)
-        return tuple(backward_graph(args))
+        if used == everything:
+            return tuple(backward_graph(args))
+        return tuple(grad if bits & used else None for grad, bits in zip(backward_graph(args), reach, strict=True))
 
     for each in (forward, backward):
         _unseen(each)
@@ -176,6 +201,17 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     })  # fmt: skip
     # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]
+
+
+def _materialized(ctx: Any, given: list[Any], wanted: tuple[int, ...]) -> int:
+    """Puts zeros in the place of gradients that nobody gave; which were given, as bits."""
+    used = 0
+    for place, (index, (shape, dtype, device)) in enumerate(zip(wanted, ctx.like, strict=True)):
+        if given[index] is None:
+            given[index] = torch.zeros(shape, dtype=dtype, device=device)
+        else:
+            used |= 1 << place
+    return used
 
 
 def _drop_saved(ctx: Any) -> None:

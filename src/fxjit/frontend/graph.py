@@ -52,6 +52,7 @@ class GraphBuilder:
                  else graph.inserting_after(self._last_placeholder))
         with where:
             node = graph.create_node("placeholder", name, (), {}, name)
+        node.target = node.name  # two sources may read alike: `self.W` and `self.w`, two parameters as keys
         node.meta["example_value"] = fake
         self._last_placeholder = node
         self._by_node[node] = GraphInput(source, example)

@@ -16,6 +16,8 @@ from itertools import islice
 from types import CellType
 from typing import Any, Protocol
 
+import torch
+
 from fxjit._C import instance_dict
 
 #: One step from a parent object (or the frame) to an object: the name of an accessor of _tree.c, and its argument.
@@ -383,7 +385,9 @@ class ItemSource(_Step):
             if isinstance(holder.base, InstanceDictSource):
                 module = holder.base.base.name
                 return f"{module}.{key}" if key.isidentifier() else f"{module}[{key}]"
-        return f"{holder.name}[{key!r}]"
+        # A tensor (an optimizer's state has them as keys) would show its numbers.
+        shown = f"<{type(key).__name__}>" if isinstance(key, torch.Tensor) else repr(key)
+        return f"{holder.name}[{shown}]"
 
     def fetch(self, scope: Scope) -> Any:
         return get_item(self._base.fetch(scope), self._arg)
@@ -394,7 +398,7 @@ class ItemSource(_Step):
 
     def _same(self, other: Any) -> bool:
         mine, theirs = self._arg, other._arg
-        if mine is not theirs and (type(mine) is not type(theirs) or mine != theirs):
+        if mine is not theirs and (type(mine) is not type(theirs) or isinstance(mine, torch.Tensor) or mine != theirs):
             return False
         return bool(self._base == other._base)
 

@@ -1,0 +1,189 @@
+"""Parts of one captured graph that backpropagate on their own.
+
+To autograd a compiled graph is a single node: whoever walks back from one of its results walks all of it, and what it
+saved is gone. In eager a step of adversarial training may walk back from the discriminator's loss, and later from the
+generator's, although both were computed before. `independent_parts` finds results that share no differentiable value,
+and cuts the graph, in the order it runs in, where it goes from one such part to another; each becomes a node of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch._guards
+import torch.fx
+from torch.utils import _pytree as pytree
+
+Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile) -> Callable[..., Any] | None:
+    """The graph with each independent part compiled by itself; None where the whole of it is one part."""
+    segments = independent_parts(gm, example_inputs)
+    if segments is None:
+        return None
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    inputs = dict(zip(places, example_inputs, strict=True))
+    parts = [_Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
+    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for part in parts for node in part.results):
+        return None  # a tuple, or a number that varies: graphs take neither from one another
+    steps = [(part.compiled(compile_part, inputs), part.wanted, part.results) for part in parts]
+    results = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+
+    def run(*args: Any) -> Any:
+        values = dict(zip(places, args, strict=True))
+        for step, wanted, given in steps:
+            values.update(zip(given, step(*[values[node] for node in wanted]), strict=True))
+        return torch.fx.node.map_arg(results, values.__getitem__)
+
+    return run
+
+
+class _Part:
+    """The nodes of one segment as a graph of their own: what it wants of others, and which of its values others want."""
+
+    def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node]) -> None:
+        here = set(nodes)
+        held = {node for node in gm.graph.nodes if node.op == "get_attr"}
+        used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
+        self.wanted = [node for node in used if node not in here and node not in held]
+        self.results = [node for node in nodes if any(user not in here for user in node.users)]
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for node in self.wanted:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        for node in [*(each for each in used if each in held), *nodes]:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(copies[node] for node in self.results))
+        self.trivial = all(node.target == "detach" for node in nodes)
+        self.module = torch.fx.GraphModule(gm, graph)
+
+    def compiled(self, compile_part: Compile, inputs: dict[torch.fx.Node, Any]) -> Callable[..., Any]:
+        if self.trivial:
+            return self.module.forward
+        return compile_part(self.module, [inputs[node] if node in inputs else _example(node) for node in self.wanted])
+
+
+def independent_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> dict[torch.fx.Node, int] | None:
+    """Which segment each node of the graph belongs to, counted in order; None where there is nothing to cut."""
+    if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
+        return None
+    component = _components(gm)
+    (results,) = next(iter(gm.graph.find_nodes(op="output"))).args
+    ends = {component[node] for node in pytree.tree_leaves(results) if isinstance(node, torch.fx.Node) and node in component}
+    if len(ends) < 2 or _writes_to_inputs(gm, example_inputs, component):
+        return None
+    segments: dict[torch.fx.Node, int] = {}
+    current, segment = None, 0
+    modes = _Modes()
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        before, mine = segment, component.get(node)
+        if modes.seen(node):
+            return None
+        if modes.plain and mine is None and node.op == "call_method" and node.target == "detach":
+            segment += 1  # where one part looks at another without a gradient; not worth a compile
+            segments[node], current = segment, None
+            segment += 1
+            continue
+        if mine is not None and mine != current:
+            if current is not None:
+                segment += 1
+            current = mine
+        if segment != before and not modes.plain:
+            return None
+        segments[node] = segment
+    return segments if len(set(segments.values())) > 1 else None
+
+
+class _Modes:
+    """Grad mode, autocast and their like, which nodes of the graph turn on and off: no cut may lie between."""
+
+    def __init__(self) -> None:
+        self.grad, self.entered = True, 0
+
+    @property
+    def plain(self) -> bool:
+        return self.grad and not self.entered
+
+    def seen(self, node: torch.fx.Node) -> bool:
+        """Whether the node changes a mode that is not followed here."""
+        if node.op != "call_function":
+            return False
+        name = getattr(node.target, "__name__", "")
+        if name == "_set_grad_enabled":
+            self.grad = bool(node.args[0])
+        elif name.startswith("_enter"):
+            self.entered += 1
+        elif name.startswith("_exit"):
+            self.entered -= 1
+        elif "nesting" in name or name.startswith(("_set_", "_push_", "_pop_")):
+            return True
+        return False
+
+
+def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
+    """For each value that needs a gradient and is no input: the number of the set that it is connected to."""
+    parent: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def find(node: torch.fx.Node) -> torch.fx.Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output") or not _needs_grad(node):
+            continue
+        parent[node] = node
+        for used in node.all_input_nodes:
+            if used in parent:
+                parent[find(used)] = find(node)
+    numbers: dict[torch.fx.Node, int] = {}
+    return {node: numbers.setdefault(find(node), len(numbers)) for node in parent}
+
+
+def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    for leaf in pytree.tree_leaves(node.meta.get("example_value")):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def _needs_grad(node: torch.fx.Node) -> bool:
+    return any(tensor.requires_grad for tensor in _tensors(node))
+
+
+def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
+                      component: dict[torch.fx.Node, int]) -> bool:
+    """Whether an input becomes part of what is differentiated by being written to: parts then meet in it."""
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for node, given in zip(places, example_inputs, strict=True):
+        if isinstance(given, torch.Tensor) and not given.requires_grad and _needs_grad(node):
+            return True
+    owned = {tensor.untyped_storage()._cdata for node in places for tensor in _tensors(node)}
+    written = (tensor for node in component if _writes(node) for tensor in _tensors(node))
+    return any(tensor.untyped_storage()._cdata in owned for tensor in written)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    dunder = name.startswith("__") and not name.startswith("__i")
+    return (name.endswith("_") and not dunder) or name in ("setitem", "iadd", "imul", "isub", "itruediv", "ipow") or bool(
+        node.kwargs.get("inplace") or node.kwargs.get("out") is not None)
+
+
+def _example(node: torch.fx.Node) -> Any:
+    """A tensor like the traced one, of the fake mode that the backend traces under."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return value
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.fake_mode is None:
+        return value
+    with context.fake_mode:
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device,
+                                   requires_grad=value.requires_grad)
