@@ -523,3 +523,32 @@ def test_managers_made_and_used_in_a_loop_after_a_resumed_block():
 
     fxjit.reset()
     assert_same(fxjit.compile(fn, backend="eager")(torch.ones(2)), fn(torch.ones(2)))
+
+
+def test_a_break_while_a_block_is_entered_again(monkeypatch):
+    from fxjit.frontend.values import contexts
+
+    enter = contexts.GradModeValue.enter
+
+    def enter_or_break(self, t):
+        if self.source is not None:
+            t.break_("value-global-state", function="entering again")
+        return enter(self, t)
+
+    def fn(x, z=3):
+        a = x * 2
+        with torch.no_grad():
+            y = x + 1
+            fxjit.graph_break()
+            y = y * z + a
+            look()
+        return y, torch.is_grad_enabled()
+
+    monkeypatch.setattr(contexts.GradModeValue, "enter", enter_or_break)
+    fxjit.reset()
+    fxjit.counters.clear()
+    x = torch.ones(2, requires_grad=True)
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(2):
+        assert_same(outcome(compiled, x), outcome(fn, x))
+    assert not fxjit.counters["skip"]

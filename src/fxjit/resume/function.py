@@ -84,11 +84,11 @@ class _Writer:
         self.freevars = (*code.freevars, *cells)
         known = entrance.nulls if entrance.inner is None else entrance.nulls[:-1]
         self.stack = tuple(at for at, is_null in enumerate(known) if not is_null)
-        self.inner = _inner_parameters(entrance)
+        self.inner = tuple(_free_name(code, name) for name in _inner_parameters(entrance))
         first = first_argument(code)
         self.first = CAPTURED_SELF if first in cells else first
         self.locals = tuple(name for name in entrance.locals if name != self.first)
-        parameters = [*self.inner, *(parameter(at) for at in self.stack), *self.locals]
+        parameters = [*self.inner, *(parameter(self.code, at) for at in self.stack), *self.locals]
         if self.first is not None:
             parameters.insert(0, self.first)
         hidden = tuple(name for name in code.cellvars if name not in cells)
@@ -128,7 +128,7 @@ class _Writer:
                 if is_null:
                     asm.push_null()
                     continue
-                asm.take_local(parameter(at))
+                asm.take_local(parameter(self.code, at))
                 if at in entrance.exits:
                     enter(asm)
                 elif at in entrance.handled:
@@ -181,9 +181,16 @@ def _inner_parameters(entrance: Entrance) -> tuple[str, ...]:
     return (".rest", *(f".rest{nth}" for nth in range(entrance.inner.code.co_argcount)))
 
 
-def parameter(at: int) -> str:
-    """The parameter that brings a stack entry."""
-    return f".stack{at}"
+def parameter(code: Code, at: int) -> str:
+    """The parameter that brings a stack entry to a continuation of `code`; which may be one itself, with such parameters of
+    its own among its locals."""
+    return _free_name(code, f".stack{at}")
+
+
+def _free_name(code: Code, name: str) -> str:
+    while name in code.varnames:
+        name = f".{name}"
+    return name
 
 
 def jump_targets(code: Code) -> frozenset[int]:

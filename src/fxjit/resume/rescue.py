@@ -53,7 +53,7 @@ class Rescue:
             elif at == len(outcome.nulls) - 1:
                 asm.take_local(error)
             else:
-                asm.take_local(parameter(at))
+                asm.take_local(parameter(self.original, at))
         for name in continuation.locals:
             asm.take_local(name)
         asm.call(1 + (continuation.first is not None) + len(continuation.stack) + len(continuation.locals))
