@@ -23,6 +23,7 @@ from fxjit.counters import counters, timed
 
 from .components import compile_parts
 from .rnn import keep_workspace
+from .saved import keep_old_values
 
 log = logs.artifact("aot_graphs")
 # What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
@@ -114,9 +115,14 @@ def _compile_whole(
         return run
 
     def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
-        # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
-        share_equal(joint.graph)
-        return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+        if min_cut:
+            # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
+            share_equal(joint.graph)
+            forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+        else:
+            forward, backward = default_partition(joint, inputs, **keywords)
+        keep_old_values(forward, keywords["num_fwd_outputs"])
+        return forward, backward
 
     with functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
         try:
@@ -126,7 +132,7 @@ def _compile_whole(
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=partition if min_cut else default_partition,
+                partition_fn=partition,
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )

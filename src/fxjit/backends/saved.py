@@ -1,0 +1,55 @@
+"""What a forward graph saves for its backward graph must be what it read, also where it writes to the input afterwards.
+
+functorch's partitioner may save an input, to compute from it again what the derivative needs, and end the forward graph
+with a write to that same input: the derivative would then be that of the new value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+aten = torch.ops.aten
+
+
+def keep_old_values(forward: torch.fx.GraphModule, num_outputs: int) -> None:
+    """Saved values in the memory of an input that the graph writes to are copied before that."""
+    graph = forward.graph
+    written = {_root(node.args[0]): node for node in reversed(graph.nodes) if node.target is aten.copy_.default}
+    if not written:
+        return
+    output = next(iter(graph.find_nodes(op="output")))
+    values = list(output.args[0])
+    for place in range(num_outputs, len(values)):
+        value = values[place]
+        if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and _root(value) in written:
+            with graph.inserting_before(written[_root(value)]):
+                values[place] = _copy(graph, value)
+    output.args = (values if isinstance(output.args[0], list) else tuple(values),)
+    graph.lint()
+    forward.recompile()
+
+
+def _root(node: Any) -> Any:
+    """The node whose memory a view is in."""
+    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        first = node.target._schema.arguments[:1]
+        if not first or first[0].alias_info is None or first[0].alias_info.is_write or not node.args:
+            break
+        node = node.args[0]
+    return node
+
+
+def _copy(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
+    """In the same layout, since the backward graph was made for that."""
+    meta = value.meta["val"]
+    if meta.is_contiguous():
+        new = graph.call_function(aten.clone.default, (value,))
+    else:
+        memory = graph.call_function(aten.new_empty_strided.default, (value, list(meta.shape), list(meta.stride())))
+        memory.meta["val"] = meta
+        new = graph.call_function(aten.copy.default, (memory, value))
+    new.meta["val"] = meta
+    return new
