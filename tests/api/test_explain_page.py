@@ -1,0 +1,89 @@
+"""The page that `Explanation.to_html` draws: whole HTML, nothing from outside, guards and hints in `title`s, the source as
+the user wrote it."""
+
+from __future__ import annotations
+
+import html
+import linecache
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+import fxjit
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "col"}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects what is looked at."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.titles, self.urls, self.text = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        names = [name for name, _ in attributes]
+        assert len(set(names)) == len(names), f"an attribute twice: {attributes}"
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "title":
+                self.titles.append(value)
+            if name in ("src", "href", "action", "data") or "url(" in (value or ""):
+                self.urls.append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            assert "url(" not in data and "@import" not in data
+        self.text.append(data)
+
+
+def breaks(x, text="<b>&\"'"):
+    y = x + 1  # <i>&amp;</i> "quoted" 'too'
+    print(text)
+    if y.sum() > 0:
+        y = y * 2
+    return y
+
+
+def loops(x):
+    for _ in range(2):
+        x = x + 1
+        fxjit.graph_break("in a <loop>")
+    return x
+
+
+def outer(x):
+    return loops(breaks(x)) - 1
+
+
+@pytest.mark.parametrize("fn", [breaks, loops, outer, lambda x: x + 1])
+def test_the_page_is_whole_and_stands_alone(fn, tmp_path, capsys):
+    explanation = fxjit.explain(fn)(torch.ones(2))
+    written = explanation.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Page(written)
+    assert written.lstrip().lower().startswith("<!doctype html>")
+    assert not page.urls
+    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(page.tags)
+    shown = "".join(page.text)
+    for line in range(fn.__code__.co_firstlineno, fn.__code__.co_firstlineno + 2):
+        assert linecache.getline(__file__, line).strip() in shown, "the source as it was written, escaped once"
+
+
+def test_guards_and_hints_are_on_hover(tmp_path, capsys):
+    explanation = fxjit.explain(outer)(torch.ones(2))
+    page = Page(explanation.to_html(tmp_path / "page.html").read_text(encoding="utf-8"))
+    hover = "\n".join(page.titles)
+    assert "x: Tensor float32[2] on cpu" in hover, "guards"
+    for why in (*explanation.break_reasons, *explanation.skips):
+        assert all(html.unescape(hint) in hover for hint in why.hints)
+        assert why.reason in hover + "".join(page.text)
