@@ -57,10 +57,26 @@ def test_a_step_is_a_graph_before_and_a_graph_after_backward(kind, backend):
     assert len(graphs) <= 4, "two, and two more once the optimizer has made its state"
 
 
+HALF = [(torch.float32,) * 3, (torch.bfloat16,) * 3, (torch.float32, torch.bfloat16, torch.bfloat16)]
+
+
+@pytest.mark.parametrize("dtypes", HALF, ids=["float32", "bfloat16", "mixed"])
 @pytest.mark.parametrize("name", ["addcdiv", "addcdiv_", "addcmul", "addcmul_"])
-def test_a_factor_that_is_a_tensor_stays_in_the_graph(name):
+def test_a_factor_that_is_a_tensor_stays_in_the_graph(name, dtypes):
     def fn(x, a, b, factor):
         return getattr(x + 1, name)(a, b, value=-factor)
 
-    args = [torch.rand(3) + 1 for _ in range(3)] + [torch.tensor(0.5)]
+    args = [(torch.rand(300) + 1).to(dtype) for dtype in dtypes] + [torch.tensor(0.3)]
+    fxjit.reset()
+    torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args))
+
+
+@pytest.mark.parametrize("dtypes", HALF, ids=["float32", "bfloat16", "mixed"])
+@pytest.mark.parametrize("name", ["add", "add_", "sub", "sub_"])
+def test_a_step_size_that_is_a_tensor_stays_in_the_graph(name, dtypes):
+    def fn(x, a, factor):
+        return getattr(x + 1, name)(a, alpha=factor), getattr(x + 1, name)(2, alpha=factor)
+
+    args = [(torch.rand(300) + 1).to(dtype) for dtype in dtypes[:2]] + [torch.tensor(0.3)]
+    fxjit.reset()
     torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args))

@@ -97,7 +97,7 @@ def _python_function(fn: FunctionType) -> tuple[Verdict, str]:
     prefix, (verdict, reason) = found
     if module == "torch._jit_internal" and fn.__qualname__.startswith("boolean_dispatch"):
         return Verdict.GRAPH, "a function of torch.nn.functional with two forms"
-    if module == "torch._jit_internal" and fn.__code__.co_qualname.startswith("_script_if_tracing"):
+    if fn.__code__.co_qualname.startswith("_script_if_tracing"):
         return Verdict.TRACE, "calls the user's function where nothing is scripted"
     if verdict == "GRAPH" and fn.__name__ == "__torch_function__":
         return Verdict.CALL, "the torch function protocol"

@@ -61,7 +61,10 @@ def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _foreach_with_factors(tensors: Any, first: Any, second: Any, factors: Any, divide: bool) -> None:
     for x, a, b, factor in zip(tensors, first, second, factors.unbind()):
-        x.add_(a / b * factor if divide else a * b * factor)
+        if divide:
+            x.addcdiv_(a, b, value=factor)
+        else:
+            x.addcmul_(a, b, value=factor)
 
 
 def _factors_in_a_tensor(fn: Any, divide: bool) -> None:

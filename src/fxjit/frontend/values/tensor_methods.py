@@ -5,6 +5,7 @@ tensor.py hands out `TensorMethodValue`s; torchfn.py calls `call_method` for unb
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -350,11 +351,27 @@ def _with_factor(name: str, keyword: str) -> None:
             result = t.emit(name, [tensor, *args], kwargs)
             return tensor if getattr(result, "fake", None) is tensor.fake else result
         assert factor is not None
-        term = protocol.binary(t, "/" if base == "addcdiv" else "*", *args) if base.startswith("addc") else args[0]
+        computed, terms = _in_common_type(t, [tensor, *args])
+        term = protocol.binary(t, "/" if base == "addcdiv" else "*", *terms[1:]) if base.startswith("addc") else terms[1]
         term = protocol.binary(t, "*", term, protocol.call_method(t, factor, "detach"))
-        how = ("sub" if base == "sub" else "add") + ("_" if inplace else "")
-        result = t.emit(how, [tensor, term])
-        return tensor if inplace else result
+        how = "sub" if base == "sub" else "add"
+        if terms[0] is tensor:
+            result = t.emit(how + ("_" if inplace else ""), [tensor, term])
+            return tensor if inplace else result
+        result = t.emit(how, [terms[0], term])
+        if inplace:
+            t.emit("copy_", [tensor, result])
+            return tensor
+        return t.emit("to", [result, t.make(computed)])
+
+
+def _in_common_type(t: Tracer, tensors: Sequence[Any]) -> tuple[torch.dtype, list[Any]]:
+    """The type of the result, and the tensors in the type that eager's kernel computes in: it rounds once, at the end."""
+    fakes = [each.fake for each in tensors if hasattr(each, "fake")]
+    common = functools.reduce(torch.promote_types, (torch.result_type(fakes[0], fake) for fake in fakes))
+    inside = torch.float32 if common in (torch.float16, torch.bfloat16) else common
+    return common, [each if not hasattr(each, "fake") or each.fake.dtype is inside else t.emit("to", [each, t.make(inside)])
+                    for each in tensors]
 
 
 for _name, _keyword in (("addcdiv", "value"), ("addcmul", "value"), ("add", "alpha"), ("sub", "alpha")):
