@@ -171,7 +171,7 @@ class Writer:
             f"x.add_({k})", "y.mul_(2)", f"box.value = {self.tensor()}", "log.append(x.clone())", "note(x, items)",
             f"note({k}, y)", f"x, y = y, cut({self.tensor()})", "log.append(list(items))", "x.zero_()", "box.value.add_(1)",
             f"table[{k}] = x", f"y = table.get({k}, y)", f"x = {self.tensor()}.to(torch.float64).to(torch.float32)", f"z = {self.tensor()}",
-            "x = x + z", "del z",
+            "x = x + z", f"z = {self.tensor()}", "y = z.clone()", "del z" if self.chance(20) else "z = z + 1",
         ]  # fmt: skip
         if self.chance(25):
             options = [f"if n == {k}: raise {self.pick(*ERRORS)}({k})", f"if n > {k}: return x, y, 'early'",
@@ -272,6 +272,8 @@ class Writer:
     def write(self) -> str:
         self.emit(0, "def program(x, y, items, n):")
         self.emit(1, "box, table = Box(x), {}")
+        if self.chance(85):
+            self.emit(1, "z = x - y")
         while self.budget > 0:
             self.statement(1)
         self.emit(1, "log.append((state(), type(sys.exc_info()[1])))")
