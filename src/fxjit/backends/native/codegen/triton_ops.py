@@ -91,7 +91,7 @@ WORDS: dict[str, Word] = {
     "and": Word("", "({0} & {1})", "({0} & {1})"),
     "or": Word("", "({0} | {1})", "({0} | {1})"),
     "xor": Word("", "({0} ^ {1})", "({0} ^ {1})"),
-    "not": Word("", "(~{0})", "({0} == 0)"),
+    "not": Word("", "(-{0} - 1)", "({0} == 0)"),
     "logical_not": same("({0} == 0)"),
     "shl": Word("", "fx_shl({0}, {1}, {bits})"),
     "shr": Word("", "fx_shr({0}, {1}, {bits})"),
@@ -145,6 +145,8 @@ def literal(node: Const) -> str:
     if node.dtype is torch.float32:
         # Rounded here as ATen rounds a Python number.
         value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32))
+    if value == 0:
+        return "0.0"
     if math.isnan(value):
         return 'float("nan")'
     if math.isinf(value):
@@ -195,7 +197,7 @@ class Printer:
         self, node: Expr, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named], given: Given
     ) -> Named:
         if isinstance(node, Const):
-            return self.named(f"tl.full({self.ones}, {literal(node)}, {TYPES[node.dtype]})", outer), NOWHERE
+            return self.named(self.constant(node), outer), NOWHERE
         if isinstance(node, Op):
             operands = [values[id(arg)] for arg in node.args]
             axes = frozenset().union(*(along for _, along in operands))
@@ -207,6 +209,11 @@ class Printer:
             return self.named(text, inner if "r" in axes else outer), axes
         at_hand = given(node)
         return at_hand if at_hand is not None else self.load(node, loops, inner, outer, values)
+
+    def constant(self, node: Const) -> str:
+        text = f"tl.full({self.ones}, {literal(node)}, {TYPES[node.dtype]})"
+        # Older versions of Triton fill with zero, not with minus zero.
+        return f"({text} * -1.0)" if node.value == 0 and math.copysign(1, node.value) < 0 else text
 
     def load(self, node: Load, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named]) -> Named:
         place, axes = self.affine(node.strides, node.offset, loops)

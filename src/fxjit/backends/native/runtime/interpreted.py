@@ -36,7 +36,7 @@ class InterpretedKernel:
 
         scope.update(tl=tl, libdevice=Libdevice(), triton=types.SimpleNamespace(jit=lambda function: function))
         exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
-        scope.update(row_reductions())
+        scope.update(row_reductions(), range=lambda *bounds: range(*map(as_int, bounds)))
         self.function: Any = InterpretedFunction(scope[NAME])
         self.blocks = small_blocks(kernel)
 
@@ -77,6 +77,11 @@ class Libdevice:
             return as_block(function(*arrays).numpy(), args[0].dtype, any(arg.type.is_block() for arg in args))
 
         return call
+
+
+def as_int(value: Any) -> int:
+    """A scalar of the interpreter's, which is an array of one, as a number."""
+    return value if isinstance(value, int) else int(value.handle.data.reshape(-1)[0])
 
 
 def fmod(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
