@@ -78,9 +78,7 @@ dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")
 assume_static_by_default: bool = _row(True, "A size is a constant until it is seen to change.")
 automatic_dynamic_shapes: bool = _row(True, "A size that changed between two calls becomes a symbol.")
 specialize_int: bool = _row(False, "Python integers stay constants even when they change from call to call.")
-specialize_float: bool = _row(
-    True, "Python floats are constants.", only_default="floats as symbols are not supported; pass a 0-d tensor instead"
-)
+specialize_float: bool = _row(False, "Python floats stay constants even when they change from call to call.")
 capture_scalar_outputs: bool = _row(False, "Put `.item()` and its like in the graph, as symbols without a value.")
 capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output shape depends on data in the graph.")
 

@@ -171,8 +171,15 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
+    except _FloatsFixed:
+        pass
     finally:
         trace.release()
+    return _compile(options, frame)
+
+
+class _FloatsFixed(Exception):
+    """The backend cannot do with this graph's floats as variables, or failed otherwise: once more, with constants."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -260,7 +267,7 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, _FloatsFixed, KeyboardInterrupt):
         raise
     except Exception as error:
         stack = users_stack_of(error)
@@ -283,12 +290,16 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     context = torch._guards.TracingContext(FakeTensorMode(shape_env=trace.policy.shape_env))
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
+    for number in trace.policy.floats:
+        number.fake(context.fake_mode)  # type: ignore[arg-type]  # the mode just given
     try:
         with preserved_state(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
     except Exception as error:
+        if trace.policy.fix_floats():
+            raise _FloatsFixed from None
         raise BackendCompilerFailed(options.backend_name, error) from error
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(

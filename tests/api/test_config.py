@@ -136,7 +136,6 @@ ACCEPTED_ONLY = {
     "fallback_random",
     "guard_nn_modules",
     "optimize_ddp",
-    "specialize_float",
 }
 
 

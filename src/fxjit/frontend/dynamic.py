@@ -9,6 +9,8 @@ between compiles of one code object.
 from __future__ import annotations
 
 import functools
+import math
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -41,6 +43,8 @@ class FrameHistory:
     sizes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     numbers: dict[str, object] = field(default_factory=dict)
     varying_numbers: set[str] = field(default_factory=set)
+    #: Floats that vary, and are constants all the same.
+    fixed_floats: set[str] = field(default_factory=set)
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
@@ -94,6 +98,7 @@ class ShapePolicy:
                                   allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
+        self.floats: list[SymbolicFloat] = []
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
@@ -175,10 +180,15 @@ class ShapePolicy:
         ]
 
     def number_is_symbolic(self, number: int | float, source: Source) -> bool:
-        """Whether an int of the frame's inputs becomes a symbol: it varied between compiles, or dynamic=True."""
-        if isinstance(number, float) or config.specialize_int or self.dynamic is False:
+        """Whether a number of the frame's inputs becomes a symbol: it varied between compiles, or dynamic=True."""
+        is_float = isinstance(number, float)
+        if self.dynamic is False or (config.specialize_float if is_float else config.specialize_int):
             return False
         varied = self.history.varies(source.name, number)
+        if is_float:
+            # Infinities and NaN are no numbers to sympy. A float from a call is seldom what shapes depend on.
+            usable = math.isfinite(number) and source.name not in self.history.fixed_floats
+            return varied and usable and config.automatic_dynamic_shapes
         if number in (0, 1) or not -_WORD < number < _WORD:
             return False
         return (bool(self.dynamic) and not _belongs_to_an_object(source)) or (varied and config.automatic_dynamic_shapes)
@@ -188,6 +198,48 @@ class ShapePolicy:
         where = torch_source(source)
         symbol = self.shape_env.create_unspecified_symbol(number, source=where, dynamic_dim=DimDynamic.DYNAMIC)
         return self.shape_env.create_symintnode(symbol, hint=number, source=where)
+
+    def symbolic_float(self, number: float, source: Source) -> SymbolicFloat:
+        """A float input. Graphs take it as a tensor, so that backends need to know no other kind of number."""
+        where = torch_source(source)
+        symbol = self.shape_env.create_unspecified_symbol(number, source=where, dynamic_dim=DimDynamic.DYNAMIC)
+        made = SymbolicFloat(source.name, str(symbol), float_tensor(number),
+                             self.shape_env.create_symfloatnode(symbol, hint=number, source=where))
+        self.floats.append(made)
+        return made
+
+    def fix_floats(self) -> bool:
+        """The backend failed: from now on the floats it got as variables are constants. False: there were none."""
+        pass_of_torch = sys.modules.get("torch.fx.passes._tensorify_python_scalars")
+        state = getattr(pass_of_torch, "TensorifyState", None)
+        # AOTAutograd says which of them it can make no tensors of; what else went wrong may be due to any of them.
+        named = set() if state is None else set(state.force_specializations)
+        if state is not None:
+            state.clear()
+        fixed = {number.name for number in self.floats if not named or number.symbol in named}
+        self.history.fixed_floats |= fixed
+        return bool(fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicFloat:
+    """A float of the frame's inputs that varies: where it is, its symbol, and the tensor that a graph gets for it."""
+
+    name: str
+    symbol: str
+    tensor: torch.Tensor
+    value: Any  # a SymFloat
+
+    def fake(self, mode: FakeTensorMode) -> torch.Tensor:
+        """The fake tensor of `tensor` in `mode`, whose `item()` is the symbol."""
+        fake = mode.from_tensor(self.tensor, static_shapes=True)
+        fake.item_memo = self.value
+        return fake
+
+
+def float_tensor(number: float) -> torch.Tensor:
+    """What a graph gets for a float that varies."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 
 def _belongs_to_an_object(source: Source | None) -> bool:

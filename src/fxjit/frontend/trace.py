@@ -13,7 +13,7 @@ import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 import torch
 import torch.fx
@@ -35,7 +35,7 @@ from fxjit.frontend import values as _values  # noqa: F401 - every value signs u
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
-from fxjit.frontend.dynamic import FrameHistory, ShapePolicy
+from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, float_tensor
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
@@ -56,7 +56,7 @@ from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ConstSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
 _MAX_ATTEMPTS: Final = 64
@@ -87,6 +87,13 @@ class Frame:
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         return code.co_varnames[:count]
+
+
+def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
+    """Numbers of arguments and closures; floats of globals too, where schedulers keep them. Other ints are taken to stay."""
+    if type(obj) is float:
+        return not isinstance(source.root, ConstSource)
+    return type(obj) is int and source.root.is_local_root
 
 
 class Trace:
@@ -136,20 +143,30 @@ class Trace:
         value = self._by_source.get(source)
         if value is not None:
             return value
-        if type(obj) is int and source.root.is_local_root and self.policy.number_is_symbolic(obj, source):
+        if _may_vary(obj, source) and self.policy.number_is_symbolic(obj, source):
             value = self._symbolic_input(obj, source)
         else:
             value = wrap_object(self, obj, source)
         self._by_source[source] = value
         return value
 
-    def _symbolic_input(self, number: int, source: Source) -> Value:
-        symbol = self.policy.symbolic_int(number, source)
-        self.guard(TypeIs(source, int))  # a trace may rely on nothing else about the number
+    def _symbolic_input(self, number: int | float, source: Source) -> Value:
+        self.guard(TypeIs(source, type(number)))  # a trace may rely on nothing else about the number
         self._has_symbols = True
+        if isinstance(number, float):
+            return self._symbolic_float(number, source)
+        symbol = self.policy.symbolic_int(number, source)
         self._inputs.append((source, symbol))
         node = self.builder.placeholder(source, number, symbol)
         return SymValue(node, symbol, source)
+
+    def _symbolic_float(self, number: float, source: Source) -> Value:
+        symbolic = self.policy.symbolic_float(number, source)
+        self._inputs.append((source, symbolic.value))
+        tensor_source = ApplySource(source, float_tensor)
+        placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
+        node = self.builder.call("item", (placeholder,), {}, symbolic.value, None)
+        return SymValue(node, symbolic.value, source)
 
     def make(self, obj: object) -> Value:
         if isinstance(obj, Value):

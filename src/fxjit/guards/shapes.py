@@ -21,7 +21,7 @@ from torch.utils._sympy.numbers import IntInfinity, NegativeIntInfinity
 from torch.utils._sympy.printers import PythonPrinter
 
 from fxjit._C import SHAPE_OPS
-from fxjit.guards.kinds import Guard, PythonCheck, ShapeExpr
+from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
 
 # -- our sources, for the ShapeEnv ---------------------------------------------------------------------------------
@@ -119,7 +119,8 @@ class _Collector:
         for source, expr in dict.fromkeys(self._numbers):
             if isinstance(expr, sympy.Symbol) and self._places.get(expr) == source:
                 continue
-            yield self._guard(expr, equal_to=source)
+            # A float that was decided on is that float, to the bit.
+            yield ConstIs(source, float(expr)) if isinstance(expr, sympy.Float) else self._guard(expr, equal_to=source)
 
     def _assumptions(self) -> Iterator[Guard]:
         for guard in self._env.guards:
@@ -151,7 +152,7 @@ class _Collector:
             raise ValueError(f"nothing outside the trace gives {missing[0]}, on which a guard depends: {expr}")
         if equal_to is not None:
             # A symbol of its own for the number, so that sympy does not simplify the equation away.
-            number = sympy.Dummy("number", integer=True)
+            number = sympy.Dummy("number", integer=True) if expr.is_integer else sympy.Dummy("number", real=True)
             places = {**self._places, number: equal_to}
             return shape_guard(sympy.Eq(number, expr, evaluate=False), (number, *symbols), places)
         return shape_guard(expr, symbols, self._places)

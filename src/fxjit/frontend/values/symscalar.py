@@ -17,6 +17,7 @@ import torch
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.guards.kinds import ConstIs
 
 if TYPE_CHECKING:
     import torch.fx
@@ -50,6 +51,10 @@ class SymValue(Value):
 
     def specialize(self, t: Tracer) -> Value:
         """The constant it has in this call; the entry holds for this number only from now on."""
+        if self.source is not None and isinstance(self.sym, torch.SymFloat):
+            number = self.sym.node.hint
+            t.guard(ConstIs(self.source, number))
+            return t.make(number)
         return t.make(self._decide(t, self.pytype()))
 
     def _decide(self, t: Tracer, convert: Callable[[Any], Any]) -> Any:
