@@ -23,6 +23,7 @@ from .cpp import Printer, Scope, store_text
 from .prelude import C_TYPES
 
 BLOCK = 4096
+LANE_BLOCK = 128
 GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
@@ -438,11 +439,27 @@ class Renderer:
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
-            nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
+            if k == len(sizes) - 1:
+                nest = self.lane_block(reducers, nest, f"i{k}", low, high)
+            else:
+                nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
         return [*declared, *nest, *([] if bounds else self.lane_name_rows(reducers))]
 
+    def lane_block(self, reducers: list[Member], nest: list[str], last: str, low: str, high: str) -> list[str]:
+        """The innermost reducing loop: sums of floats are gathered in float for some rows, and then in double."""
+        wide = [f"{member.compute.out.name}[l]" for member in reducers if self.wide(member)]
+        if not wide:
+            return [f"for (int64_t {last} = {low}; {last} < {high}; ++{last}) {{", indent(lines(nest)), "}"]
+        each_lane = f"for (int64_t l = 0; l < {self.lanes}; ++l) "
+        inside = [f"alignas(64) float b_{name.removesuffix('[l]')}[{self.lanes}];" for name in wide]
+        inside.append(each_lane + "{ " + " ".join(f"b_{name} = 0;" for name in wide) + " }")
+        end = f"fx_imin(lo + {LANE_BLOCK}, {high})"
+        inside += [f"for (int64_t {last} = lo; {last} < {end}; ++{last}) {{", indent(lines(nest)), "}"]
+        inside.append(each_lane + "{ " + " ".join(f"a_{name} += b_{name};" for name in wide) + " }")
+        return [f"for (int64_t lo = {low}; lo < {high}; lo += {LANE_BLOCK}) {{", indent(lines(inside)), "}"]
+
     def combine_lane(self, member: Member, value: str) -> str:
-        total = f"a_{member.compute.out.name}[l]"
+        total = f"{'b' if self.wide(member) else 'a'}_{member.compute.out.name}[l]"
         return f"{total} += {value};" if member.compute.reduction == "sum" else self.combine(member, total, value)
 
     def lane_name_rows(self, reducers: list[Member]) -> list[str]:

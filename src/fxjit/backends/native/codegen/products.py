@@ -70,7 +70,9 @@ def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
     row = None if bias is None else bias_row(bias, low)
     if a is None or b is None or not k or (bias is not None and row is None):
         return None
-    if not fits(a, m, k[0]) or not fits(b, k[0], n) or any(isinstance(size, int) and not 0 < size <= LIMIT for size in (m, n, k[0])):
+    if not fits(a, m, k[0]) or not fits(b, k[0], n):
+        return None
+    if any(isinstance(size, int) and not 0 < size <= LIMIT for size in (m, n, k[0])):
         return None
     return Product(m, n, k[0], a, b, row)
 
@@ -96,7 +98,7 @@ def place_of(node: torch.fx.Node, low: Lowering) -> tuple[Sizes, Sizes, Size] | 
     """(sizes, strides, offset from its root) of a value in memory."""
     root = origin(node)
     meta, base = meta_of(node), meta_of(root)
-    if base.dtype is not meta.dtype or node not in low.home and root not in low.home:
+    if base.dtype is not meta.dtype or (node not in low.home and root not in low.home):
         return None
     return sizes_of(meta.shape), sizes_of(meta.stride()), low.relative_offset(meta, base)
 

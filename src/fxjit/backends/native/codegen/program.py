@@ -21,7 +21,7 @@ import torch.fx
 from fxjit import _C, tensor_shim
 from fxjit.counters import counters
 
-from ..index import Size, Sizes, UnprintableSize, prod, sizes_of, symbols_in
+from ..index import Size, UnprintableSize, prod, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
@@ -258,7 +258,8 @@ class ProgramWriter:
         if launch.entry not in self.entries:
             self.entries.append(launch.entry)
         unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
-        operands: list[int | Slot] = [self.entries.index(launch.entry), unlocked, len(kernel.buffers), self.number(*kernel.symbols)]
+        entry, at = self.entries.index(launch.entry), self.number(*kernel.symbols)
+        operands: list[int | Slot] = [entry, unlocked, len(kernel.buffers), at]
         sizes = "".join(f", {symbol}" for symbol in kernel.symbols)
         self.add(LAUNCH, [*operands, *map(Slot, kernel.buffers)], f"{launch.entry}({', '.join(kernel.buffers)}{sizes})",
                  uses=kernel.buffers)
@@ -415,8 +416,8 @@ class Encoder:
                 self.free(emit, sorted(name for name, last in self.last.items() if last == position), offsets)
         numbers = [size if isinstance(size, int) else 0 for size in writer.numbers]
         text = f"arena of {arena} bytes\n" * bool(arena) + "\n".join(lines) + "\n"
-        return Encoded(len(writer.inputs), len(slots), packed(code), packed(numbers), packed(symbols), packed(arithmetic), arena,
-                       tuple(writer.objects), tuple(writer.entries), text)
+        return Encoded(len(writer.inputs), len(slots), packed(code), packed(numbers), packed(symbols), packed(arithmetic),
+                       arena, tuple(writer.objects), tuple(writer.entries), text)
 
     @staticmethod
     def free(emit: Callable[..., None], names: list[str], offsets: dict[str, int]) -> None:

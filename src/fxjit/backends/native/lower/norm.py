@@ -173,15 +173,21 @@ def lower_batch_norm_backward(
     mean: Any, invstd: Any, train: bool, eps: float, mask: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     grad, x = low.value(grad), low.value(x)
-    if not train or any(size == 0 for size in x.size) or x.dtype is not torch.float32:
-        raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
+    if any(size == 0 for size in x.size) or x.dtype is not torch.float32:
+        raise NoLowering("batch norm of nothing, or of halves with float statistics")
     dims = (0, *range(2, x.ndim))
-    m, r = low.value(mean).expr, low.value(invstd).expr
+    if train:
+        m, r = low.value(mean).expr, low.value(invstd).expr
+    else:
+        m = low.value(running_mean).expr
+        r = stored(low, op("rsqrt", op("add", low.value(running_var).expr, const(eps, x.dtype))), x.size[1:2])
     centred = op("sub", x.expr, over(m, (1,), x.ndim))
     total = reduce_expr(low, grad.expr, x.size, dims, "sum", x.dtype)
     dot = reduce_expr(low, op("mul", grad.expr, centred), x.size, dims, "sum", x.dtype)
     dx: Expr | None = None
-    if mask[0]:
+    if mask[0] and not train:
+        dx = op("mul", grad.expr, over(stored(low, scaled(low, r, weight), x.size[1:2]), (1,), x.ndim))
+    elif mask[0]:
         count = count_as(prod(x.size[dim] for dim in dims), 1, x.dtype)
         average = stored(low, op("div", total, count), x.size[1:2])
         slope = stored(low, op("div", op("mul", op("mul", dot, r), r), count), x.size[1:2])

@@ -96,6 +96,21 @@ def mean_expr(low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...]) -> 
     return op("div", total, count_as(prod(size[dim] for dim in dims), len(size) - len(dims), expr.dtype))
 
 
+@lowers("linalg_vector_norm.default")
+def lower_vector_norm(
+    low: Lowering, node: torch.fx.Node, x: Any, ord: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    x = low.value(x)
+    chosen = axes(dims, x.ndim)
+    if ord not in (1, 2) or dtype not in (None, x.dtype) or not chosen or not x.dtype.is_floating_point:
+        raise NoLowering("a norm that is no sum of squares or of absolute values")
+    expr = cast(x.expr, compute_type(x.dtype))
+    part = op("abs", expr) if ord == 1 else op("mul", expr, expr)
+    total = reduce_expr(low, part, x.size, chosen, "sum", expr.dtype)
+    norm = total if ord == 1 else op("sqrt", total)
+    return result(node, keep(norm, chosen) if keepdim else norm)
+
+
 @lowers("prod.default", "prod.dim_int")
 def lower_prod(
     low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
