@@ -1,0 +1,238 @@
+"""The program that runs a compiled graph in C: memory, views, matrix products, calls, sizes that vary, errors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fxjit
+from fxjit import counters
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.codegen import program
+
+
+def compiled(function, *inputs, mode="fake"):
+    gm = make_fx(function, tracing_mode=mode)(*inputs)
+    return pipeline.compile_graph(gm, inputs).finish()
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """The texts of the programs written meanwhile."""
+    found = []
+    encode = program.Encoder.encode
+
+    def note(self):
+        encoded = encode(self)
+        found.append(encoded.text)
+        return encoded
+
+    monkeypatch.setattr(program.Encoder, "encode", note)
+    return found
+
+
+def test_values_between_kernels_share_an_arena(texts):
+    w = torch.randn(64, 64)
+
+    def function(x):
+        return (((((x + 1).relu() @ x).relu() * 2 @ x).relu() - 1) @ x,)
+
+    graph = compiled(function, w)
+    for got, wanted in zip(graph([w]), function(w), strict=True):
+        torch.testing.assert_close(got, wanted)
+    # Three values of 16 KB live one after the other in the place of two.
+    assert "arena of 32768 bytes" in texts[0]
+    assert texts[0].count("empty torch.float32") == 6 and "call" not in texts[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("a_layout", ["rows", "columns", "slice", "one row"])
+@pytest.mark.parametrize("b_layout", ["rows", "columns", "slice"])
+def test_products_read_their_operands_where_they_lie(dtype, a_layout, b_layout, texts):
+    x, y, bias = (torch.randn(size, dtype=dtype) for size in ((48, 48), (48, 48), (16,)))
+
+    def matrix(t, layout, rows, columns):
+        return {"rows": lambda: t[:rows, :columns], "columns": lambda: t.t()[:rows, :columns],
+                "slice": lambda: t[2:2 + rows, 3:3 + columns], "one row": lambda: t[5:6, :columns]}[layout]()  # fmt: skip
+
+    def function(x, y, bias):
+        a, b = matrix(x, a_layout, 24, 20), matrix(y, b_layout, 20, 16)
+        return a @ b, torch.addmm(bias, a, b), torch.nn.functional.linear(a, y[:16, 2:22], bias)
+
+    for got, wanted in zip(compiled(function, x, y, bias)([x, y, bias]), function(x, y, bias), strict=True):
+        torch.testing.assert_close(got, wanted)
+        assert got.stride() == wanted.stride()
+    assert texts[0].count(" x ") == (2 if a_layout == "one row" else 3), "BLAS is called with strides, not ATen with views"
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, y: (x.expand(4, 4) @ y, torch.addmm(x[:, :1].expand(4, 4), y, y)),
+    lambda x, y: (x[:, ::2] @ y[:2], y.t()[::2] @ y),
+    lambda x, y: (torch.addmm(x, y, y), torch.addmm(x[0], y, y, beta=2, alpha=3)),
+    lambda x, y: (x[0] @ y, y @ x[0], x @ x.new_zeros(4, 0), x.new_zeros(0, 4) @ y, x[:, :0] @ y[:0]),
+])
+def test_products_that_blas_takes_otherwise(function):
+    x, y = torch.randn(1, 4), torch.randn(4, 4)
+    for got, wanted in zip(compiled(function, x, y)([x, y]), function(x, y), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_products_of_less_precision_are_atens(texts):
+    x = torch.randn(8, 8)
+    torch.set_float32_matmul_precision("high")
+    try:
+        compiled(lambda x: (x @ x,), x)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    compiled(lambda x: (x @ x,), x)
+    assert " x " not in texts[0] and " x " in texts[1]
+
+
+def test_sizes_that_vary(texts):
+    def function(x, y):
+        return (x.t() @ y).relu() + 1, torch.cat([x, y], 1)[: x.shape[0] // 2], torch.bmm(x[None], y.t()[None]).sort().values
+
+    @fxjit.compile(dynamic=True)
+    def ours(x, y):
+        return function(x, y)
+
+    for n, m in ((4, 6), (7, 9), (12, 5)):
+        x, y = torch.randn(n, m), torch.randn(n, m)
+        for got, wanted in zip(ours(x, y), function(x, y), strict=True):
+            torch.testing.assert_close(got, wanted)
+    assert len(texts) == 1 and "s" in texts[0]
+
+
+def test_views_that_are_returned():
+    x = torch.randn(4, 6)
+
+    def function(x):
+        y = x * 2
+        return y.t(), y[1:, ::2], x.view(-1)[3:], x.t()
+
+    for got, wanted in zip(compiled(function, x)([x]), function(x), strict=True):
+        assert torch.equal(got, wanted) and got.stride() == wanted.stride()
+    kept = compiled(function, x)([x])
+    version = kept[3]._version
+    x.add_(1)
+    assert kept[3]._version == version + 1, "a view of an input counts the input's versions"
+
+
+def test_writes_through_views_are_seen():
+    def function(x):
+        x.t()[1:].mul_(2)
+        return (x + 1,)
+
+    x = torch.randn(4, 6)
+    expected = x.clone()
+    (wanted,) = function(expected)
+    version = x._version
+    (got,) = compiled(function, torch.randn(4, 6))([x])
+    assert torch.equal(got, wanted) and torch.equal(x, expected) and x._version > version
+
+
+def test_results_with_other_strides_than_promised_are_put_right():
+    before = counters["native"]["unexpected strides"]
+    library = torch.library.Library("fxjit_test_executor", "DEF")
+    library.define("odd(Tensor x) -> Tensor")
+    library.impl("odd", lambda x: (x + 1).t().contiguous().t(), "CPU")
+    library.impl("odd", lambda x: torch.empty_like(x), "Meta")
+    x = torch.randn(3, 5)
+    graph = compiled(lambda x: (torch.ops.fxjit_test_executor.odd(x) * 2,), x)
+    for _ in range(2):
+        assert torch.equal(graph([x])[0], (x + 1) * 2)
+    assert counters["native"]["unexpected strides"] == before + 2
+
+
+def test_an_input_dies_with_its_last_use_and_nothing_stays():
+    def function(x, y):
+        a = (x + 1) @ y
+        return a.sort().values, (a, )[0].t()
+
+    graph = compiled(function, torch.randn(4, 4), torch.randn(4, 4))
+    for _ in range(3):
+        args = [torch.randn(4, 4), torch.randn(4, 4)]
+        gone = [weakref.ref(each) for each in args]
+        results = graph(args)
+        assert args == [] and all(each() is None for each in gone)
+        gone += [weakref.ref(each) for each in results]
+        del results
+        gc.collect()
+        assert all(each() is None for each in gone)
+
+
+def test_errors_leave_nothing_behind():
+    def function(x, index):
+        return ((x + 1)[index] * 2, x.sort().values)
+
+    x, index = torch.randn(4, 4), torch.tensor([0, 3])
+    graph = compiled(function, x, index)
+    graph([x, index])
+    x = torch.randn(4, 4)
+    gone = weakref.ref(x)
+    args = [x, torch.tensor([0, 4])]
+    del x
+    with pytest.raises(IndexError, match="out of range"):
+        graph(args)
+    assert gone() is None and args == []
+    with pytest.raises(TypeError, match="takes 2 inputs, not 1"):
+        graph([torch.randn(4, 4)])
+    with pytest.raises(TypeError, match="compiled for a plain tensor"):
+        graph([torch.randn(4, 4), 3])
+
+
+def test_what_atens_calls_raise_comes_out_as_it_is():
+    def function(x):
+        return (torch.linalg.cholesky(x + 0) * 2,)
+
+    graph = compiled(function, torch.eye(3))
+    assert torch.equal(graph([torch.eye(3)])[0], torch.eye(3) * 2)
+    with pytest.raises(torch.linalg.LinAlgError):
+        graph([-torch.eye(3)])
+
+
+def test_large_values_have_memory_of_their_own(texts):
+    x = torch.randn(1200, 1000)
+    graph = compiled(lambda x: ((x.relu() @ x.t()).relu() @ x,), x)
+    torch.testing.assert_close(graph([x])[0], (x.relu() @ x.t()).relu() @ x)
+    assert "arena" not in texts[0]
+
+
+def test_threads_run_one_program_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def function(x):
+        return ((x.exp() @ x).relu() * 3 @ x,)
+
+    inputs = [torch.randn(96, 96) * 0.1 for _ in range(4)]
+    graph = compiled(function, inputs[0])
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            results = list(pool.map(lambda x: graph([x])[0], inputs))
+            for x, result in zip(inputs, results, strict=True):
+                torch.testing.assert_close(result, function(x)[0])
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_derivatives_of_pixelwise_convolutions(shape, bias):
+    images, channels, results, height, width = shape
+    layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
+    ours = torch.nn.Conv2d(channels, results, 1, bias=bias)
+    ours.load_state_dict(layer.state_dict())
+    x = torch.randn(images, channels, height, width)
+    found = []
+    for each in (layer, fxjit.compile(ours)):
+        given = x.clone().requires_grad_()
+        each(given).square().sum().backward()
+        found.append([given.grad])
+    for a, b in zip(found[0], found[1], strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+    for a, b in zip(layer.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+        assert a.grad.stride() == b.grad.stride()
