@@ -15,7 +15,8 @@ from fxjit.skips import marks
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, which works on arrays, as a function that takes and gives tensors; arrays share the tensors' memory."""
+    """`fn`, which works on arrays, as a function that takes and gives tensors; arrays share the tensors' memory. Compiled in
+    one graph it can be differentiated."""
     if not callable(fn):
         raise InvalidArgument(f"wrap_numpy: expected something callable, not {fn!r}.")
 
@@ -29,3 +30,6 @@ def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _to_array(tensor: torch.Tensor) -> Any:
     return tensor.numpy(force=tensor.requires_grad or tensor.device.type != "cpu")
+
+
+marks.set_code_makes_arrays(_to_array.__code__)

@@ -181,6 +181,15 @@ def set_code_traced(code: CodeType) -> None:
     _remember(code, True)
 
 
+def set_code_makes_arrays(code: CodeType) -> None:
+    """`tensor.numpy()` in frames of this code is how `wrap_numpy` begins: gradients go through it when it is traced."""
+    _remember(code, "makes arrays")
+
+
+def code_makes_arrays(code: CodeType) -> bool:
+    return _recalled(code) == "makes arrays"
+
+
 def code_disabled(code: CodeType) -> Disabled | None:
     found = _recalled(code)
     return found if isinstance(found, Disabled) else None

@@ -25,6 +25,7 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, Source
+from fxjit.skips import marks
 
 
 class ArrayTracer(Tracer, Protocol):
@@ -307,10 +308,13 @@ for _cls in dict.fromkeys(np.sctypeDict.values()):
 def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`tensor.numpy()`: an array over the same memory, where the tensor has what an array can have."""
     fake = tensor.fake
-    readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not fake.requires_grad
+    caller = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    differentiable = fake.requires_grad and caller is not None and marks.code_makes_arrays(caller.code.code)
+    readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and (
+        differentiable or not fake.requires_grad)
     if args or not readable or not config.trace_numpy or fake.dtype not in _DTYPES or tensor.cls is not torch.Tensor:
         t.break_("tensor-data", function="Tensor.numpy")
-    if any(not value.is_constant() or value.as_constant() for value in kwargs.values()):
+    if not differentiable and any(not value.is_constant() or value.as_constant() for value in kwargs.values()):
         t.break_("tensor-data", function="Tensor.numpy")
     return ArrayValue(_alias(t, tensor))
 
@@ -322,8 +326,8 @@ _DTYPES: Final = frozenset({
 
 
 def _alias(t: Tracer, tensor: TensorValue) -> TensorValue:
-    """Another tensor over the same memory."""
-    found = t.emit("detach", [tensor])
+    """Another tensor over the same memory; one with a history is of an array that `wrap_numpy` made, and keeps it."""
+    found = t.emit("view_as", [tensor, tensor]) if tensor.fake.requires_grad else t.emit("detach", [tensor])
     assert isinstance(found, TensorValue)
     return found
 

@@ -1,0 +1,240 @@
+"""Sentences of the FAQ that have no example of their own, in its order: training, diagnosing, recompiles, shapes, random
+numbers, NumPy. The examples are in test_faq.py."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import CompileCounter, EagerAndRecordGraphs
+
+OFFSET = 1
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    fxjit.reset()
+    fxjit.counters.clear()
+
+
+# -- Does torch.compile support training? ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_each_segment_of_forward_has_its_backward_with_eager_operators_between(backend):
+    def fn(x, w):
+        y = torch.tanh(x @ w)
+        fxjit.graph_break()
+        return (y.sin() @ w).sum()
+
+    def kinds(loss):
+        found, pending = set(), [loss.grad_fn]
+        while pending:
+            node = pending.pop()
+            if node is not None and node not in found:
+                found.add(node)
+                pending += [each for each, _ in node.next_functions]
+        return sorted(type(node).__name__ for node in found)
+
+    x, w = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    grads = []
+    for each in (fn, fxjit.compile(fn, backend=backend)):
+        x.grad = w.grad = None
+        loss = each(x, w)
+        names = kinds(loss)
+        loss.backward()
+        grads.append((x.grad, w.grad))
+    torch.testing.assert_close(grads[0], grads[1])
+    assert names.count("CompiledGraphBackward") == 2, names
+
+
+def test_the_steps_of_optimizers_are_captured():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    twin = torch.nn.Linear(2, 2)
+    twin.load_state_dict(model.state_dict())
+    other = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    backend = EagerAndRecordGraphs()
+    step = fxjit.compile(optimizer.step, backend=backend)
+    x = torch.ones(1, 2)
+    for _ in range(3):
+        for net, go, opt in ((model, step, optimizer), (twin, other.step, other)):
+            opt.zero_grad()
+            net(x).sum().backward()
+            go()
+    assert backend.graphs
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+# -- Why is my code crashing? Why is compilation slow? ------------------------------------------------------------------
+
+
+def test_the_backends_to_try_one_after_the_other_are_there():
+    assert {"eager", "aot_eager", "inductor", "native"} <= set(fxjit.list_backends(exclude_tags=None))
+
+
+def test_a_function_is_compiled_again_up_to_the_limit():
+    def fn(x, text):
+        return x + len(text)
+
+    counter = CompileCounter()
+    with fxjit.config.patch(cache_size_limit=3):
+        compiled = fxjit.compile(fn, backend=counter)
+        for length in range(1, 7):
+            assert torch.equal(compiled(torch.ones(1), "a" * length), torch.ones(1) + length)
+    assert counter.frame_count == 3
+
+
+# -- Why didn't my code recompile when I changed it? ---------------------------------------------------------------------
+
+
+def test_with_dynamic_shapes_another_shape_is_no_recompile():
+    counter = CompileCounter()
+    compiled = fxjit.compile(lambda x: x.sum(0) * 2, dynamic=True, backend=counter)
+    for size in (3, 4, 50):
+        torch.testing.assert_close(compiled(torch.ones(size, 2)), torch.full((2,), 2.0 * size))
+    assert counter.frame_count == 1
+
+
+def test_only_the_graph_that_a_change_is_about_is_compiled_again():
+    def fn(x):
+        x = x * 2
+        fxjit.graph_break()
+        x = x + OFFSET
+        fxjit.graph_break()
+        return x * 3
+
+    global OFFSET
+    counter = CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter)
+    compiled(torch.ones(1))
+    assert counter.frame_count == 3
+    try:
+        OFFSET = 7
+        assert torch.equal(compiled(torch.ones(1)), torch.tensor([27.0]))
+        assert counter.frame_count == 4
+        compiled(torch.ones(1))
+        assert counter.frame_count == 4
+    finally:
+        OFFSET = 1
+
+
+# -- Why am I getting incorrect results? ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_random_numbers_are_those_of_eager(backend):
+    def fn(x):
+        x = torch.nn.functional.dropout(x, 0.5) + torch.rand(4)
+        fxjit.graph_break()
+        return x * torch.randn(4), torch.randint(0, 9, (3,))
+
+    results = []
+    for each in (fn, fxjit.compile(fn, backend=backend)):
+        torch.manual_seed(3)
+        results.append((each(torch.ones(4)), torch.rand(1)))
+    torch.testing.assert_close(results[0], results[1])
+
+
+# -- Does NumPy work with torch.compile? ---------------------------------------------------------------------------------
+
+np = pytest.importorskip("numpy")
+
+
+def as_plain(value):
+    if isinstance(value, (list, tuple)):
+        return [as_plain(item) for item in value]
+    if isinstance(value, np.ma.MaskedArray):
+        return value.filled(-1).tolist()
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic, torch.Tensor)) else value
+
+
+class Sub(np.ndarray):
+    pass
+
+
+UNTRACED = {
+    "datetimes": lambda a: (np.array(["2020-01-01"], dtype="datetime64[D]") + 1, a + 1),
+    "strings": lambda a: (np.char.add(np.array(["a", "b"]), "c"), a + 1),
+    "structured": lambda a: (np.array([(1, 2.0)], dtype=[("k", int), ("v", float)])["v"], a + 1),
+    "long double": lambda a: ((a.astype(np.longdouble) + 1).astype(float), a + 1),
+    "unsigned": lambda a: (a.astype(np.uint16) + 1, a.astype(np.uint64) * 2),
+    "subclass": lambda a: (type(a.view(Sub) + 1).__name__, a + 1),
+    "masked": lambda a: (np.ma.masked_greater(a, 2) * 2, a + 1),
+    "axes": lambda a: (np.matmul(a, a, axes=[(0, 1), (0, 1), (0, 1)]), a + 1),
+    "ufunc method": lambda a: (np.add.reduce(a, axis=0), np.multiply.outer(a[0], a[1])),
+    "sorting complex": lambda a: (np.sort(a[0] + 1j), a + 1),
+    "poly1d": lambda a: (np.poly1d([1, 2])(3), a + 1),
+    "out of two": lambda a: (np.divmod(a, 2, np.empty_like(a), np.empty_like(a)), a + 1),
+    "array function": lambda a: (a.__array_function__(np.sum, (np.ndarray,), (a,), {}), a + 1),
+    "ctypes": lambda a: (a.ctypes.shape[0], a + 1),
+    "negative step": lambda a: (a[::-1] * 2, np.flip(a) + 1),
+    "a scalar": lambda a: (a + np.float32(3), np.float32(3) * 2),
+    "tril_indices_from": lambda a: (a[np.tril_indices_from(a)], a + 1),
+    "mask": lambda a: (a[a > 2], a + 1),
+    "in place": lambda a: (np.add(a, 1, out=np.empty_like(a)), a.__iadd__(1)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", UNTRACED)
+def test_numpy_that_is_not_traced_is_left_to_numpy(name):
+    fn, start = UNTRACED[name], np.arange(9.0).reshape(3, 3)
+    expected = fn(start.copy())
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(2):
+        got = compiled(start.copy())
+        assert as_plain(got) == as_plain(expected)
+        assert [type(item) for item in got if isinstance(item, np.ndarray)] == [
+            type(item) for item in expected if isinstance(item, np.ndarray)]
+
+
+def test_a_graph_break_in_numpy_code_is_resumed():
+    def numpy_fn(a, b):
+        prod = a[:, :, None] * b[:, None, :]
+        print("oops, a graph break!")
+        return np.sum(prod, axis=(-2, -1))
+
+    a, b = np.random.randn(8, 4), np.random.randn(8, 4)
+    counter, out = CompileCounter(), io.StringIO()
+    with contextlib.redirect_stdout(out):
+        result = fxjit.compile(numpy_fn, backend=counter)(a, b)
+    assert counter.frame_count == 2 and out.getvalue() == "oops, a graph break!\n"
+    np.testing.assert_allclose(result, np.sum(a[:, :, None] * b[:, None, :], axis=(-2, -1)))
+
+
+def test_gradients_go_through_numpy_code():
+    @fxjit.wrap_numpy
+    def numpy_fn(a, b):
+        return np.sum(a[:, :, None] * b[:, None, :])
+
+    x, y = torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)
+    fxjit.compile(numpy_fn, fullgraph=True, backend="aot_eager")(x, y).backward()
+    torch.testing.assert_close(x.grad, y.sum(1, keepdim=True).expand(4, 2))
+
+
+def test_a_graph_break_loses_the_gradient_as_numpy_arrays_do():
+    @fxjit.wrap_numpy
+    def numpy_fn(a):
+        b = a * 2
+        fxjit.graph_break()
+        return np.sum(b)
+
+    result = fxjit.compile(numpy_fn, backend="eager")(torch.ones(3, requires_grad=True))
+    assert result.item() == 6 and not result.requires_grad
+
+
+def test_trace_numpy_off_lets_numpy_run_its_own_code():
+    def fn(a):
+        return np.tanh(a) + 1
+
+    a = np.arange(3.0)
+    counter = CompileCounter()
+    with fxjit.config.patch(trace_numpy=False):
+        np.testing.assert_array_equal(fxjit.compile(fn, backend=counter)(a), fn(a))
+    assert counter.frame_count == 0
