@@ -183,4 +183,3 @@ def driver(driver_library: Path) -> Iterator[Driver]:
     made.said()
     _C.cuda_open(str(driver_library), lambda device: 5000 + device)
     yield made
-    gpu.open_driver.cache_clear()

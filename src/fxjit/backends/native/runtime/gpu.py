@@ -108,7 +108,7 @@ class KernelCaller:
         if kept is not None:
             self.config = kept
             return [kept]
-        if not config.triton.autotune or not torch.cuda.is_available() or not self.worth_measuring():
+        if not config.triton.autotune or not is_here() or not self.worth_measuring():
             self.config = self.kernel.configs[0]
         return self.kernel.configs if self.config is None else [self.config]
 
@@ -129,7 +129,7 @@ class KernelCaller:
         """The callable; it has measured nothing yet."""
         candidates = self.candidates()
         binaries = [self.binary(self.usual, chosen).result() for chosen in candidates]
-        if not torch.cuda.is_available():
+        if not is_here():
             return absent(self.kernel, binaries)
         if len(candidates) == 1:
             usual: Callable[..., Any] = self.launcher(self.usual, candidates[0])
@@ -260,12 +260,17 @@ _loaded: dict[tuple[str, int], tuple[int, int, int, int]] = {}
 
 def load(binary: Binary, index: int) -> tuple[int, int, int, int]:
     """(function, context, registers, bytes of local memory); what is loaded stays, and is loaded once."""
-    open_driver()
     key = hashlib.sha256(binary.code).hexdigest(), index
     if key not in _loaded:
         torch.cuda.init()
+        open_driver()
         _loaded[key] = _C.cuda_load(binary.code, binary.name, binary.shared, index)
     return _loaded[key]
+
+
+def is_here() -> bool:
+    """Whether this machine has a GPU that torch can use."""
+    return torch.cuda.is_available()
 
 
 @functools.cache
@@ -275,13 +280,13 @@ def open_driver() -> None:
 
 @functools.cache
 def capability(device: torch.device) -> int:
-    major, minor = torch.cuda.get_device_capability(device) if torch.cuda.is_available() else ABSENT
+    major, minor = torch.cuda.get_device_capability(device) if is_here() else ABSENT
     return major * 10 + minor
 
 
 @functools.cache
 def gpu_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if torch.cuda.is_available() else ""
+    return torch.cuda.get_device_name(device) if is_here() else ""
 
 
 def absent(kernel: TritonKernel, binaries: list[Binary]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -75,7 +76,8 @@ class Worker:
         except OSError:
             line = ""
         if not line:
-            raise TritonCompileError(f"The process that compiles kernels ended ({self.process.poll()}).\n{job['source']}")
+            self.end()
+            raise TritonCompileError(f"The process that compiles kernels ended ({self.process.returncode}).\n{job['source']}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise TritonCompileError(f"Triton refused a kernel: {answer['error']}\n{job['source']}")
@@ -83,8 +85,11 @@ class Worker:
 
     def end(self) -> None:
         if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.terminate()
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.5)  # it ends with its input
+        self.process.kill()
         self.process.wait()
         self.folder.cleanup()
 
