@@ -170,7 +170,8 @@ class Writer:
             "log.append(type(sys.exc_info()[1]))", f"items.append({k})", f"items[0] = {k}", f"items[-1] += may({k}, n)",
             f"x.add_({k})", "y.mul_(2)", f"box.value = {self.tensor()}", "log.append(x.clone())", "note(x, items)",
             f"note({k}, y)", f"x, y = y, cut({self.tensor()})", "log.append(list(items))", "x.zero_()", "box.value.add_(1)",
-            f"table[{k}] = x", f"y = table.get({k}, y)", f"x = {self.tensor()}.to(torch.float64).to(torch.float32)", f"z = {self.tensor()}",
+            f"table[{k}] = x", f"y = table.get({k}, y)", f"x = {self.tensor()}.to(torch.float64).to(torch.float32)",
+            f"z = {self.tensor()}",
             "x = x + z", f"z = {self.tensor()}", "y = z.clone()", "del z" if self.chance(20) else "z = z + 1",
         ]  # fmt: skip
         if self.chance(25):
@@ -217,8 +218,9 @@ class Writer:
             bound = self.chance(60)
             self.emit(depth, f"except {self.pick(*CAUGHT)}{f' as {name}' if bound else ''}:")
             if bound:
-                self.emit(depth + 1, self.pick(f"log.append(({name}.args, type({name}.__context__)))", f"raise Mine(1) from {name}",
-                                               f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))"))
+                self.emit(depth + 1, self.pick(
+                    f"log.append(({name}.args, type({name}.__context__)))", f"raise Mine(1) from {name}",
+                    f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))"))
             before, self.in_handler = self.in_handler, True
             self.block(depth + 1, 2)
             self.in_handler = before
@@ -232,10 +234,10 @@ class Writer:
     def manager(self) -> str:
         k = self.number()
         return self.pick(
-            f"Manager({k})", f"Manager({k}, True)", f"Manager({k}, breaks=True)", f"Manager({k}, fails=Mine)", f"generated({k})",
-            f"generated({k}, {self.pick(*ERRORS)})", "quiet()", "torch.no_grad()", "torch.enable_grad()",
-            f"contextlib.suppress({self.pick(*ERRORS)})", f"stacked({k})", "contextlib.nullcontext(2)", "contextlib.ExitStack()",
-            "torch.autocast('cpu', enabled=False)", "torch.set_grad_enabled(False)", "torch.random.fork_rng()",
+            f"Manager({k})", f"Manager({k}, True)", f"Manager({k}, breaks=True)", f"Manager({k}, fails=Mine)",
+            f"generated({k})", f"generated({k}, {self.pick(*ERRORS)})", "quiet()", "torch.no_grad()", "torch.enable_grad()",
+            f"contextlib.suppress({self.pick(*ERRORS)})", f"stacked({k})", "contextlib.nullcontext(2)",
+            "contextlib.ExitStack()", "torch.autocast('cpu', enabled=False)", "torch.set_grad_enabled(False)", "torch.random.fork_rng()",
             "torch.profiler.record_function('here')",
         )  # fmt: skip
 

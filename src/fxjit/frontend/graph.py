@@ -101,7 +101,8 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output":
                 continue
-            pure = (node.op == "placeholder" or "only_if_used" in node.meta or (node.op == "call_method" and node.target in _PURE_METHODS)
+            pure = (node.op == "placeholder" or "only_if_used" in node.meta
+                    or (node.op == "call_method" and node.target in _PURE_METHODS)
                     or (node.op == "call_function" and node.target in _PURE_FUNCTIONS))
             if pure:
                 self.graph.erase_node(node)

@@ -207,7 +207,8 @@ class GradModeValue(ContextValue):
         if self.previous is None and self.source is not None and hasattr(self.obj, "prev"):
             self.previous = t.wrap(self.obj.prev, AttrSource(self.source, "prev")).realize().as_constant()
         if self.previous is None:
-            t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__, why="it is left, and was not entered")
+            t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__,
+                     why="it is left, and was not entered")
         set_grad_mode(t, bool(self.previous))
 
     def rebuild(self, cg: Rebuilder) -> None:
