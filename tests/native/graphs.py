@@ -214,9 +214,11 @@ def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def overlapping(x: torch.Tensor) -> bool:
-    return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride())) or (
-        x.dim() == 2 and x.numel() > 1 and x.stride(0) == x.stride(1)
-    )
+    """Whether two elements are one: writing to them is not defined."""
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(x.shape, x.stride()):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return places.unique().numel() < x.numel()
 
 
 def exactly_held(x: torch.Tensor) -> bool:
@@ -358,7 +360,7 @@ def reduction(d: Drawer, number: int) -> Drawn | None:
         "std": lambda x: x.std(dims, correction=0, keepdim=keep), "logsumexp": lambda x: x.logsumexp(dims, keepdim=keep),
         "norm": lambda x: torch.linalg.vector_norm(x, 2, dims, keepdim=keep),
         "prod": lambda x: x.clamp(-1, 1).prod(dims[0], keepdim=keep),
-        "var_mean": lambda x: torch.var_mean(x, dims, correction=0)[1], "nansum": lambda x: torch.nansum(x, dims),
+        "var_mean": lambda x: torch.var_mean(x.nan_to_num(), dims, correction=0)[1], "nansum": lambda x: torch.nansum(x, dims),
     }  # fmt: skip
     if not x.dtype.is_floating_point or r.random() < 0.5:
         name, source, keeps = r.choice(list(plain)), plain, True
@@ -612,8 +614,12 @@ def difference(tape: Tape, k: int, actual: torch.Tensor, expected: torch.Tensor,
     if bool((gap.isinf()).any()):
         return f"infinities: {first}"
     size = e[e.isfinite()].abs().max() if bool(e.isfinite().any()) else torch.tensor(0.0)
+    kinds = {str(x.dtype) for x in tape.inputs} | set(tape.names)
     slack = {torch.float64: 1e-9, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}[expected.dtype]
     if gap.numel() == 0 or float(gap.max()) <= slack * float(size) + slack:
+        return None
+    # Half types are computed in float32 and rounded once, so that their later results in float32 are others than eager's.
+    if any(each.endswith("float16") for each in kinds) and float(gap.max()) <= 0.1 * float(size) + 0.02:
         return None
     exact = widened(tape)[k].double()
     errors = torch.where(exact.isfinite() & e.isfinite(), (e - exact).abs(), 0.0)

@@ -65,6 +65,22 @@ def test_signed_zeros_and_nan_are_eagers(kernels):
         assert torch.equal(actual[finite].signbit(), expected[finite].signbit())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_are_what_a_half_type_holds_of_them(kernels, dtype):
+    """A comparison, a bound or a filling sees the number rounded; so does what is computed from it in float32."""
+    x = torch.tensor([0.1, 0.0, -0.1, 1e-12, 0.3, float("inf")]).to(dtype)
+
+    def function(x):
+        return [
+            x == 0.1, x >= 0.3, x > 0.1, x / x.clamp_min(1e-12), torch.where(x > 0, x, 0.7).float(),
+            x.masked_fill(x > 0, 0.7).float(), torch.full((3,), 0.1, dtype=dtype).float() * 3,
+            F.threshold(x, 0.1, 0.7).float(), x.clamp(max=0.7).float(),
+        ]  # fmt: skip
+
+    for actual, expected in zip(kernels(function, x)(x), function(x)):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_no_contraction_of_products_and_sums(kernels):
     """With fused multiply-add a*a - b*b of equal operands is a rounding error, whose root is NaN."""
     x = torch.rand(1000)

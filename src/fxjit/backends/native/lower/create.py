@@ -10,7 +10,7 @@ import torch.fx
 from ..index import size_of, sizes_of
 from ..ir import Expr, Iota, Value, compute_type
 from ..ops import cast, compare, const, op, where
-from .pointwise import lift
+from .pointwise import held, lift
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
@@ -21,6 +21,8 @@ def made(node: torch.fx.Node, expr: Expr) -> Value:
 
 def filled(low: Lowering, node: torch.fx.Node, value: Any) -> Value:
     meta = meta_of(node)
+    if isinstance(value, float):
+        value = held(value, meta.dtype)
     return made(node, lift(low.scalar_like(value, meta.dtype), meta.dim()))
 
 

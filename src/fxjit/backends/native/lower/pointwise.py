@@ -28,6 +28,17 @@ def operand(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
     return lift(low.scalar_like(x, dtype), len(size))
 
 
+def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
+    """The same for operators that see a number as a tensor of a half type holds it: rounded. Arithmetic sees all of it."""
+    if isinstance(x, float):
+        x = held(x, dtype)
+    return operand(low, x, size, dtype)
+
+
+def held(x: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(x, dtype=dtype)) if dtype in (torch.float16, torch.bfloat16) else x
+
+
 def lift(expr: Expr, ndim: int) -> Expr:
     return reindex(expr, lambda strides, offset: (strides or (0,) * ndim, offset))
 
@@ -267,7 +278,7 @@ def comparison(name: str) -> Callable[..., Value]:
         dtype = operand_dtype(node, *node.args[:2])
         if dtype not in SUPPORTED:
             raise NoLowering("a type without kernels")
-        return result(node, compare(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+        return result(node, compare(name, element(low, a, size, dtype), element(low, b, size, dtype)))
 
     return lower
 
@@ -325,20 +336,20 @@ lowers("isfinite.default")(
 def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
     mask = truth(expand(low.value(condition).expr, condition.size, size))
-    return result(node, where(mask, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+    return result(node, where(mask, element(low, a, size, dtype), element(low, b, size, dtype)))
 
 
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
 def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
     condition = truth(expand(low.value(mask).expr, mask.size, size))
-    return result(node, where(condition, operand(low, fill, size, dtype), operand(low, x, size, dtype)))
+    return result(node, where(condition, element(low, fill, size, dtype), element(low, x, size, dtype)))
 
 
 @lowers("clamp.default", "clamp.Tensor")
 def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    bounds = [None if each is None else operand(low, each, size, dtype) for each in (min, max)]
+    bounds = [None if each is None else element(low, each, size, dtype) for each in (min, max)]
     return result(node, clamp(operand(low, low.value(x), size, dtype), *bounds))
 
 
@@ -465,7 +476,8 @@ def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, th
 @lowers("threshold.default")
 def lower_threshold(low: Lowering, node: torch.fx.Node, x: Any, threshold: Any, fill: Any) -> Value:
     expr = low.value(x).expr
-    return result(node, where(compare("le", expr, const(threshold, expr.dtype)), const(fill, expr.dtype), expr))
+    filling = const(held(fill, meta_of(node).dtype), expr.dtype)
+    return result(node, where(compare("le", expr, const(threshold, expr.dtype)), filling, expr))
 
 
 @lowers("threshold_backward.default")
