@@ -237,7 +237,8 @@ class Writer:
             f"Manager({k})", f"Manager({k}, True)", f"Manager({k}, breaks=True)", f"Manager({k}, fails=Mine)",
             f"generated({k})", f"generated({k}, {self.pick(*ERRORS)})", "quiet()", "torch.no_grad()", "torch.enable_grad()",
             f"contextlib.suppress({self.pick(*ERRORS)})", f"stacked({k})", "contextlib.nullcontext(2)",
-            "contextlib.ExitStack()", "torch.autocast('cpu', enabled=False)", "torch.set_grad_enabled(False)", "torch.random.fork_rng()",
+            "contextlib.ExitStack()", "torch.autocast('cpu', enabled=False)",
+            "torch.set_grad_enabled(False)", "torch.random.fork_rng()",
             "torch.profiler.record_function('here')",
         )  # fmt: skip
 

@@ -187,7 +187,7 @@ def set_code_makes_arrays(code: CodeType) -> None:
 
 
 def code_makes_arrays(code: CodeType) -> bool:
-    return _recalled(code) == "makes arrays"
+    return bool(_recalled(code) == "makes arrays")
 
 
 def code_disabled(code: CodeType) -> Disabled | None:
