@@ -181,10 +181,28 @@ def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
 
     def outer(x: Any, n: int) -> Any:
         y = x + 1
-        return loops(y, n) * y + sum([breaks(x) for _ in range(2)])
+        return loops(y, n) * y
+
+    def comprehension(x: Any, n: int) -> Any:
+        return [breaks(x * k) for k in range(n)]
 
     compare(loops, 20)
     compare(outer, 20)
+    with fxjit.config.patch(resume_in_try=True):  # since 3.12 a comprehension puts its variable back as a `finally` would
+        compare(comprehension, 4)
+
+
+def test_a_list_that_grows_is_one_entry() -> None:
+    def fn(x: Any, n: int) -> Any:
+        out = []
+        for _ in range(n):
+            x = x.sin()
+            fxjit.graph_break()
+            out.append(x * 2)
+        return out
+
+    compare(fn, 20)
+    assert sum(fxjit.counters["recompiles"].values()) < 3
 
 
 def test_an_exception_in_the_middle_leaves_as_it_would() -> None:

@@ -452,11 +452,52 @@ def plain_tuple_class(cls: type) -> bool:
                for name in _SEQUENCE_SLOTS)
 
 
+class FoundListValue(ListValue):
+    """A list that existed before. What is in it, and how much, is looked at when it matters: a list that is only appended to
+    may have grown at the next call."""
+
+    def __init__(self, t: Tracer, obj: list[Any], source: Source) -> None:
+        self._unseen: tuple[Tracer, list[Any]] | None = (t, obj)
+        self._items: list[Value] = []
+        super().__init__((), source)
+        self._unseen, self._items = (t, obj), []
+
+    @property
+    def items(self) -> list[Value]:
+        if self._unseen is not None:
+            (t, obj), self._unseen = self._unseen, None
+            assert self.source is not None
+            t.guard(LengthIs(self.source, len(obj)))
+            self._items[:0] = lazy_items(t, obj, self.source)
+        return self._items
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self._unseen, self._items = None, items
+
+    def like(self, items: Iterable[Value]) -> Value:
+        return ListValue(items)
+
+    def meth_append(self, t: Tracer, value: Value) -> Value:
+        t.effects.mutate(self)
+        self._items.append(value)
+        return t.make(None)
+
+    def write_back(self, cg: Rebuilder) -> None:
+        if self._unseen is None:
+            super().write_back(cg)
+            return
+        for item in self._items:
+            cg.push(item)
+        cg.asm.build_list(len(self._items))
+        cg.asm.call_const(list.extend, 2)
+        cg.asm.pop()
+
+
 @wraps(list)
 def wrap_list(t: Tracer, obj: list[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    t.guard(LengthIs(source, len(obj)))
-    return ListValue(lazy_items(t, obj, source), source)
+    return FoundListValue(t, obj, source)
 
 
 @wraps(tuple, torch.Size)
