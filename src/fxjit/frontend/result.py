@@ -69,6 +69,8 @@ class FrameState:
     locals: Mapping[str, Value]         # bound plain locals that are live afterwards; Lazy where never looked at
     cells: Mapping[str, Value]          # cellvars and freevars by name: values whose runtime object is the cell itself
     blocks: tuple[WithBlock, ...] = ()  # to be left and entered again, outermost first
+    #: Locals that nothing reads any more, but whose objects live as long as the frame does.
+    kept: frozenset[str] = frozenset()
     #: Where an exception is being handled: the stack index of what PUSH_EXC_INFO put below it, and the exception.
     handled: Mapping[int, Value] = field(default_factory=dict)
 

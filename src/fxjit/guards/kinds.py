@@ -62,14 +62,14 @@ class WeakHeld:
 def short(value: object, limit: int = 60) -> str:
     """`value` for a message of one line. Never runs a user's `__repr__`."""
     if isinstance(value, type):
-        return value.__name__
+        return type.__dict__["__name__"].__get__(value)  # type: ignore[no-any-return]
     if isinstance(value, str | bytes) and len(value) > limit:
         value = value[:limit]
     if is_plain(value):
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 3] + "..."
-    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType):
-        return getattr(value, "__qualname__", None) or value.__name__
+    if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
+        return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", "?"))
     if isinstance(value, types.CodeType):
         return f"the code of {value.co_qualname}"
     return f"{type(value).__name__} at {id(value):#x}"

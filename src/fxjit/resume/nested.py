@@ -274,7 +274,7 @@ class NestedRest(Rest):
         continuations = [left.continuation]
         for kept in self.inner[-2::-1]:
             continuations.insert(0, _behind_call(kept.frame, kept.exits, continuations[0]))
-        bound = tuple(name for name in self.bound if name in live_before(self.code, outcome.index))
+        bound = tuple(name for name in self.bound if name in live_before(self.code, outcome.index) | self.state.kept)
         origin = locate(self.code.code, outcome.index)
         whole = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, tuple(sorted(bound)),
                                                       inner=continuations[0]))

@@ -128,7 +128,7 @@ class Rest:
         asm, locals_ = self.asm, self.state.locals
         wanted = set(locals_) & {str(instruction.argval)}
         for outcome in outcomes:
-            wanted |= live_before(self.code, outcome.index)
+            wanted |= live_before(self.code, outcome.index) | self.state.kept
         self.bound = tuple(name for name in locals_ if name in wanted)
         unchanged = {name for name in self.bound if self._is_argument(name, locals_[name])}
         changed = [name for name in self.bound if name not in unchanged]
@@ -202,7 +202,7 @@ class Rest:
 
     def _continuation(self, outcome: Outcome, exits: tuple[int, ...]) -> Continuation:
         origin = locate(self.code.code, outcome.index)
-        live = live_before(self.code, outcome.index)
+        live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(sorted(name for name in self.bound if name in live))
         handled = tuple(at for at in self.handled if at < outcome.own)
         return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound, handled))

@@ -20,6 +20,7 @@ from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, f
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.classes import ClassValue
+from fxjit.frontend.values.descriptors import written_classes
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
@@ -228,6 +229,8 @@ def dir_(t: Tracer, obj: Value | None = None) -> Value:
         names = [key for key, _ in locals_(t).items.values()]
         return ListValue(sort_values(t, names, None, False))
     if obj.is_constant() and not isinstance(obj.as_constant(), types.ModuleType):
+        if written_classes(t) and isinstance(obj.as_constant(), type):
+            t.break_("call-builtin", function="dir", args=obj.describe())
         return fold_call(t, dir, [obj])
     own = [name for name in ("__dir__", "__class__") if protocol.type_lookup(obj.pytype(), name) is not object.__dict__[name]]
     if own or not hasattr(obj, "obj"):

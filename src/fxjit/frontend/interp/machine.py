@@ -260,9 +260,11 @@ class Machine:
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = places.live_locals(self.code, self.pc)
+        kept = places.kept_alive(self, live) if self.parent is None else frozenset()
         return FrameState(
             stack=tuple(self.stack),
-            locals={name: value for name, value in self.locals.items() if name in live},
+            locals={name: value for name, value in self.locals.items() if name in live or name in kept},
+            kept=kept,
             cells=dict(self.cells),
             blocks=places.open_blocks(self, self.t.stops, cause),
             handled=places.handled_exceptions(self, self.t.stops, cause),

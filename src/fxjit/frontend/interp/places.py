@@ -5,6 +5,7 @@ machine.py asks before it decides a stop, and when it stands at one.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -17,6 +18,7 @@ from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.values.base import EffectLog, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
+from fxjit.guards.source import LocalSource
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -67,6 +69,26 @@ def is_in_try(code: Code, index: int) -> bool:
 def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
     """The plain locals that the frame may still read from `index` on."""
     return live_before(code, index)
+
+
+def kept_alive(machine: Machine, live: frozenset[str] | set[str]) -> frozenset[str]:
+    """The locals that are read no more but may hold the last reference to an object whose end somebody can see: what earlier
+    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed."""
+    given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
+    return frozenset(name for name, value in machine.locals.items() if name not in live and _end_is_seen(value, given))
+
+
+def _end_is_seen(value: Value, given: set[int]) -> bool:
+    if not isinstance(value.source, LocalSource) and id(value) not in given:
+        return False
+    kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
+    if kind is type or issubclass(kind, type):
+        return True
+    return not issubclass(kind, _UNSEEN) and not kind.__module__.startswith("torch")
+
+
+#: What has no weak references or finalizers, and tensors and modules, whose memory matters more.
+_UNSEEN = (int, float, complex, str, bytes, type(None), range, slice, ModuleType, torch.Tensor, torch.nn.Module)
 
 
 def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> tuple[WithBlock, ...]:

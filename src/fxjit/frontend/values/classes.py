@@ -83,6 +83,8 @@ class ClassValue(Value):
 
     def _from_metatype(self, t: Tracer, name: str) -> Value:
         """`__name__`, `__mro__`, `__dict__`, ...: what C descriptors of `type` compute."""
+        if name == "__dict__" and self.cls in descriptors.written_classes(t):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
         try:
             return t.make(getattr(self.cls, name))
         except AttributeError as error:
@@ -179,6 +181,8 @@ class ClassValue(Value):
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         base = t.call(t.make(base_type), [] if base_type in _MUTABLE else list(args), None)
+        if base_type in (str, int, float) and not base.is_constant():
+            t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         return objects.new_instance(cls, base)
 
     # -- operators -----------------------------------------------------------------------------------------------
@@ -324,7 +328,7 @@ class SuperValue(Value):
                 continue
             raw = owner.__dict__[name]
             if isinstance(raw, staticmethod) or name == "__new__":
-                return descriptors.bind(t, getattr(raw, "__func__", raw), owner, name, None, self.obj)
+                return descriptors.bind(t, raw, owner, name, None, self.obj)
             if of_class and not isinstance(raw, classmethod):
                 return descriptors.bind(t, raw, owner, name, None, self.obj)
             if isinstance(raw, descriptors.BUILTIN_CALLABLES) and not isinstance(raw, types.ClassMethodDescriptorType):

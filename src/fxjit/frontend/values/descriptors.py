@@ -41,7 +41,7 @@ def class_attribute_source(owner: type, name: str) -> Source | None:
 
 def find(cls: type, name: str) -> tuple[Any, type | None]:
     """The raw attribute and the class whose namespace holds it; (NOT_IMPLEMENTED, None) where there is none."""
-    for owner in cls.__mro__:
+    for owner in cls.__mro__ or ():  # a class has none yet while its metaclass computes it
         namespace = owner.__dict__
         if name in namespace:
             return namespace[name], owner
@@ -127,6 +127,8 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         descriptor = _raw_value(t, raw, source)
         fn = _raw_value(t, getter, class_attribute_source(getter_owner, "__get__"))
         return t.call(fn, [descriptor, t.make(None) if obj is None else obj, cls], None)
+    if not isinstance(getter, types.WrapperDescriptorType):
+        t.break_("attribute-unsupported", value=cls.describe(), name=name)
     if obj is None:
         # A C descriptor read through its class: itself, or a constant such as `cls.__name__`.
         return t.make(raw.__get__(None, cls.as_constant()))

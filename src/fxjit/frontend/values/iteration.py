@@ -81,8 +81,8 @@ class SequenceIteratorValue(IteratorValue):
         return type(iter(())) if issubclass(self.sequence.pytype(), tuple) else type(iter([]))
 
     def _items(self) -> list[Value]:
-        base = getattr(self.sequence, "base", None)  # of an instance of a subclass
-        found: list[Value] = (self.sequence if base is None else base).items
+        holder: Any = getattr(self.sequence, "base", None) or self.sequence  # of an instance of a subclass
+        found: list[Value] = holder.items
         return found
 
     def advance(self, t: Tracer) -> Value | None:

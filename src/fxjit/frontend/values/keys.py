@@ -78,7 +78,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if cls.__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
     if compares_by_identity(cls):
-        if cls.__hash__ is not object.__hash__ and not _repeatable(cls, "__hash__"):
+        hasher: Any = cls.__hash__
+        if hasher is not object.__hash__ and not _repeatable(cls, "__hash__"):
             t.break_("value-slot", slot="__hash__", type=cls.__name__)
         return IdentityKey(value)
     base = getattr(value, "base", None)

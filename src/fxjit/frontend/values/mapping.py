@@ -18,7 +18,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer,
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
-from fxjit.frontend.values.sequence import TupleValue, busy_reprs, same_or_equal
+from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import makes, wraps
@@ -87,7 +87,7 @@ class DictValue(Value):
         assert self.source is not None
         where: Source = ItemSource(self.source, key)
         if isinstance(real, dict) and type(real).__getitem__ is not dict.__getitem__:
-            where = ApplySource(self.source, RawItem(key), "dict.__getitem__")
+            where = ApplySource(self.source, RawItem(dict, key), "dict.__getitem__")
         return Lazy(self._t, dict.__getitem__(real, key) if isinstance(real, dict) else real[key], where)
 
     def find(self, t: Tracer, key: Value) -> Entry | None:
@@ -387,25 +387,6 @@ def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
     return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
 
 
-class RawItem:
-    """`dict.__getitem__(d, key)`, past what a subclass makes of it. Equal for equal keys, as sources compare."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-
-    def __call__(self, container: dict[Any, Any]) -> Any:
-        return dict.__getitem__(container, self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RawItem) and (self.key is other.key or (
-            type(self.key) is type(other.key) and self.key == other.key))
-
-    def __hash__(self) -> int:
-        return hash((RawItem, self.key))
-
-
 # -- what the new bytecode calls --------------------------------------------------------------------------------
 
 
@@ -428,6 +409,15 @@ def set_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
 
 def view_of(mapping: dict[Any, Any], kind: str) -> Any:
     return getattr(_native(mapping), kind)(mapping)
+
+
+def stale_iterator(mapping: Any, kind: str, backwards: bool, taken: int) -> Any:
+    """An iterator over a dict that changed its size meanwhile: its next item is an error."""
+    marker = object()
+    dict.__setitem__(mapping, marker, None) if type(mapping) is dict else mapping.__setitem__(marker, None)
+    iterator = iterator_behind(mapping, kind, backwards, 0)
+    dict.__delitem__(mapping, marker) if type(mapping) is dict else mapping.__delitem__(marker)
+    return iterator
 
 
 def iterator_behind(mapping: dict[Any, Any], kind: str, backwards: bool, taken: int) -> Any:
@@ -565,7 +555,8 @@ class DictIteratorValue(IteratorValue):
         return self.view.of_entry(entry)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(iterator_behind, self.view.mapping, self.view.kind, self.backwards, self.consumed)
+        stale = len(self.view.mapping.items) != len(self.order)
+        cg.call(stale_iterator if stale else iterator_behind, self.view.mapping, self.view.kind, self.backwards, self.consumed)
 
 
 class MappingProxyValue(Value):
@@ -652,6 +643,8 @@ def keyword_pairs(t: Tracer, kwargs: Mapping[str, Value]) -> list[Entry]:
 @wraps(dict, collections.OrderedDict)
 def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
+    if type(obj) is collections.OrderedDict and vars(obj):
+        return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="__dict__")
     return DictValue.around(t, obj, source)
 
 

@@ -186,12 +186,29 @@ class BuiltinMethodValue(Value):
         cg.asm.load_attr(self.name)
 
 
+def _nesting(value: Value) -> int:
+    depth = 0
+    while isinstance(value, BuiltinMethodValue) and depth < _MAX_NESTING:
+        value, depth = value.self_value, depth + 1
+    return depth
+
+
+_MAX_NESTING: Final = 20
+
+
+def bound_to(t: Tracer, value: Value, name: str) -> Value:
+    """`value.name`, a method of a builtin type; methods of methods of methods... end somewhere."""
+    if _nesting(value) >= _MAX_NESTING:
+        t.break_("attribute-unsupported", value="method", name=name)
+    return BuiltinMethodValue(value, name)
+
+
 def bind_method(descriptor: Any, obj: object) -> Any:
     """What new bytecode calls to make a bound method of a builtin type."""
     return descriptor.__get__(obj, type(obj))
 
 
-protocol.register_method_factory(BuiltinMethodValue)
+protocol.register_method_factory(bound_to)
 
 
 def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value],

@@ -30,6 +30,11 @@ _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert
 BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, int, float)
 
 
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
+#: Builtin types whose copies are of the subclass, and which show its name; of the first three the operators as well.
+_OF_THEIR_CLASS: Final = (collections.OrderedDict, collections.defaultdict, collections.deque, set, frozenset)
+
+
 def builtin_base(cls: type) -> type | None:
     """The builtin container (or scalar) that `cls` derives from; None for plain classes. OrderedDict and its like
     count as the dict they are."""
@@ -78,13 +83,17 @@ class UserObjectValue(Value):
             return self.class_value(t)
         raw, owner = descriptors.find(self.cls, name)
         if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
-            return self._read_data_descriptor(t, raw, owner, name)
+            if hasattr(type(raw), "__get__"):
+                return self._read_data_descriptor(t, raw, owner, name)
         found = self.instance_attr(t, name) or descriptors.written(t, self.cls, name)
         if found is not None:
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
             of_class = isinstance(raw, types.ClassMethodDescriptorType)
-            if self.base is not None and isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class:
+            if name in ("copy", "__copy__") and self.base is not None and issubclass(self.cls, _OF_THEIR_CLASS):
+                t.break_("attribute-unsupported", value=self.describe(), name=name)
+            builtin = isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class
+            if self.base is not None and builtin:
                 if name == "__getitem__" and descriptors.find(self.cls, "__missing__")[1] is not None:
                     return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, name)
@@ -152,6 +161,8 @@ class UserObjectValue(Value):
             fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
             t.call(fn, [t.make(name)] if value is None else [t.make(name), value], None)
             return
+        if owner is not None and owner.__flags__ & _HEAP_TYPE and isinstance(hook, types.WrapperDescriptorType):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
         self.generic_setattr(t, name, value)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
@@ -251,8 +262,7 @@ class UserObjectValue(Value):
         method = self._user_special(t, "__repr__")
         if method is not None:
             return t.call(method, [], None)
-        named = (set, frozenset, collections.deque, collections.defaultdict, collections.OrderedDict)
-        if self.base is None or issubclass(self.cls, named):  # those show the name of the class
+        if self.base is None or issubclass(self.cls, _OF_THEIR_CLASS):  # those show the name of the class
             t.break_("repr-unsupported", value=self.describe())
         return self.base.tp_repr(t)
 
@@ -292,6 +302,8 @@ class UserObjectValue(Value):
         result = self._try_special(t, f"__{'r' if reflected else ''}{name}__", other)
         if result is NOT_IMPLEMENTED and self.base is not None:
             theirs = getattr(other, "base", None) or other
+            if issubclass(self.cls, _OF_THEIR_CLASS[:3]):
+                t.break_("value-slot", slot=op, type=self.cls.__name__)
             if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
                 a, b = (theirs, self.base) if reflected else (self.base, theirs)
                 return protocol.binary(t, op, a, b)
@@ -518,7 +530,11 @@ class InstanceDictValue(DictValue):
         return super().find(t, key)
 
     def store(self, t: Tracer, key: Value, value: Value) -> None:
-        t.effects.store_attr(self.owner, self._name(t, key), value)
+        name = self._name(t, key)
+        raw = protocol.type_lookup(self.owner.cls, name)
+        if raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(raw):  # `setattr` would go to the descriptor
+            t.break_("attribute-unsupported", value=self.owner.describe(), name=f"__dict__[{name!r}]")
+        t.effects.store_attr(self.owner, name, value)
 
     def remove(self, t: Tracer, key: Value) -> tuple[Value, Value] | None:
         entry = self.find(t, key)

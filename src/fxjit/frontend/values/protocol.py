@@ -277,17 +277,17 @@ def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
 
 _GENERIC_GETATTR.append(generic_getattr)
 
-_METHOD_FACTORY: list[Callable[[Value, str], Value]] = []
+_METHOD_FACTORY: list[Callable[[Tracer, Value, str], Value]] = []
 
 
-def register_method_factory(factory: Callable[[Value, str], Value]) -> None:
-    """functions.py gives its BuiltinMethodValue constructor here: protocol.py may not import it."""
+def register_method_factory(factory: Callable[[Tracer, Value, str], Value]) -> None:
+    """natives.py gives its constructor of bound methods here: protocol.py may not import it."""
     _METHOD_FACTORY.append(factory)
 
 
 def make_builtin_method(t: Tracer, v: Value, name: str) -> Value:
     """`v.name`, a bound method of a builtin type."""
-    return _METHOD_FACTORY[0](v, name)
+    return _METHOD_FACTORY[0](t, v, name)
 
 
 def lookup_special(t: Tracer, v: Value, name: str) -> Value | None:

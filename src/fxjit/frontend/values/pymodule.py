@@ -8,6 +8,7 @@ import types
 from fxjit.frontend.values import descriptors
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import AttrSource, Source
@@ -68,5 +69,7 @@ class PyModuleValue(Value):
 
 @wraps(types.ModuleType, subclasses=True)
 def _wrap_module(t: Tracer, obj: types.ModuleType, source: Source) -> Value:
+    if type(obj).__getattribute__ is not types.ModuleType.__getattribute__:
+        return UntraceableValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
     t.guard(IdIs(source, obj))
     return PyModuleValue(obj, source)

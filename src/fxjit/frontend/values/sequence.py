@@ -20,7 +20,7 @@ from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.wrap import makes, wraps, wraps_if
 from fxjit.guards.kinds import LengthIs, TypeIs
-from fxjit.guards.source import ItemSource, Source
+from fxjit.guards.source import ApplySource, ItemSource, Source
 
 
 class SequenceValue(Value):
@@ -523,7 +523,32 @@ def make_tuple_value(t: Tracer, obj: tuple[Any, ...]) -> Value:
 
 
 def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
+    base: Any = list if isinstance(obj, list) else tuple
+    if type(obj).__getitem__ is not base.__getitem__ and type(obj) is not torch.Size:
+        items = base.__iter__(obj)  # whatever the class makes of it
+        return [Lazy(t, item, ApplySource(source, RawItem(base, i), f"{base.__name__}.__getitem__"))
+                for i, item in enumerate(items)]
     return [Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)]
+
+
+class RawItem:
+    """`base.__getitem__(obj, key)`, past what a subclass makes of it. Equal for equal keys, as sources compare."""
+
+    __slots__ = ("base", "key")
+
+    def __init__(self, base: Any, key: Any) -> None:
+        self.base = base
+        self.key = key
+
+    def __call__(self, container: Any) -> Any:
+        return self.base.__getitem__(container, self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RawItem) and self.base is other.base and (self.key is other.key or (
+            type(self.key) is type(other.key) and self.key == other.key))
+
+    def __hash__(self) -> int:
+        return hash((RawItem, self.base, self.key))
 
 
 # -- shared with the other containers ---------------------------------------------------------------------------

@@ -1,0 +1,21 @@
+"""A share of CPython's own tests, compiled and plain: `python -m benchmarks.cpython` runs all of them."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks import cpython
+
+
+@pytest.mark.parametrize("module", cpython.available(cpython.LISTED["fast"]))
+def test_ends_the_same(module: str) -> None:
+    row = cpython.compare(module)
+    assert row.plain.tests, "the module has no tests"
+    assert row.compiled.frames > 0, "nothing was compiled"
+    assert not row.faults
+    assert not [str(each) for each in row.differences if not each.reason]
+
+
+def test_each_listed_difference_names_a_module_and_says_why() -> None:
+    for each in cpython.LISTED["difference"]:
+        assert set(each["modules"]) <= set(cpython.LISTED["modules"])
+        assert each["tests"] and len(each["reason"]) > 20
