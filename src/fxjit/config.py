@@ -100,6 +100,10 @@ optimize_ddp: bool = _row(
     only_default="graphs are not split for DistributedDataParallel; its hooks run when the backward of a graph ends",
 )
 fallback_random: bool = _row(True, "Draw the same random numbers as eager.", only_default="native always draws eager's")
+concurrent_compile: str = _row(
+    "eager", "What a thread does with a frame that another thread is compiling: run it as it is, or wait for the result.",
+    choices=("eager", "wait"),
+)
 verify_guards: bool = _row(True, "Check that a frame's new guards hold on that very frame before they are kept.")
 verify_settled_guards: bool = _row(
     False, "Compare each guard check that skips what has not changed with a full one, and raise where they differ."

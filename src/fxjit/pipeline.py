@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import gc
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -63,9 +64,19 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
         return None
     with entries.compiling(code, options) as alone:
         if not alone:
-            return None
+            return _made_by_another_thread(options, frame) if config.concurrent_compile == "wait" else None
         with _collector_waiting():
             return _compile_within_limits(options, frame)
+
+
+def _made_by_another_thread(options: Options, frame: Frame) -> _C.Entry | None:
+    """The entry that a thread stores that is compiling this code just now, if it fits this frame too."""
+    if not entries.wait_for_other(frame.code, options):
+        return None
+    for entry in entries.of(frame.code, options):
+        if entry.tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+            return entry
+    return None
 
 
 @contextlib.contextmanager
@@ -220,7 +231,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         new_code = resume.assemble(result, plan, compiled)
     with _stage("guards", name, seconds):
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
-        _check_on_own_frame(tree, frame)
+    if not _holds_on_own_frame(tree, frame):
+        events.log_passed_by(frame.code, "what its guards look at changed while it was compiled")
+        return None
     entry = _C.Entry(tree, new_code, _Payload(result, graph))
     entries.add(frame.code, options, entry)
     _report(options, frame, result, graph, new_code, seconds)
@@ -308,10 +321,13 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     return _C.DisabledFunction(compiled, opaque=True)
 
 
-def _check_on_own_frame(tree: Any, frame: Frame) -> None:
-    """Guards that do not hold on the frame they were made from would recompile for ever."""
+def _holds_on_own_frame(tree: Any, frame: Frame) -> bool:
+    """Guards that do not hold on the frame they were made from would recompile for ever: a mistake of ours, unless another
+    thread may have changed something meanwhile."""
     if not config.verify_guards or tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
-        return
+        return True
+    if threading.active_count() > 1:
+        return False
     failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
     what = failure[1].describe() if failure is not None else "unknown"
     raise InternalError(f"a guard of {frame.code.co_qualname} does not hold on the frame it was made from: {what}")

@@ -52,7 +52,8 @@ class Stats:
 
 _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()  # by id: codes compare by value
 _compile_lock = threading.RLock()
-_claims: set[tuple[int, int]] = set()  # (id of code, id of key) being compiled
+_compiling_thread: int | None = None  # who has the lock
+_claims: dict[tuple[int, int], threading.Event] = {}  # (id of code, id of key) being compiled; set when that is over
 _claims_lock = threading.Lock()
 
 
@@ -142,13 +143,13 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
     """True for the one who may compile this now; False: somebody is at it, the frame should run eagerly.
 
     One compile runs at a time: tracing patches process-wide state. A thread that meets a frame another thread is
-    compiling does not wait; one that wants to compile something else does, for a while. A thread may compile within a
-    compile.
+    compiling does not wait here (`wait_for_other` does); one that wants to compile something else does, for a while. A
+    thread may compile within a compile.
     """
-    claim = (id(code), id(key))
+    global _compiling_thread
+    claim, done = (id(code), id(key)), threading.Event()
     with _claims_lock:
-        taken = claim in _claims
-        _claims.add(claim)
+        taken = _claims.setdefault(claim, done) is not done
     if taken:
         yield False
         return
@@ -156,12 +157,23 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
         if not _compile_lock.acquire(timeout=WAIT_SECONDS):
             yield False
             return
+        outer, _compiling_thread = _compiling_thread, threading.get_ident()
         try:
             yield True
         finally:
+            _compiling_thread = outer
             _compile_lock.release()
     finally:
-        _claims.discard(claim)
+        _claims.pop(claim, None)
+        done.set()
+
+
+def wait_for_other(code: CodeType, key: object) -> bool:
+    """Waits for another thread that is compiling this; False where there is none, or none that could end before us."""
+    if _compiling_thread == threading.get_ident():
+        return False
+    done = _claims.get((id(code), id(key)))
+    return done is not None and done.wait(WAIT_SECONDS)
 
 
 def reset() -> None:
@@ -181,8 +193,8 @@ def stats() -> Stats:
 
 def _forget_other_threads() -> None:
     """A forked child has no thread but its own: what others were compiling will never be finished."""
-    global _claims_lock, _compile_lock
-    _claims_lock, _compile_lock = threading.Lock(), threading.RLock()
+    global _claims_lock, _compile_lock, _compiling_thread
+    _claims_lock, _compile_lock, _compiling_thread = threading.Lock(), threading.RLock(), None
     _claims.clear()
     _C.forget_other_threads()
 
