@@ -10,6 +10,7 @@ import functools
 import types
 from typing import Any, Final
 
+from fxjit import _C
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
@@ -73,6 +74,10 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
     return None
 
 
+#: They bind as functions do.
+_OURS = (_C.DisabledFunction, _C.CompiledFunction)
+
+
 def is_data_descriptor(raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
     if isinstance(raw, _DATA):
@@ -99,7 +104,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if kind is staticmethod:
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if kind is classmethod:
-        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType)):
+        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_OURS)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
     if isinstance(raw, property):
