@@ -8,11 +8,11 @@ ARGS ?=
 # Two threads a test process: the machines this runs on are small, and timings then mean something.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint build clean
+.PHONY: demo test lint build clean gpu-wheels
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,3p' Makefile; echo "Targets: demo test lint build clean"
+	@sed -n '1,3p' Makefile; echo "Targets: demo test lint build clean gpu-wheels"
 
 demo: build
 	$(BIN)/python -m fxjit demo --plot demo.png $(ARGS)
@@ -27,6 +27,14 @@ lint: build
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
+# What a GPU machine without a network may lack: `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there.
+gpu-wheels:
+	mkdir -p $@
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		-d $@ bytecode
+	ls $@
+
 build: $(VENV)/installed
 
 # Installed again when what is built changes; Python files are used in place.
@@ -37,5 +45,5 @@ $(VENV)/installed: pyproject.toml setup.py $(shell find src/fxjit -name '*.c' -o
 	touch $@
 
 clean:
-	rm -rf build dist src/fxjit.egg-info .pytest_cache .mypy_cache .ruff_cache $(VENV)/installed
+	rm -rf build dist gpu-wheels src/fxjit.egg-info .pytest_cache .mypy_cache .ruff_cache $(VENV)/installed
 	find src -name '*.so' -delete
