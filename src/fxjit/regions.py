@@ -94,6 +94,8 @@ def on_miss(
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
+    except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
+        return None
     except FxjitError as error:
         if config.verbose:
             raise

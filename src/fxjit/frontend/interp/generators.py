@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
 from fxjit.frontend.values.objects import UserObjectValue
@@ -221,10 +222,10 @@ class GeneratorValue(Value):
         return t.make(None)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name == "__name__":
-            return t.make(self.machine.code.code.co_name)
-        if name == "__qualname__":
-            return t.make(self.machine.code.code.co_qualname)
+        if name in ("__name__", "__qualname__"):
+            if self.made_by is not None:
+                return protocol.getattr_(t, self.made_by[0], name)
+            return t.make(getattr(self.machine.code.code, "co" + name.rstrip("_")[1:]))
         if name == "gi_running":
             return t.make(self.running)
         if name == "gi_suspended":

@@ -75,6 +75,9 @@ class ExceptionValue(UserObjectValue):
 
     def _read_chain(self, t: Tracer, name: str) -> Value:
         if name == "__suppress_context__":
+            written = t.effects.stored_attrs(self)
+            if self.source is not None and not self.suppress and name not in written and "__cause__" not in written:
+                return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
             return t.make(self.suppress)
         if self.source is not None and self.context is None and self.cause is None:
             return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
@@ -82,6 +85,9 @@ class ExceptionValue(UserObjectValue):
         return found if found is not None else t.make(None)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        kind = {"__cause__": BaseException, "__context__": BaseException, "__traceback__": types.TracebackType}.get(name)
+        if kind is not None and (value is None or not issubclass(value.pytype(), (kind, type(None)))):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)  # an error
         if name == "args" and value is not None:
             self.args = protocol.unpack(t, value)
         elif name == "__cause__":
@@ -90,8 +96,10 @@ class ExceptionValue(UserObjectValue):
             self.context = _or_none(value)
         elif name == "__suppress_context__" and value is not None:
             self.suppress = protocol.truth(t, value)
-        elif name == "__traceback__":
+        elif name == "__traceback__" and self.source is None:
             return
+        elif name == "__traceback__":
+            pass
         else:
             if any(name in names and issubclass(self.cls, cls) for cls, names in _KEYWORDS):
                 t.effects.store_attr(self, name, value)
@@ -129,6 +137,10 @@ class ExceptionValue(UserObjectValue):
         return self._native_str(t)
 
     def _native_str(self, t: Tracer) -> Value:
+        if issubclass(self.cls, BaseExceptionGroup) and len(self.args) == 2:
+            count = protocol.length(t, self.args[1]).as_constant()
+            text = protocol.str_(t, self.args[0]).as_constant()
+            return t.make(f"{text} ({count} sub-exception{'s' if count != 1 else ''})")
         if not self.args:
             return t.make("")
         if len(self.args) == 1:

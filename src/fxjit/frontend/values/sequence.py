@@ -97,10 +97,16 @@ class SequenceValue(Value):
                 return self._other_or_raise(t, op, other, "can only concatenate {0} (not \"{1}\") to {0}")
             return self.like(self.items + theirs.items)
         if op == "*" and is_index_like(other):
-            return self.like(self.items * max(as_index(t, other), 0))
+            return self.like(self.items * self._times(t, other))
         if op == "*" and not reflected:
             return self._other_or_raise(t, op, other, "can't multiply sequence by non-int of type '{1}'")
         return NOT_IMPLEMENTED
+
+    def _times(self, t: Tracer, other: Value) -> int:
+        count = max(as_index(t, other), 0)
+        if len(self.items) * count > _MAX_ITEMS:
+            t.break_("constant-too-large", operation=f"{self.base_type.__name__} * int")
+        return count
 
     def _other_or_raise(self, t: Tracer, op: str, other: Value, message: str) -> Value | _NotImplemented:
         """Sequences come last in CPython's binary operators: what the other operand makes of it, or the error."""
@@ -134,6 +140,8 @@ class SequenceValue(Value):
             busy.discard(id(self))
 
 
+#: A container bigger than this is not made while tracing.
+_MAX_ITEMS = 10_000_000
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }
@@ -197,9 +205,9 @@ class ListValue(SequenceValue):
             self.meth_extend(t, other)
             return self
         if op == "*" and is_index_like(other):
-            count = as_index(t, other)
+            count = self._times(t, other)
             t.effects.mutate(self)
-            self.items = self.items * max(count, 0)
+            self.items = self.items * count
             return self
         return NOT_IMPLEMENTED
 
