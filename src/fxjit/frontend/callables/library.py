@@ -21,7 +21,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
@@ -365,7 +365,18 @@ def cycle(t: Tracer, values: Value, /) -> Value:
 def product(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.pop("repeat", None)
     pools = [protocol.unpack(t, arg) for arg in args] * (1 if times is None else as_index(t, times))
-    return FixedIteratorValue(itertools.product, [TupleValue(row) for row in itertools.product(*pools)])
+    rows = _rows(t, itertools.product(*pools))
+    return FixedIteratorValue(itertools.product, rows, [TupleValue(pool) for pool in pools])
+
+
+def _rows(t: Tracer, rows: Iterator[tuple[Value, ...]]) -> list[Value]:
+    found: list[Value] = [TupleValue(row) for row in itertools.islice(rows, _MAX_ROWS + 1)]
+    if len(found) > _MAX_ROWS:
+        t.break_("trace-too-long", limit=_MAX_ROWS)
+    return found
+
+
+_MAX_ROWS = 100_000
 
 
 def _arrangement(fn: Any) -> None:
@@ -375,7 +386,7 @@ def _arrangement(fn: Any) -> None:
         size = len(pool) if r is None or (r.is_constant() and r.as_constant() is None) else as_index(t, r)
         if size < 0:
             t.raise_(ValueError, "r must be non-negative")
-        return FixedIteratorValue(fn, [TupleValue(row) for row in fn(pool, size)])
+        return FixedIteratorValue(fn, _rows(t, fn(pool, size)), [TupleValue(pool), t.make(size)])
 
 
 for _choice in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):

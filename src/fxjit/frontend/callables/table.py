@@ -69,8 +69,13 @@ def polyfill(*fns: Any) -> Callable[[F], F]:
 
         for fn in fns:
             _claim(fn, call)
+        ORIGINALS[body] = fns[0]
         return body
     return register
+
+
+#: What each polyfill stands for.
+ORIGINALS: Final[dict[Any, Any]] = {}
 
 
 def pure(fns: Iterable[Any]) -> None:

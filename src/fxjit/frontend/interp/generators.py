@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.callables.table import ORIGINALS
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
@@ -240,7 +241,8 @@ class GeneratorValue(Value):
             cg.call(finished_generator)
             return
         fn, args, kwargs = self.made_by
-        cg.call(call_with_names, tuple(kwargs), fn, *args, *kwargs.values())
+        original = ORIGINALS.get(getattr(fn, "fn", None))  # takewhile, starmap...: of their own kind, as others see them
+        cg.call(call_with_names, tuple(kwargs), fn if original is None else original, *args, *kwargs.values())
 
 
 class ForeignGeneratorValue(UserObjectValue):

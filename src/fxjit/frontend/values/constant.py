@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs
@@ -160,7 +160,14 @@ class ConstantValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         if isinstance(self.obj, (types.GenericAlias, *_TYPING)) and hasattr(self.obj, "__origin__"):
-            return t.call(t.make(self.obj.__origin__), args, kwargs)
+            made = t.call(t.make(self.obj.__origin__), args, kwargs)
+            if hasattr(made, "generic_setattr"):
+                try:
+                    protocol.setattr_(t, made, "__orig_class__", self)
+                except Raised as raised:
+                    if not issubclass(raised.value.pytype(), AttributeError):
+                        raise
+            return made
         return super().tp_call(t, args, kwargs)
 
 

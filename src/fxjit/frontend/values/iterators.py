@@ -241,9 +241,11 @@ def cycle_behind(part: Iterator[Any], saved: tuple[Any, ...]) -> Iterator[Any]:
 class FixedIteratorValue(IteratorValue):
     """Items that are known from the start, under the type that gives them in CPython: product, permutations..."""
 
-    def __init__(self, cls: type, items: Sequence[Value]) -> None:
+    def __init__(self, cls: type, items: Sequence[Value], given: Sequence[Value]) -> None:
         super().__init__()
         self.cls = cls
+        #: What the type was called with.
+        self.given = list(given)
         self.rest = list(items)
         self.rest.reverse()
 
@@ -251,7 +253,15 @@ class FixedIteratorValue(IteratorValue):
         return self.rest.pop() if self.rest else None
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(iter, TupleValue(self.rest[::-1]))
+        cg.call(iterator_after, self.cls, self.consumed, *self.given)
+
+
+def iterator_after(cls: Any, taken: int, *args: Any) -> Any:
+    """What new bytecode calls to make an iterator of `cls` that gave `taken` items already."""
+    made = cls(*args)
+    for _ in range(taken):
+        next(made, None)
+    return made
 
 
 class CallIteratorValue(IteratorValue):

@@ -85,6 +85,8 @@ class SequenceValue(Value):
                 break
             a, b = self.item(i), theirs.item(i)
             if not same_or_equal(t, a, b):
+                if i >= len(self.items) or i >= len(theirs.items):
+                    break  # the comparison changed them
                 if op in ("==", "!="):
                     return t.make(op == "!=")
                 return protocol.compare(t, op, a, b)
