@@ -157,7 +157,7 @@ class Cpp(Group):
 
 class Triton(Group):
     cudagraphs: bool = _row(False, "Replay compiled graphs as CUDA graphs.", in_cache_key=True)
-    max_autotune: bool = _row(False, "Measure more candidates for matrix products and reductions.", in_cache_key=True)
+    max_autotune: bool = _row(False, "Measure the block sizes of every GPU kernel, however small.", in_cache_key=True)
     autotune: bool = _row(True, "Measure block sizes for kernels that move much memory, once, and keep the choice on the disk.")
     compile_processes: int = _row(0, "Processes that compile Triton kernels; 0: as many as processors, at most 8.")
     interpret: bool = _row(
