@@ -58,3 +58,21 @@ def test_given_to_the_frame(make: Callable[[], torch.Tensor]) -> None:
     x = torch.randn(3, 3)
     torch.testing.assert_close(fxjit.compile(read, backend="eager")(make(), x), read(make(), x))
 
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_views_of_nested_tensors_and_their_methods() -> None:
+    def rows(n: torch.Tensor) -> torch.Tensor:
+        first, second = n.transpose(1, 2).unbind()
+        return (first @ first.T + 1).sum() + second.sum()
+
+    nested = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(2, 4)], layout=torch.jagged)
+    torch.testing.assert_close(fxjit.compile(rows, backend="eager")(nested), rows(nested), equal_nan=True)
+
+    def catches(n: torch.Tensor) -> str:
+        try:
+            return str(torch.Tensor.transpose(n, 1, 2).dim())
+        except TypeError:
+            return "wrong"
+
+    assert fxjit.compile(catches, backend="eager")(nested) == "3"

@@ -345,6 +345,9 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-layout", f"layout {tensor.layout}"
     if tensor.is_quantized:
         return "tensor-layout", "a quantized tensor"
+    base = tensor._base if tensor._is_view() else None
+    if base is not None and why_untraceable(base) is not None:
+        return "tensor-layout", "a view of a tensor that is not traced"
     return None
 
 

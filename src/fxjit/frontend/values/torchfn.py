@@ -27,8 +27,8 @@ from fxjit.frontend.values.natives import CALL_TABLE, Handler
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import Source
+from fxjit.guards.kinds import ConstIs, IdIs
+from fxjit.guards.source import CallSource, ConstSource, Source
 from fxjit.skips import marks
 
 Args = Sequence[Value]
@@ -235,6 +235,8 @@ def _method_handler(name: str) -> Handler:
             t.raise_(TypeError, f"unbound method Tensor.{name}() needs an argument")
         receiver = args[0].realize()
         if not isinstance(receiver, TensorValue):
+            if issubclass(receiver.pytype(), torch.Tensor):  # of a kind that is not traced, which says why
+                return t.call(protocol.getattr_(t, receiver, name), args[1:], kwargs)
             t.raise_(TypeError, f"descriptor '{name}' for 'torch._C.TensorBase' objects doesn't apply to a "
                                 f"'{receiver.pytype().__name__}' object")
         return tensor_methods.call_method(t, receiver, name, args[1:], kwargs)
@@ -276,26 +278,44 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
 _STATE: Final[tuple[Callable[..., Any], ...]] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.is_autocast_cpu_enabled,
     torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype,
-    torch.get_autocast_cpu_dtype, torch.is_warn_always_enabled,
+    torch.get_autocast_cpu_dtype,
     torch.amp.autocast_mode.is_autocast_available, torch.get_default_dtype, torch.get_default_device,
     torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_deterministic_debug_mode, torch.get_num_threads, torch.get_num_interop_threads,
-    torch.get_float32_matmul_precision, torch.cuda.is_available, torch.cuda.device_count, torch.cuda.current_device,
-    torch.cuda.get_device_capability, torch.cuda.get_device_name, torch.cuda.get_device_properties,
+    torch.get_deterministic_debug_mode, torch.get_num_interop_threads,
+    torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability, torch.cuda.get_device_name, torch.cuda.get_device_properties,
     torch.cuda.is_bf16_supported, torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing,
     torch.xpu.is_available, torch.mps.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
     torch.backends.mkldnn.is_available, torch.backends.mkl.is_available, torch.backends.openmp.is_available,
     torch.backends.cudnn.is_available, torch.backends.cudnn.version, torch.backends.cuda.is_built,
-    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
-    torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
     torch.distributed.is_available, torch.accelerator.is_available, torch.accelerator.current_accelerator,
     torch.promote_types, torch.can_cast, torch.device, torch.finfo, torch.iinfo, torch.typename,
     torch._C._log_api_usage_once,
 )
 for _fn in _STATE:
     handles(_fn)(_state_handler(_fn))
+
+
+def _switch_handler(fn: Callable[..., Any]) -> Handler:
+    """State that somebody may set between two calls and that no other guard is about: asked again before an entry runs."""
+    known = _state_handler(fn)
+
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        answer = known(t, args, kwargs)
+        t.guard(ConstIs(CallSource(ConstSource(fn, fn.__name__)), answer.as_constant()))
+        return answer
+    return call
+
+
+_SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
+    torch.get_num_threads, torch.get_float32_matmul_precision, torch.is_warn_always_enabled, torch.cuda.current_device,
+    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
+    torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed, torch.backends.mha.get_fastpath_enabled,
+)
+for _fn in _SWITCHES:
+    handles(_fn)(_switch_handler(_fn))
 if torch.distributed.is_available():
-    handles(torch.distributed.is_initialized)(_state_handler(torch.distributed.is_initialized))
+    handles(torch.distributed.is_initialized)(_switch_handler(torch.distributed.is_initialized))
 
 
 def _fact_handler(fn: Callable[..., Any]) -> Handler:
