@@ -95,11 +95,31 @@ def in_the_output_of_the_moment(x, items):
     return out.getvalue(), x + 1
 
 
+class Holder:
+    value = 0
+
+
+HOLDER = Holder()
+
+
+def tell():
+    seen.append(("value", HOLDER.value))
+
+
+def writes_around_a_call(x, items):
+    HOLDER.value = 1
+    tell()
+    HOLDER.value = 2
+    tell()
+    HOLDER.value = 3
+    return x + HOLDER.value
+
+
 PROGRAMS = [
-    everything_at_its_time, views_share_their_writes, containers_of_the_callers, functions_of_the_users, records,
+    writes_around_a_call, everything_at_its_time, views_share_their_writes, containers_of_the_callers, functions_of_the_users, records,
     before_what_raises,
 ]  # fmt: skip
-FUNCTIONS = {print, note, FIRST.record, logging.info, logging.Logger.info, warnings.warn}
+FUNCTIONS = {print, note, tell, FIRST.record, logging.info, logging.Logger.info, warnings.warn}
 
 
 def outcome(fn):

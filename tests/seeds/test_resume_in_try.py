@@ -246,3 +246,70 @@ def test_fullgraph_names_the_break_and_not_the_block_around_it():
     fxjit.reset()
     with fxjit.config.patch(resume_in_try=True), pytest.raises(fxjit.errors.Unsupported, match="Message: here"):
         fxjit.compile(fn, fullgraph=True, backend="eager")(torch.ones(2))
+
+
+def test_a_function_called_from_a_handler_sees_what_its_caller_handles():
+    @fxjit.compile(backend="eager")
+    def inner(x):
+        log.append(type(sys.exc_info()[1]))
+        return x + 1
+
+    log.clear()
+    fxjit.reset()
+    x = torch.ones(1)
+    for kind in (None, ValueError, KeyError, None):
+        try:
+            may_raise(kind)
+        except Exception:
+            inner(x)
+        else:
+            inner(x)
+    assert [each for each in log if isinstance(each, type)] == [type(None), ValueError, KeyError, type(None)]
+
+
+def test_an_unbound_variable_of_a_closure_raises_without_a_context():
+    def fn(x, bind):
+        if bind:
+            y = x + 1
+
+        def read():
+            return y
+
+        del y
+        return read()
+
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    with pytest.raises(UnboundLocalError) as caught:
+        compiled(torch.ones(1), False)
+    assert caught.value.__context__ is None
+
+
+def test_a_manager_that_stays_entered_in_a_function_that_was_called_under_no_grad():
+    class Notes:
+        def __enter__(self):
+            log.append("in")
+
+        def __exit__(self, *error):
+            log.append(("out", error[0], torch.is_grad_enabled()))
+
+    def inner(x, kind):
+        with torch.enable_grad(), Notes():
+            x = x * 2
+            may_raise(kind)
+            x = x * 3
+        return x
+
+    def fn(x, kind):
+        with torch.no_grad():
+            x = inner(x + 1, kind) + inner(x, None)
+            log.append(torch.is_grad_enabled())
+        return x * 5
+
+    x = torch.ones(2, requires_grad=True)
+    for options in ({}, {"resume_in_try": True}, {"resume_in_try": True, "nested_graph_breaks": False}):
+        fxjit.reset()
+        with fxjit.config.patch(options):
+            compiled = fxjit.compile(fn, backend="eager")
+            for kind in (None, ValueError, None):
+                assert outcome(compiled, x, kind) == outcome(fn, x, kind), (options, kind)

@@ -318,3 +318,22 @@ def test_optimizers_that_torch_disables_for_its_own_compiler_are_captured():
 
     fxjit.compile(step, backend=backend)()
     assert len(backend.graphs) == 1
+
+
+def test_switches_of_torch_backends_are_set_when_the_program_runs():
+    import fxjit
+
+    def fn(x, enabled):
+        torch.backends.cuda.enable_flash_sdp(enabled)
+        return x + 1, torch.backends.cuda.flash_sdp_enabled(), torch.backends.mkldnn.is_available()
+
+    before = torch.backends.cuda.flash_sdp_enabled()
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    try:
+        for enabled in (False, True, False, False):
+            torch.backends.cuda.enable_flash_sdp(not enabled)
+            assert compiled(torch.ones(1), enabled)[1:] == (enabled, torch.backends.mkldnn.is_available())
+            assert torch.backends.cuda.flash_sdp_enabled() == enabled
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
