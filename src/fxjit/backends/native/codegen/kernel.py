@@ -173,6 +173,8 @@ class Renderer:
         return max(1, sum(work(member.compute.expr) for member in members))
 
     def parallel(self, total: str, weight: int, extra: str = "") -> str:
+        if re.fullmatch(r"[0-9 *()]+", total) and eval(total) * weight <= GRAIN:
+            return ""  # known to be small: even a team of one thread costs more than such a loop
         # Without `parallel:` the condition would be one for vectors too.
         worthwhile = f"if (parallel: (int64_t)({total}) * {weight} > {GRAIN})"
         return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} {worthwhile}"
@@ -195,7 +197,7 @@ class Renderer:
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
-            threaded = self.parallel(self.c(sizes[-1]), weight).replace("parallel for", "parallel for simd")
+            threaded = self.parallel(self.c(sizes[-1]), weight).replace("parallel for", "parallel for simd") or simd
             nest = before.lines + [threaded, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
