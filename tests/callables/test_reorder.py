@@ -116,8 +116,8 @@ def writes_around_a_call(x, items):
 
 
 PROGRAMS = [
-    writes_around_a_call, everything_at_its_time, views_share_their_writes, containers_of_the_callers, functions_of_the_users, records,
-    before_what_raises,
+    writes_around_a_call, everything_at_its_time, views_share_their_writes, containers_of_the_callers,
+    functions_of_the_users, records, before_what_raises,
 ]  # fmt: skip
 FUNCTIONS = {print, note, tell, FIRST.record, logging.info, logging.Logger.info, warnings.warn}
 

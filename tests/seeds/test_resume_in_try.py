@@ -273,7 +273,7 @@ def test_an_unbound_variable_of_a_closure_raises_without_a_context():
             y = x + 1
 
         def read():
-            return y
+            return y  # noqa: F821 - it may be bound
 
         del y
         return read()
