@@ -137,3 +137,28 @@ def test_eight_threads_compile_call_and_recompile() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_objects_that_were_written_stay_apart():
+    class Box:
+        n = 0
+
+    def lists(x, a, b):
+        a.append(1)
+        b.append(2)
+        return x + len(a)
+
+    def dicts(x, a, b):
+        a["k"] = 1
+        return x + len(b)
+
+    def objects(x, a, b):
+        a.n = a.n + 1
+        return x + b.n
+
+    for fn, kind in ((lists, list), (dicts, dict), (objects, Box)):
+        compiled = fxjit.compile(fn, backend="eager")
+        one = kind()
+        for args in ((kind(), kind()), (one, one), (kind(), kind())):
+            fresh = [kind() for _ in args] if args[0] is not args[1] else [kind()] * 2
+            assert torch.equal(compiled(torch.ones(1), *args), fn(torch.ones(1), *fresh))

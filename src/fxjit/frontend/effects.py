@@ -62,6 +62,10 @@ class Effects:
     def is_mutated(self, value: Value) -> bool:
         return value in self._restored
 
+    def is_written(self, value: Value) -> bool:
+        """Whether its state or one of its attributes is."""
+        return value in self._restored or value in self._attrs
+
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
         self._attrs.setdefault(obj, {})[name] = value
         if obj.source is not None:

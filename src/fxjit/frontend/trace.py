@@ -56,7 +56,7 @@ from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
 _MAX_ATTEMPTS: Final = 64
@@ -291,6 +291,7 @@ class Trace:
             stack.enter_context(self.policy.fake_mode)
             if self._has_symbols:
                 stack.enter_context(enable_python_dispatcher())
+                stack.enter_context(unguarded_convolutions())
             yield
 
     def _same_tensor(self, result: object, args: Sequence[Value | object]) -> Value | None:
@@ -403,6 +404,7 @@ class Trace:
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))
+        self._guard_what_was_written()
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
@@ -415,6 +417,20 @@ class Trace:
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
         )
+
+    def _guard_what_was_written(self) -> None:
+        """A write to one object was not seen in another: arguments that were written stay apart from others of their type."""
+        given: dict[type, list[Source]] = {}
+        written: set[type] = set()
+        for value, obj in self._by_id.values():
+            if value.source is None or isinstance(obj, torch.Tensor) or not _was_given(value.source):
+                continue
+            given.setdefault(type(obj), []).append(value.source)
+            if self.effects.is_written(value):
+                written.add(type(obj))
+        for cls in written:
+            if len(given[cls]) > 1:
+                self.guards.add(NotSameObject(tuple(given[cls])))
 
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
@@ -452,6 +468,29 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
 
 
+_select_convolution: Final = torch._C._select_conv_backend
+
+
+def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
+    env = getattr(getattr(input, "fake_mode", None), "shape_env", None)
+    if env is None or input.device.type != "cpu":
+        return _select_convolution(input, *args, **kwargs)
+    with env.suppress_guards():
+        return _select_convolution(input, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def unguarded_convolutions() -> Iterator[None]:
+    """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
+    their results look alike: a fake tensor that asks makes no guard on it."""
+    before = torch._C._select_conv_backend
+    torch._C._select_conv_backend = _select_unguarded
+    try:
+        yield
+    finally:
+        torch._C._select_conv_backend = before
+
+
 @contextlib.contextmanager
 def preserved_state() -> Iterator[None]:
     """Process state that tracing changes for real (grad mode, autocast, rng...) is as before afterwards."""
@@ -483,6 +522,14 @@ def _target_name(target: Callable[..., object] | str) -> str:
     module = getattr(target, "__module__", None)
     name = getattr(target, "__name__", None) or str(target)
     return f"{module}.{name}" if module else name
+
+
+def _was_given(source: Source) -> bool:
+    """An argument, a variable of the closure, or an item of a container that is: what a call chooses. What attributes hold
+    is taken to be laid out as it was."""
+    while isinstance(source, (ItemSource, CellContentsSource)):
+        source = source.base
+    return source.is_local_root
 
 
 def _label(obj: object) -> str:
