@@ -438,10 +438,14 @@ def field_names(cls: type) -> dict[str, int]:
             known = {name: i for i, name in enumerate(fields)
                      if type(getattr(cls, name, None)).__name__ == "_tuplegetter"}
         elif is_structseq_class(cls):
-            sample = cls(range(getattr(cls, "n_fields", 0)))
-            named = {name: getattr(sample, name) for name, member in vars(cls).items()
+            try:
+                sample = cls(range(getattr(cls, "n_fields", 0)))
+            except TypeError:  # sys.flags and its like: only the interpreter makes one
+                sample = None
+            known = {name: i for i, name in enumerate(getattr(cls, "__match_args__", ()))}
+            named = {} if sample is None else {name: getattr(sample, name) for name, member in vars(cls).items()
                      if type(member).__name__ == "member_descriptor"}
-            known = dict(sorted(named.items(), key=operator.itemgetter(1)))
+            known = dict(sorted(named.items(), key=operator.itemgetter(1))) or known
         _FIELDS[cls] = known
     return known
 
