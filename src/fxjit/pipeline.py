@@ -36,7 +36,7 @@ from fxjit.frontend import entries
 from fxjit.frontend.dynamic import history_of
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, TraceResult
-from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
+from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -306,7 +306,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for number in trace.policy.floats:
         number.fake(context.fake_mode)  # type: ignore[arg-type]  # the mode just given
     try:
-        with preserved_state(), torch._guards.tracing(context):
+        with preserved_state(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise

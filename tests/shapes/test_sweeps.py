@@ -73,3 +73,18 @@ def test_both_sizes_vary_at_once(make: Make) -> None:
             given = sample(batch, length)
             torch.testing.assert_close(compiled(given)[0], model(given)[0], atol=1e-5, rtol=1e-4)
     assert counters["frames"]["ok"] == 1
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels last"])
+def test_convolutions_of_batches_around_sixteen_share_a_graph(layout: torch.memory_format) -> None:
+    """A kernel that torch picks by batch size is no reason for a guard on it."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 1))
+    compiled: Any = fxjit.compile(model, backend="aot_eager", dynamic=True)
+    for train in (True, False):
+        for batch in (5, 15, 16, 20):
+            x = torch.randn(batch, 3, 8, 8).to(memory_format=layout)
+            with torch.set_grad_enabled(train):
+                ours, eager = compiled(x), model(x)
+            torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-4)
+            assert ours.stride() == eager.stride()
+    assert counters["frames"]["ok"] == 2
