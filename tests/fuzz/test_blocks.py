@@ -83,6 +83,8 @@ def outcome(fn, namespace, n: int):
         while each is not None and len(result) < 6:
             frames = [(frame.filename, frame.name, frame.lineno) for frame in traceback.extract_tb(each.__traceback__)]
             mine = [frame for frame in frames if frame[0].startswith("<")]
+            if isinstance(each, NameError):  # warm, CPython 3.11 joins loads to the store before, and raises on its line
+                mine = [name for _, name, _ in mine]
             result.append((*described(each), mine, each.__suppress_context__, type(each.__cause__)))
             each = each.__context__
     left = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_rng_state().sum().item()
