@@ -68,4 +68,4 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
 
 def test_models_are_called_in_every_way():
     pytest.importorskip("transformers")
-    assert gpu.work_model("prog_char_lstm", "training", "float32", "cpu")["problem"] == ""
+    assert gpu.work_model("prog_trivial_add", "inference", "float32", "cpu")["problem"] == ""
