@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import fxjit
+from benchmarks import more_programs as _more_programs  # noqa: F401 - its programs sign up in MORE
 from benchmarks.programs import MORE, PROGRAMS, Program
 from benchmarks.timing import markdown
 
