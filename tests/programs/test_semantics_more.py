@@ -185,3 +185,17 @@ def test_lists_too_long_to_be_made_while_tracing() -> None:
         return x + 1, len([0] * (1 << 60))
 
     check(fn, X, fullgraph=False)
+
+
+def test_what_close_gives() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        def body() -> Any:
+            try:
+                yield 1
+            except GeneratorExit:
+                return "closed"
+
+        made = body()
+        return x + next(made), made.close(), made.close()
+
+    check(fn, X)

@@ -42,6 +42,8 @@ class Version:
     """MAKE_FUNCTION takes the code only; SET_FUNCTION_ATTRIBUTE adds the rest."""
     inlines_comprehensions: bool
     """Comprehensions run in the frame of their function (LOAD_FAST_AND_CLEAR)."""
+    close_gives_result: bool
+    """`generator.close()` gives what the body returned."""
     with_exit_below: int
     """How many stack entries stand between __exit__ and the top when WITH_EXCEPT_START runs: lasti, previous, exc."""
 
@@ -61,6 +63,7 @@ _VERSIONS = {
         send_leaves_receiver=False,
         function_attributes=False,
         inlines_comprehensions=False,
+        close_gives_result=False,
         with_exit_below=3,
     ),
     (3, 12): Version(
@@ -77,6 +80,7 @@ _VERSIONS = {
         send_leaves_receiver=True,
         function_attributes=False,
         inlines_comprehensions=True,
+        close_gives_result=False,
         with_exit_below=3,
     ),
     (3, 13): Version(
@@ -93,6 +97,7 @@ _VERSIONS = {
         send_leaves_receiver=True,
         function_attributes=True,
         inlines_comprehensions=True,
+        close_gives_result=True,
         with_exit_below=3,
     ),
 }

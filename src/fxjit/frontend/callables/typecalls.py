@@ -305,6 +305,8 @@ def _own_frame(t: Tracer) -> list[Value]:
     if not code.co_argcount:
         t.raise_(RuntimeError, "super(): no arguments")
     cell = frame.closure.get("__class__")
+    if code.co_varnames[0] not in (*frame.locals, *frame.cells):
+        t.raise_(RuntimeError, "super(): arg[0] deleted")  # asked first
     contents = None if cell is None else cell.realize().get(t)
     if contents is None:
         t.raise_(RuntimeError, "super(): __class__ cell not found")
@@ -312,7 +314,9 @@ def _own_frame(t: Tracer) -> list[Value]:
     if first in frame.locals:
         obj = frame.locals[first].realize()
     else:
-        obj = frame.cells[first].realize().get(t)
+        obj = None if first not in frame.cells else frame.cells[first].realize().get(t)
+    if obj is None:
+        t.raise_(RuntimeError, "super(): arg[0] deleted")
     return [contents, obj]
 
 

@@ -213,14 +213,14 @@ class GeneratorValue(Value):
             self.finished = True
             return t.make(None)
         try:
-            done, _ = self.resume(t, exc=make_exception(t, GeneratorExit, []))
+            done, result = self.resume(t, exc=make_exception(t, GeneratorExit, []))
         except Raised as raised:
             if issubclass(raised.value.pytype(), (GeneratorExit, StopIteration)):
                 return t.make(None)
             raise
         if not done:
             t.raise_(RuntimeError, "generator ignored GeneratorExit")
-        return t.make(None)
+        return result if VERSION.close_gives_result else t.make(None)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__"):

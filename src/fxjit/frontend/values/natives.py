@@ -91,6 +91,9 @@ class BuiltinValue(Value):
         return t.call(self, args, kwargs)
 
     def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        if isinstance(self.fn, types.ClassMethodDescriptorType):
+            descriptor, known = self.fn, [plain(each) for each in (instance, owner) if each is not None and is_plain(each)]
+            return protocol.fold(t, lambda: descriptor.__get__(*known))
         unbound = instance.is_constant() and instance.as_constant() is None
         if unbound or not isinstance(self.fn, _METHOD_DESCRIPTORS):
             return self
@@ -235,7 +238,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         slot = None if known and isinstance(receiver.as_constant(), PLAIN_OPERANDS) else _SLOT_METHODS.get(name)
         if slot is not None and not kwargs and len(args) == slot[0]:
             return slot[1](t, receiver, *args)
-        return _call_on_constants(t, receiver, name, args, kwargs)
+        return _call_on_constants(t, receiver, name, args, kwargs, owner)
     problem = _misfit(method, args, kwargs)
     if problem is not None:
         t.raise_(TypeError, f"{receiver.pytype().__name__}.{name}() {problem}")
@@ -245,9 +248,12 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
 
 
 def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
-                       kwargs: Mapping[str, Value]) -> Value:
+                       kwargs: Mapping[str, Value], owner: type | None) -> Value:
     if receiver.is_constant() and all(is_plain(arg) for arg in (*args, *kwargs.values())):
-        method = getattr(receiver.as_constant(), name)
+        obj = receiver.as_constant()
+        raw = None if owner is None else protocol.type_lookup(owner, name)
+        # `type.mro(cls)` is type's, whatever the metaclass makes of it.
+        method = raw.__get__(obj, type(obj)) if isinstance(raw, _METHOD_DESCRIPTORS) else getattr(obj, name)
         known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
         return protocol.fold(t, lambda: method(*known, **named))
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",

@@ -61,6 +61,8 @@ class PyModuleValue(Value):
         return t.effects.load_attr(self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if type(self.module) is not types.ModuleType and name.startswith("__"):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
         if type(self.module) is not types.ModuleType:
             t.effects.store_attr(self, name, value)  # its class may have a say: torch.backends.cudnn and its like
         elif not namespace_value(t, vars(self.module), vars(builtins)).store(t, name, value):
