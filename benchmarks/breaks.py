@@ -87,6 +87,15 @@ def loop(x: torch.Tensor) -> torch.Tensor:
     return _work(_work(y))
 
 
+def loop_itself(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(10):
+        y = (y * 1.5 + 1).tanh() * y.sigmoid() - y * 0.25
+        note()
+        y = (y * 1.5 + 1).tanh() * y.sigmoid() - y * 0.25
+    return y
+
+
 def loop_on_data(x: torch.Tensor) -> torch.Tensor:
     y = _work(x)
     while bool((y.abs().sum() > 1.0).item()):
@@ -123,6 +132,8 @@ CASES = (
     Case("four modules, a break in each", lambda: Blocks(64).eval(), (128, 64), "nested_graph_breaks"),
     Case("a break in a loop of 10", _is(loop), (100_000,), "resume_in_loops"),
     Case("the same, 1,000 floats", _is(loop), (1_000,), "resume_in_loops"),
+    Case("the work in the loop itself", _is(loop_itself), (100_000,), "resume_in_loops"),
+    Case("the work in the loop itself, 1,000 floats", _is(loop_itself), (1_000,), "resume_in_loops"),
     Case("a loop while the data says so", _is(loop_on_data), (100_000,), "resume_in_loops"),
     Case("a loop that calls what breaks", _is(call_in_loop), (100_000,), "resume_in_loops"),
     Case("a function that is called loops and breaks", _is(loop_in_call), (100_000,), "resume_in_loops"),
