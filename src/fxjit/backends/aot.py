@@ -22,6 +22,7 @@ from fxjit import config, logs
 from fxjit.counters import counters, timed
 
 from .components import compile_parts
+from .native.passes.cleanup import share_equal
 from .rnn import keep_workspace
 from .saved import keep_old_values
 
@@ -92,7 +93,6 @@ def _compile_whole(
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     from .direct import Parts, direct_call
-    from .native.passes.cleanup import share_equal
 
     pending: list[Any] = []
     parts = Parts()

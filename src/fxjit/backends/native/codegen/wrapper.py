@@ -254,7 +254,8 @@ class Wrapper:
     def allocate(self, buffer: Buffer) -> None:
         dtype = f"d_{str(buffer.dtype).removeprefix('torch.')}"
         self.namespace[dtype] = buffer.dtype
-        text = f"{buffer.name} = empty_strided({self.shape(buffer.size)}, {self.shape(buffer.stride)}, dtype={dtype}{self.on(buffer)})"
+        layout = f"{self.shape(buffer.size)}, {self.shape(buffer.stride)}"
+        text = f"{buffer.name} = empty_strided({layout}, dtype={dtype}{self.on(buffer)})"
         self.lines.append(Line(text, set(), {buffer.name}, buffer))
 
     def on(self, buffer: Buffer) -> str:
