@@ -137,13 +137,10 @@ set_has_constant(PyObject *b, PyObject *x)
     return same == 0 && PyErr_Occurred() ? -1 : same;
 }
 
+/* Whether each element of the set `a` is the same constant as some element of `b`. */
 static int
-same_frozenset(PyObject *a, PyObject *b)
+set_holds_constants(PyObject *b, PyObject *a)
 {
-    int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-    if (equal != 1) {
-        return equal;
-    }
     PyObject *iterator = PyObject_GetIter(a);
     if (iterator == NULL) {
         return -1;
@@ -156,6 +153,17 @@ same_frozenset(PyObject *a, PyObject *b)
     }
     Py_DECREF(iterator);
     return same == 1 && PyErr_Occurred() ? -1 : same;
+}
+
+/* Equal sets may hold 1 here and True there, and sets with NaN are equal to none. */
+static int
+same_frozenset(PyObject *a, PyObject *b)
+{
+    int same = PySet_GET_SIZE(a) == PySet_GET_SIZE(b);
+    if (same == 1) {
+        same = set_holds_constants(b, a);
+    }
+    return same == 1 ? set_holds_constants(a, b) : same;
 }
 
 static int

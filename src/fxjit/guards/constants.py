@@ -35,8 +35,8 @@ def same_constant(a: Any, b: Any) -> bool:
     if cls is tuple:
         return len(a) == len(b) and all(map(same_constant, a, b))
     if cls is frozenset:
-        # Equal sets may hold 1 here and True there; each element must be there in person.
-        return a == b and {constant_key(x) for x in a} == {constant_key(x) for x in b}
+        # Equal sets may hold 1 here and True there, and sets with NaN are equal to none.
+        return constant_key(a) == constant_key(b)
     if cls is slice:
         return same_constant((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     return False
@@ -64,7 +64,7 @@ def constant_key(value: Any) -> Hashable:
     if cls is tuple:
         return (tuple, *map(constant_key, value))
     if cls is frozenset:
-        return (frozenset, frozenset(map(constant_key, value)))
+        return (frozenset, len(value), frozenset(map(constant_key, value)))
     if cls is slice:
         return (slice, constant_key((value.start, value.stop, value.step)))
     return (cls, id(value))
