@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
-from fxjit.backends.native.decompositions import table
+from fxjit.backends.native.decompositions import kept_whole, table
 
 ALL_TYPES = [
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -101,3 +102,49 @@ def test_random_numbers_are_eagers():
         results.append((*each(x), torch.rand(2)))
     for a, e in zip(*results):
         torch.testing.assert_close(a, e)
+
+
+# Upsampling
+
+
+UPSAMPLING = {
+    "nearest": (torch.randn(2, 3, 4, 5), {"scale_factor": 2}), "nearest sizes": (torch.randn(2, 3, 4, 5), {"size": (7, 9)}),
+    "exact": (torch.randn(2, 3, 4, 5), {"scale_factor": 1.5, "mode": "nearest-exact"}),
+    "bilinear": (torch.randn(2, 3, 4, 5), {"scale_factor": 2, "mode": "bilinear"}),
+    "corners": (torch.randn(2, 3, 4, 5), {"size": (9, 3), "mode": "bilinear", "align_corners": True}),
+    "bicubic": (torch.randn(1, 2, 5, 5), {"scale_factor": 2, "mode": "bicubic"}),
+    "linear": (torch.randn(2, 3, 6), {"scale_factor": 3, "mode": "linear"}),
+    "trilinear": (torch.randn(1, 2, 3, 3, 3), {"scale_factor": 2, "mode": "trilinear"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", list(UPSAMPLING))
+def test_upsampling(name, dynamic):
+    x, how = UPSAMPLING[name]
+
+    def function(x):
+        return torch.nn.functional.interpolate(x * 2, **how).relu()
+
+    results = []
+    for each in (function, fxjit.compile(function, dynamic=dynamic)):
+        leaf = x.clone().requires_grad_()
+        out = each(leaf)
+        results.append((out.detach(), *torch.autograd.grad((out * 1.5).sum(), leaf)))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_upsampling_is_one_operator_while_a_graph_is_traced():
+    def traced():
+        gm = make_fx(torch.nn.Upsample(scale_factor=2, mode="bilinear"), tracing_mode="symbolic")(torch.randn(1, 1, 3, 3))
+        return {str(node.target) for node in gm.graph.nodes}
+
+    assert "aten._unsafe_index.Tensor" in traced()
+    with kept_whole(torch.fx.symbolic_trace(torch.nn.Identity())):
+        assert "aten._unsafe_index.Tensor" in traced()
+    graph = torch.fx.Graph()
+    graph.placeholder("x").meta["example_value"] = torch.randn(2)
+    graph.output(None)
+    with kept_whole(torch.fx.GraphModule(torch.nn.Module(), graph)):
+        assert any("upsample_bilinear2d" in name for name in traced())
+    assert "aten._unsafe_index.Tensor" in traced()

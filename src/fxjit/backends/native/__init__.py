@@ -16,10 +16,11 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot import compile_with_aot
 
-    from .decompositions import table
+    from .decompositions import kept_whole, table
     from .entry import compile_aten
 
-    return compile_with_aot(gm, example_inputs, compile_aten, decompositions=table())
+    with kept_whole(gm):
+        return compile_with_aot(gm, example_inputs, compile_aten, decompositions=table())
 
 
 __all__ = ["native"]

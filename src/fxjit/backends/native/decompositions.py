@@ -6,11 +6,13 @@ Few are: a decomposition costs tracing time for each use, so operators that mode
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 
 NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "elu_backward",
@@ -21,6 +23,42 @@ NAMES = (
     "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
     "softplus_backward", "softshrink", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
+
+
+# What torch breaks up by itself while a graph is traced, into reads and accumulating writes at computed places: its own
+# kernels take a third of the time of those.
+WHOLE = tuple(f"upsample_{name}" for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "nearest1d", "nearest2d",
+                                             "nearest3d")) + tuple(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3))
+
+
+@contextlib.contextmanager
+def kept_whole(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """Within it, the operators of `WHOLE` are traced as what they are in eager. Symbolic sizes they refuse."""
+    taken: list[tuple[Any, Any, Any]] = []
+    for name in () if has_symbols(gm) else WHOLE:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            operator = getattr(packet, overload)
+            for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+                if key in operator.py_kernels:
+                    taken.append((operator, key, operator.py_kernels.pop(key)))
+            operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, key, kernel in taken:
+            operator.py_kernels[key] = kernel
+            operator._dispatch_cache.clear()
+
+
+def has_symbols(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input is a symbol or has one among its sizes, or nobody noted what the inputs are."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value", node.meta.get("val"))
+        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
+        if any(size is None or isinstance(size, torch.SymInt) for size in sizes):
+            return True
+    return False
 
 
 @functools.cache

@@ -79,7 +79,7 @@ def lower_index_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, ind
     return read(node, gathered(load, strides, (Gather(where, load.strides[dim], x.size[dim], False),)))
 
 
-@lowers("index.Tensor")
+@lowers("index.Tensor", "_unsafe_index.Tensor")
 def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> Value:
     load, x = source_load(low, node), low.value(x)
     given = {dim: low.value(each) for dim, each in enumerate(indices) if each is not None}
