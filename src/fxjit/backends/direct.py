@@ -182,11 +182,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
                 grad = coerce_to_expected_memory_format(grad, layout)
             args.append(grad)
         given.clear()
-        if undetermined and torch.are_deterministic_algorithms_enabled():
-            raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
-                               "which was compiled without it, and its backward")
-        if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
-            raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
+        _may_run(undetermined)
         if torch.is_grad_enabled():
             return _Once.apply(torch.empty(0, requires_grad=True), ctx, backward_graph, args)
         _drop_saved(ctx)
@@ -212,6 +208,15 @@ def _materialized(ctx: Any, given: list[Any], wanted: tuple[int, ...]) -> int:
         else:
             used |= 1 << place
     return used
+
+
+def _may_run(undetermined: bool) -> None:
+    """Raises where a backward graph does not mean what autograd asks for."""
+    if undetermined and torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
+                           "which was compiled without it, and its backward")
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+        raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
 
 
 def _drop_saved(ctx: Any) -> None:
