@@ -86,7 +86,7 @@ capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
 reorderable_functions: frozenset[Any] = _row(
     frozenset(), "Functions such as print whose calls may be made after the graph, in their order and with their arguments as "
-    "they were, instead of breaking it. In the environment: print,logging.info"
+    "they were, instead of breaking it. In the environment: print,logging.info."
 )
 capture_func_transforms: bool = _row(
     True, "Accepted for programs that set it; a call of a torch.func transform ends the graph and runs eagerly either way."
