@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from tests.differential import check
@@ -199,3 +199,10 @@ def test_what_close_gives() -> None:
         return x + next(made), made.close(), made.close()
 
     check(fn, X)
+
+
+def test_origins_of_generic_aliases() -> None:
+    def fn(x: torch.Tensor, alias: Any) -> Any:
+        return x + 1, alias.__origin__ is ClassVar, type(alias) is type(ClassVar[int]), alias is ClassVar
+
+    check(fn, X, ClassVar[int])

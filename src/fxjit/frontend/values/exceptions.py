@@ -38,6 +38,7 @@ class ExceptionValue(UserObjectValue):
         self.cause: Value | None = None
         self.context: Value | None = None
         self.suppress = False
+        self.was_raised = False
 
     def describe(self) -> str:
         shown = ", ".join(arg.describe() for arg in self.args)
@@ -81,6 +82,8 @@ class ExceptionValue(UserObjectValue):
             return t.make(self.suppress)
         if self.source is not None and self.context is None and self.cause is None:
             return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
+        if name == "__traceback__" and self.source is None and self.was_raised:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)  # it has one where it is raised for real
         found = {"__cause__": self.cause, "__context__": self.context}.get(name)
         return found if found is not None else t.make(None)
 

@@ -17,6 +17,7 @@ from fxjit.frontend.values.base import (
     Tracer,
     Value,
 )
+from fxjit.guards.kinds import IdIs
 
 BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -183,7 +184,18 @@ def is_(t: Tracer, a: Value, b: Value) -> bool:
         return type(left) is type(right) and isinstance(left, (int, str, bytes)) and left == right and _is_interned(left)
     if hasattr(a, "specialize") or hasattr(b, "specialize"):
         return _same_number(t, a, b)
+    if a.is_constant() != b.is_constant():
+        return _is_constant_itself(t, *((a, b) if a.is_constant() else (b, a)))
     return False
+
+
+def _is_constant_itself(t: Tracer, constant: Value, other: Value) -> bool:
+    """Whether an object that was found outside is the very constant (`alias.__origin__ is typing.ClassVar`)."""
+    found = getattr(other, "obj", None)
+    if found is None or other.source is None or found is not constant.as_constant():
+        return False
+    t.guard(IdIs(other.source, found))
+    return True
 
 
 def _same_number(t: Tracer, a: Value, b: Value) -> bool:
