@@ -57,6 +57,7 @@ UNDEFINED = {
 }  # fmt: skip
 # Differences that stay, with the reason. None is of values.
 KNOWN = {
+    "ormqr": "strides: of a gradient, as AOTAutograd lays it out",
     "nn.functional.max_unpool2d": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
     "nn.functional.max_unpool2d.grad": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
 }
