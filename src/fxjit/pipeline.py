@@ -280,7 +280,7 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, _FloatsFixed, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, RecursionError, _FloatsFixed, KeyboardInterrupt):
         raise
     except Exception as error:
         stack = users_stack_of(error)
