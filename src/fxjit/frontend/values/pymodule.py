@@ -71,7 +71,8 @@ class PyModuleValue(Value):
 
 @wraps(types.ModuleType, subclasses=True)
 def _wrap_module(t: Tracer, obj: types.ModuleType, source: Source) -> Value:
-    if type(obj).__getattribute__ is not types.ModuleType.__getattribute__:
+    own = type(obj).__getattribute__ is not types.ModuleType.__getattribute__
+    if own or "__name__" not in (obj.__dict__ or ()):  # one made by `__new__` alone has not even a namespace
         return UntraceableValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
     t.guard(IdIs(source, obj))
     return PyModuleValue(obj, source)
