@@ -41,7 +41,8 @@ from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
-from fxjit.guards.source import ApplySource, ConstSource
+from fxjit.guards.kinds import ConstIs
+from fxjit.guards.source import ApplySource, CallSource, ConstSource
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -486,19 +487,24 @@ def register_copy(fn: Callable[..., Any]) -> None:
 
 def _handled(t: Tracer, function: str) -> Value:
     """The exception that the innermost `except` under way handles. What a caller of the traced frame handles is another one
-    at each call."""
+    at each call; that it handles none, as nearly always, is guarded."""
     frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
     while frame is not None:
         if frame.handled is not None:
             handled: Value = frame.handled
             return handled
         frame = frame.parent
+    if sys.exception() is None:
+        t.guard(ConstIs(CallSource(ConstSource(sys.exception, "sys.exception")), None))
+        return t.make(None)
     t.break_("call-builtin", function=function, args="")
 
 
 @function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
     handled = _handled(t, "sys.exc_info").realize()
+    if handled.is_constant():
+        return TupleValue([handled, handled, handled])
     traceback = t.make(None) if handled.source is None else protocol.getattr_(t, handled, "__traceback__")
     return TupleValue([t.make(handled.pytype()), handled, traceback])
 
