@@ -67,7 +67,7 @@ def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
         a, b = (matrix(arg, low) for arg in node.args[-2:])  # type: ignore[arg-type]
         bias = node.args[0] if name == "addmm.default" else None
         (m, n), k = sizes_of(out.shape), sizes_of(meta_of(node.args[-2]).shape)[-1:]  # type: ignore[arg-type]
-    row = None if bias is None else bias_row(bias, low)
+    row = None if bias is None else bias_row(bias, n, low)
     if a is None or b is None or not k or (bias is not None and row is None):
         return None
     if not fits(a, m, k[0]) or not fits(b, k[0], n):
@@ -121,9 +121,12 @@ def rows_of(node: Any, low: Lowering) -> Operand | None:
     return None if row is None else Operand(node, row, strides[-1], offset)
 
 
-def bias_row(node: Any, low: Lowering) -> Operand | None:
+def bias_row(node: Any, columns: Size, low: Lowering) -> Operand | None:
+    """A row to begin each row of the result with; one number for all of them is none."""
     place = place_of(node, low)
-    if place is None or len(place[0]) != 1 or not (equal(place[1][0], 1) or equal(place[0][0], 1)):
+    if place is None or len(place[0]) != 1 or not equal(place[0][0], columns):
+        return None
+    if not equal(place[1][0], 1) and not equal(columns, 1):
         return None
     return Operand(node, 0, 1, place[2])
 

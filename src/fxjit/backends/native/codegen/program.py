@@ -85,10 +85,10 @@ class Encoded:
                           self.objects, kernels, library)
 
 
-def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """The result of an operator that did not keep its promise of strides, with those that kernels were compiled for."""
+def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The result of an operator that did not keep its promise, with the strides and type that kernels were compiled for."""
     odd: list[str] = []
-    tensor = promised(tensor, size, stride, odd)
+    tensor = promised(tensor, size, stride, dtype, odd)
     counters["native"]["unexpected strides"] += len(odd)
     return tensor
 
@@ -316,7 +316,11 @@ class ProgramWriter:
         meta = meta_of(node)
         if isinstance(meta, torch.Tensor) and is_plain(meta) and node in self.low.home:
             size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
-            operands: list[int | Slot] = [Slot(name), self.constant(put_right), len(size), self.number(*size, *stride)]
+            code = tensor_shim.shim_code("dtype", meta.dtype)
+            if code is None:
+                raise Unsupported(f"tensors of {meta.dtype}")
+            operands: list[int | Slot] = [Slot(name), self.constant(put_right), len(size), self.number(*size, *stride),
+                                          code, self.constant(meta.dtype)]
             self.add(EXPECT, operands, f"{name} must be {size}, {stride}", tensors=[name])
 
     # Matrix products

@@ -252,8 +252,7 @@ class Wrapper:
         return name in self.pinned or any(name in line.defines for line in self.lines)
 
     def allocate(self, buffer: Buffer) -> None:
-        dtype = f"d_{str(buffer.dtype).removeprefix('torch.')}"
-        self.namespace[dtype] = buffer.dtype
+        dtype = self.dtype(buffer.dtype)
         layout = f"{self.shape(buffer.size)}, {self.shape(buffer.stride)}"
         text = f"{buffer.name} = empty_strided({layout}, dtype={dtype}{self.on(buffer)})"
         self.lines.append(Line(text, set(), {buffer.name}, buffer))
@@ -302,6 +301,11 @@ class Wrapper:
             self.bound[symbol] = str(symbol)
             self.lines.append(Line(f"{symbol} = {text}", {name}))
 
+    def dtype(self, dtype: torch.dtype) -> str:
+        name = f"d_{str(dtype).removeprefix('torch.')}"
+        self.namespace[name] = dtype
+        return name
+
     def check(self, name: str, node: torch.fx.Node) -> None:
         meta = meta_of(node)
         if (
@@ -312,7 +316,7 @@ class Wrapper:
         ):
             try:
                 size, stride = self.shape(sizes_of(meta.shape)), self.shape(sizes_of(meta.stride()))
-                text = f"{name} = _promised({name}, {size}, {stride}, _odd)"
+                text = f"{name} = _promised({name}, {size}, {stride}, {self.dtype(meta.dtype)}, _odd)"
             except UnprintableSize:
                 return
             self.lines.append(Line(text, {name}, {name}, checked_only=True))
@@ -419,14 +423,16 @@ def has_plain_results(node: torch.fx.Node) -> bool:
     return all(each.alias_info is None for each in target._schema.returns)
 
 
-def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], odd: list[str]) -> torch.Tensor:
-    """The tensor, with the strides that kernels were compiled for."""
+def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
+             odd: list[str]) -> torch.Tensor:
+    """The tensor, with the strides and the type that kernels were compiled for: what a fake tensor says is not always so
+    (batch norm's running numbers in half precision are not the float32 it promises)."""
     same = all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or 0 in size
-    if 0 in size or (tensor.shape == size and same):
+    if 0 in size or (tensor.shape == size and same and tensor.dtype is dtype):
         # A tensor that was promised to be empty is read by no kernel of ours; oneDNN's LSTM says so of its workspace.
         return tensor
-    odd.append(f"{tuple(tensor.shape)} {tensor.stride()} for {size} {stride}")
-    fresh = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+    odd.append(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} for {dtype} {size} {stride}")
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
     return fresh.copy_(tensor)
 
 

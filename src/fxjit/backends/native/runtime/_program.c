@@ -255,7 +255,7 @@ take_item(frame_t *frame, const int64_t *operands)
     return 0;
 }
 
-/* An operator that does not keep its promise of strides is put right by `helper(tensor, size, stride)`. */
+/* An operator that does not keep its promise is put right by `helper(tensor, size, stride, dtype)`. */
 static int
 expect(frame_t *frame, const int64_t *operands)
 {
@@ -270,12 +270,13 @@ expect(frame_t *frame, const int64_t *operands)
     if (handle == NULL) {
         return -1;
     }
+    int32_t dtype;
     if (fxjit_shim.get_dim(handle, &dim) || fxjit_shim.get_sizes(handle, &actual_sizes) ||
-        fxjit_shim.get_strides(handle, &actual_strides)) {
+        fxjit_shim.get_strides(handle, &actual_strides) || fxjit_shim.get_dtype(handle, &dtype)) {
         PyErr_SetString(PyExc_RuntimeError, "torch's C shim gave an error for a tensor");
         return -1;
     }
-    int same = dim == ndim && memcmp(sizes, actual_sizes, sizeof(int64_t) * ndim) == 0, empty = 0;
+    int same = dim == ndim && dtype == operands[4] && memcmp(sizes, actual_sizes, sizeof(int64_t) * ndim) == 0, empty = 0;
     for (int64_t i = 0; i < ndim && same; i++) {
         empty |= sizes[i] == 0;
     }
@@ -292,7 +293,8 @@ expect(frame_t *frame, const int64_t *operands)
     }
     if (tensor != NULL && size != NULL && stride != NULL && !PyErr_Occurred()) {
         PyObject *helper = PyTuple_GET_ITEM(frame->program->objects, operands[1]);
-        right = PyObject_CallFunctionObjArgs(helper, tensor, size, stride, NULL);
+        PyObject *type = PyTuple_GET_ITEM(frame->program->objects, operands[5]);
+        right = PyObject_CallFunctionObjArgs(helper, tensor, size, stride, type, NULL);
     }
     Py_XDECREF(size);
     Py_XDECREF(stride);
@@ -556,7 +558,7 @@ run(frame_t *frame, int as_list)
             break;
         case I_EXPECT:
             status = expect(frame, pc);
-            pc += 4;
+            pc += 6;
             break;
         case I_GEMM:
             status = multiply(frame, pc);
