@@ -167,3 +167,13 @@ def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value
         t.call(fn, [descriptor, obj] if value is None else [descriptor, obj, value], None)
         return True
     t.break_("attribute-unsupported", value=obj.describe(), name=name)
+
+
+def nowhere_to_write(cls: type, name: str, deleting: bool) -> str:
+    """What this Python says of writing to an attribute that no class defines, on an object without a `__dict__`."""
+    bare = type(cls.__name__, (), {"__slots__": ()})()
+    try:
+        delattr(bare, name) if deleting else setattr(bare, name, None)
+    except AttributeError as error:
+        return str(error)
+    raise AssertionError("an object without slots took an attribute")

@@ -178,7 +178,7 @@ class UserObjectValue(Value):
         if not is_slot and not self._has_dict():
             if raw is not NOT_IMPLEMENTED:
                 t.raise_(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
-            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            t.raise_(AttributeError, descriptors.nowhere_to_write(self.cls, name, value is None))
         if value is None and not is_slot and self.instance_attr(t, name) is None:
             t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         t.effects.store_attr(self, name, value)
