@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from ..index import Size, Sizes, prod, symbols_in
-from ..ir import Buffer, Gather, Iota, Load, compute_type, loads, walk
+from ..index import Size, Sizes, prod
+from ..ir import Buffer, Gather, Load, compute_type, loads
 from ..ops import REDUCTIONS, work
 from ..schedule.collapse import collapse
-from ..schedule.fuse import LANES, Group, Hints, Member, reads_same_place
+from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from .cpp import Printer, Scope, store_text
 from .prelude import C_TYPES
 
@@ -62,7 +62,7 @@ class Renderer:
         self.order: dict[str, Buffer | None] = {}
         self.pointers: dict[str, str] = {}
         self.types: dict[str, torch.dtype] = {}
-        self.parameters = sorted(self.all_symbols(), key=str)
+        self.parameters = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols)
         self.crossing = self.crosses_slots()
@@ -70,18 +70,6 @@ class Renderer:
         self.name_buffers()
 
     # What the kernel touches
-
-    def all_symbols(self) -> set[sympy.Symbol]:
-        found: set[sympy.Symbol] = set(symbols_in(self.group.outer))
-        for member in self.group.members:
-            compute = member.compute
-            found |= symbols_in((*member.inner, *compute.stride, compute.offset))
-            for node in walk(compute.expr):
-                if isinstance(node, (Load, Iota)):
-                    found |= symbols_in((*node.strides, node.offset))
-                if isinstance(node, Load):
-                    found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
-        return found
 
     def crosses_slots(self) -> set[str]:
         """Inner values that a later slot reads again: they need memory."""

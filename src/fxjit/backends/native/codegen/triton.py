@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from ..index import Size, Sizes, prod, symbols_in
-from ..ir import Buffer, Iota, Load, loads, walk
+from ..index import Size, Sizes, prod
+from ..ir import Buffer, Load, loads
 from ..ops import REDUCTIONS
-from ..schedule.fuse import Hints, Member, reads_same_place
+from ..schedule.fuse import Hints, Member, group_symbols, reads_same_place
 from ..schedule.gpu import Nest, largest_span
 from .cpp import Scope
 from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored
@@ -69,7 +69,7 @@ class Renderer:
         self.pointers: dict[str, str] = {}
         self.types: dict[str, torch.dtype] = {}
         self.name_buffers()
-        self.parameters: list[sympy.Expr] = sorted(self.all_symbols(), key=str)
+        self.parameters: list[sympy.Expr] = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(symbol): f"n{k}" for k, symbol in enumerate(self.parameters)}
         self.masks = {"x": "xm", "y": "ym", "r": "rm"}
         self.printer = Printer(self.pointers, self.symbols, self.masks, self.rank)
@@ -80,18 +80,6 @@ class Renderer:
         self.cuts: dict[Sizes, list[Named]] = {}
 
     # What the kernel touches
-
-    def all_symbols(self) -> set[sympy.Symbol]:
-        found: set[sympy.Symbol] = set(symbols_in(self.group.outer))
-        for member in self.group.members:
-            compute = member.compute
-            found |= symbols_in((*member.inner, *compute.stride, compute.offset))
-            for node in walk(compute.expr):
-                if isinstance(node, (Load, Iota)):
-                    found |= symbols_in((*node.strides, node.offset))
-                if isinstance(node, Load):
-                    found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
-        return found
 
     def name_buffers(self) -> None:
         for member in self.group.members:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments
-from ..ir import Buffer, Compute, Extern, Load, Statement, loads, permute, reshape, reshape_strides
+from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
+from ..ir import Buffer, Compute, Extern, Iota, Load, Statement, loads, permute, reshape, reshape_strides, walk
 from ..ops import work
 from ..target import by_triton
 
@@ -436,3 +436,17 @@ def buffers_of(group: Group) -> dict[str, Buffer]:
 
 def group_work(group: Group, hints: Hints) -> int:
     return sum(work(member.compute.expr) * hints(prod(group.outer + member.inner)) for member in group.members)
+
+
+def group_symbols(group: Group) -> set[sympy.Symbol]:
+    """Every size that varies in the loops, strides and gathers of a group: what its kernel takes as numbers."""
+    found: set[sympy.Symbol] = set(symbols_in(group.outer))
+    for member in group.members:
+        compute = member.compute
+        found |= symbols_in((*member.inner, *compute.stride, compute.offset))
+        for node in walk(compute.expr):
+            if isinstance(node, (Load, Iota)):
+                found |= symbols_in((*node.strides, node.offset))
+            if isinstance(node, Load):
+                found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
+    return found
