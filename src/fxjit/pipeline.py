@@ -232,7 +232,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     with _stage("guards", name, seconds):
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
     if not _holds_on_own_frame(tree, frame):
-        events.log_passed_by(frame.code, "what its guards look at changed while it was compiled")
+        wait = entries.mark_failed(frame.code, options)
+        what = "what its guards look at changed while it was compiled, or fxjit guards it wrongly"
+        events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     entry = _C.Entry(tree, new_code, _Payload(result, graph))
     entries.add(frame.code, options, entry)
