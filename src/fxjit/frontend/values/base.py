@@ -220,8 +220,6 @@ class Value:
         return from_type(t, self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        if value is None:
-            t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
         t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
 
     # -- calls, iteration, text ----------------------------------------------------------------------------------
