@@ -55,6 +55,29 @@ def views_share_their_writes(x, items):
     return x + 1
 
 
+def texts_of_tensors(x, items):
+    y = x + 1
+    text = f"y is {y}"
+    y.add_(1)
+    print(text, f"{y!r:}", f"{y.sum():8.3f}|", f"{items} {[y]} {y.shape}")
+    print("sum " + str(y.sum()), "{} {:.2f} {name!r}".format(y, y.sum(), name=x), format(y.max(), ".1e"))
+    logging.info(f"{x.sum():.3f} {text}")
+    LOGGER.info(f"{text}, {y}")
+    y.zero_()
+    return y * 2, text, text + f"{y}", f"{text}" is text
+
+
+def a_text_that_is_needed_at_once(x, items):
+    text = f"{x.sum():.0f}"
+    print(text.zfill(5), {text: 1}, len(text), text == "5", getattr(x, "shape", f"{x}"))
+    return x * int(f"{x.numel()}"), sorted([text, f"{x}"])
+
+
+def a_format_that_tensors_do_not_have(x, items):
+    print(f"{x.sum():3d}")
+    return x
+
+
 def containers_of_the_callers(x, items):
     print(items)
     items.append(7)
@@ -117,7 +140,7 @@ def writes_around_a_call(x, items):
 
 PROGRAMS = [
     writes_around_a_call, everything_at_its_time, views_share_their_writes, containers_of_the_callers,
-    functions_of_the_users, records, before_what_raises,
+    functions_of_the_users, records, before_what_raises, texts_of_tensors,
 ]  # fmt: skip
 FUNCTIONS = {print, note, tell, FIRST.record, logging.info, logging.Logger.info, warnings.warn}
 
@@ -155,6 +178,15 @@ def test_what_is_said_is_what_eager_says(program):
         for _ in range(2):
             assert outcome(compiled) == expected
     assert "Call of a function with an effect outside the program" not in fxjit.counters["graph_break"]
+
+
+@pytest.mark.parametrize("program", [a_text_that_is_needed_at_once, a_format_that_tensors_do_not_have])
+def test_texts_that_cannot_wait_are_made_at_once(program):
+    expected = outcome(program)
+    fxjit.reset()
+    with fxjit.config.patch(reorderable_functions=FUNCTIONS):
+        compiled = fxjit.compile(program, backend="eager")
+        assert [outcome(compiled) for _ in range(2)] == [expected, expected]
 
 
 def test_what_is_written_to_a_stream_set_in_between_is_not_put_off():
@@ -195,6 +227,40 @@ def test_a_bound_method_speaks_for_its_own_object():
         seen.clear()
         fxjit.compile(fn, backend="eager")(torch.ones(1))
     assert [name for name, _ in seen] == ["second", "first"]
+
+
+def test_texts_of_tensors_wait_for_one_graph():
+    def fn(x):
+        x = x + 1
+        print(f"x is {x}, {x.sum():.2f} in all")
+        return x + 3
+
+    counts = []
+    for functions in (set(), {print}):
+        fxjit.reset()
+        counter = CompileCounter()
+        with fxjit.config.patch(reorderable_functions=functions), contextlib.redirect_stdout(io.StringIO()):
+            fxjit.compile(fn, backend=counter)(torch.ones(2))
+        counts.append((counter.frame_count, counter.op_count))
+    assert counts == [(3, 3), (1, 3)]
+
+
+def test_a_text_that_is_only_passed_on_is_not_compiled_for_again():
+    def fn(x, name):
+        x = x + 1
+        print(f"{name}: x is {x}")
+        return x + 3
+
+    fxjit.reset()
+    out, expected = io.StringIO(), io.StringIO()
+    compiled = fxjit.compile(fn, backend="eager")
+    for run, said in ((fn, expected), (compiled, out)):
+        with contextlib.redirect_stdout(said):
+            for step in range(12):
+                run(torch.ones(2) * step, f"step {step}")
+    assert out.getvalue() == expected.getvalue()
+    assert fxjit.counters["frames"]["ok"] <= 4
+    assert not fxjit.counters["skip"]
 
 
 def test_an_object_whose_text_may_change_breaks_the_graph():

@@ -57,7 +57,7 @@ class Rebuilder:
             self._push_source(value.source)
         elif value.node is not None:
             self._push_output(value)
-        elif value.is_constant() and not isinstance(value.as_constant(), (tuple, frozenset)):
+        elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset)):
             value.rebuild(self)
         else:
             self._build(value)
@@ -82,6 +82,10 @@ class Rebuilder:
     def _build(self, value: Value) -> None:
         """Built once, kept in a local: the same value pushed again is the same object."""
         value.rebuild(self)
+        if value in self._built:  # something inside holds it, was made first, and made it
+            self.asm.pop()
+            self.asm.load_local(self._built[value])
+            return
         temp = self.asm.fresh_local("made")
         self.temps.append(temp)
         self._built[value] = temp

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fxjit.frontend.callables.reorder import as_it_is_now, is_reorderable
+from fxjit.frontend.callables.reorder import is_reorderable
 from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.waiting import as_it_is_now
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
            "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL}

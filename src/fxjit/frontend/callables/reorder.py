@@ -1,9 +1,8 @@
 """`config.reorderable_functions`: calls of these are made after the graph ran, in their order, with their arguments as they
 were at the call.
 
-table.py's lookup comes here first. A tensor that is written to after the call is passed as a copy made at the call; lists,
-tuples, dicts and sets as copies. Where an argument is an object of another kind, whose text may change, the graph
-breaks, as it does without the setting."""
+table.py's lookup comes here first. values/waiting.py says what an argument is at the call; where that is not known, the
+graph breaks, as it does without the setting."""
 
 from __future__ import annotations
 
@@ -13,18 +12,11 @@ import types
 import warnings
 from typing import Any
 
-import torch
-
 from fxjit import config
 from fxjit.frontend.callables.table import BEFORE_LOOKUP, Handler, callable_name, handler_of
-from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
-from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.namespaces import known_namespace
-from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.sets import SetValue
-from fxjit.frontend.values.symscalar import SymValue
-from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.waiting import as_it_is_now
 
 
 def find(fn: object) -> Handler | None:
@@ -101,55 +93,3 @@ def _values_now(t: Tracer, values: list[Value], first_as_it_is: bool) -> list[Va
             now = value
         kept.append(now)
     return kept
-
-
-def as_it_is_now(t: Tracer, value: Value) -> Value | None:
-    """A value that will be rebuilt as `value` is now, whatever is done to it later; None where that is not known."""
-    value = value.realize()
-    if value.is_constant() or isinstance(value, SymValue):
-        return value
-    if isinstance(value, TensorValue):
-        return TensorNow(t, value)
-    kind = value.pytype()
-    if isinstance(value, (ListValue, TupleValue)) and kind in (list, tuple, torch.Size):
-        items = [as_it_is_now(t, item) for item in protocol.unpack(t, value)]
-        if any(item is None for item in items):
-            return None
-        known = [item for item in items if item is not None]
-        return ListValue(known) if kind is list else TupleValue(known, cls=kind)
-    if isinstance(value, DictValue) and kind is dict:
-        pairs = []
-        for key in protocol.unpack(t, value):
-            item = as_it_is_now(t, protocol.getitem(t, value, key))
-            if item is None or not key.is_constant():
-                return None
-            pairs.append((key, item))
-        return DictValue(t, pairs)
-    if isinstance(value, SetValue) and kind in (set, frozenset):
-        elements = protocol.unpack(t, value)
-        return SetValue(t, elements, cls=kind) if all(each.is_constant() for each in elements) else None
-    return None
-
-
-class TensorNow(Value):
-    """A tensor as it is now: itself where nothing writes to it later, else a copy from the graph."""
-
-    def __init__(self, t: Tracer, tensor: TensorValue) -> None:
-        super().__init__(None)
-        self.tensor = tensor
-        self.copy = t.emit(torch.clone, [tensor])
-        assert self.copy.node is not None, "a tensor of the graph"
-        self.copy.node.meta["only_if_used"] = True
-        self.version = _version(tensor)
-
-    def pytype(self) -> type:
-        return self.tensor.pytype()
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        unchanged = self.version is not None and self.version == _version(self.tensor)
-        cg.push(self.tensor if unchanged else self.copy)
-
-
-def _version(tensor: TensorValue) -> int | None:
-    """How often it and what shares its memory was written to while tracing; None where nobody counts."""
-    return None if tensor.fake.is_inference() else tensor.fake._version

@@ -9,6 +9,7 @@ from fxjit.frontend.callables.table import fold_call, function, handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.waiting import Marked
 
 
 @function(str.join)
@@ -31,13 +32,13 @@ def format_text(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     template, *values = args
     if all(value.is_constant() for value in (*args, *kwargs.values())):
         return fold_call(t, str.format, args, kwargs)
-    return t.make(_Formatter(t).vformat(template.as_constant(), values, kwargs))
+    return _Formatter(t).text(template.as_constant(), values, kwargs)
 
 
 @function(str.format_map)
 def format_map(t: Tracer, template: Value, mapping: Value, /) -> Value:
     names: Any = _Names(t, mapping)
-    return t.make(_Formatter(t).vformat(template.as_constant(), (), names))
+    return _Formatter(t).text(template.as_constant(), (), names)
 
 
 class _Names:
@@ -56,6 +57,11 @@ class _Formatter(string.Formatter):
 
     def __init__(self, t: Tracer) -> None:
         self.t = t
+        self.marked = Marked(t)
+
+    def text(self, template: str, args: Any, kwargs: Any) -> Value:
+        """The template filled in."""
+        return self.marked.text(self.vformat(template, args, kwargs))
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         if isinstance(key, int):
@@ -82,7 +88,7 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, str):
             return format(value, format_spec)
-        return str(protocol.format_(self.t, value, format_spec).as_constant())
+        return self.marked.mark(protocol.format_(self.t, value, format_spec))
 
     def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
         pass

@@ -13,6 +13,7 @@ from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
+from fxjit.frontend.values.waiting import joined
 
 
 def _pop_n(m: Machine, count: int | None) -> list[Value]:
@@ -54,11 +55,7 @@ def build_const_key_map(m: Machine, i: Instruction) -> None:
 
 @op("BUILD_STRING")
 def build_string(m: Machine, i: Instruction) -> None:
-    parts = _pop_n(m, i.arg)
-    for part in parts:
-        if not part.is_constant():
-            m.t.break_("value-slot", slot="f-string", type=part.pytype().__name__)
-    m.stack.append(m.t.make("".join([part.as_constant() for part in parts])))
+    m.stack.append(joined(m.t, _pop_n(m, i.arg)))
 
 
 @op("BUILD_SLICE")

@@ -24,7 +24,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
-from fxjit.guards.kinds import ConstIs, IdIs
+from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import Source
 
 #: Compared by type and value.
@@ -135,7 +135,7 @@ class ConstantValue(Value):
             items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
             given = tuple(_Shown.of(t, item) for item in items)
         try:
-            return t.make(self.obj % given)  # type: ignore[operator]  # nb_binary asks for a str
+            return t.make(self.obj % given)
         except (TypeError, ValueError, KeyError) as error:
             t.raise_(type(error), *error.args)
 
@@ -153,7 +153,7 @@ class ConstantValue(Value):
             parts: list[Any] = [getattr(key, part, None) for part in ("start", "stop", "step")]
             parts = [part.specialize(t) if hasattr(part, "specialize") else part for part in parts]
             if all(part is not None and part.is_constant() for part in parts):
-                where = slice(*[part.as_constant() for part in parts])  # type: ignore[union-attr]
+                where = slice(*[part.as_constant() for part in parts])
                 return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]
         if isinstance(self.obj, (*_TYPING, types.GenericAlias, re.Match)) and key.is_constant():
             return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
@@ -198,13 +198,39 @@ class _Shown:
         return str(protocol.repr_(self._t, self._value).as_constant())
 
 
+class TextFromOutside(ConstantValue):
+    """A str that the frame found outside, guarded by value as soon as the trace looks at it: one that is only passed on (a
+    message that was made before a graph break) may be another each time."""
+
+    def __init__(self, t: Tracer, text: str, source: Source) -> None:
+        Value.__init__(self, source)
+        self._t = t
+        self._text = text
+        t.guard(TypeIs(source, str))
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]  # reading it is what counts
+        assert self.source is not None
+        self._t.guard(ConstIs(self.source, self._text))
+        return self._text
+
+    def pytype(self) -> type:
+        return str
+
+
+@wraps(str)
+def _wrap_text(t: Tracer, obj: object, source: Source) -> Value:
+    assert isinstance(obj, str)
+    return TextFromOutside(t, obj, source)
+
+
 def wrap_constant(t: Tracer, obj: object, source: Source) -> Value:
     """A constant that the frame found outside: guarded by value."""
     t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)
 
 
-wraps(*PLAIN)(wrap_constant)
+wraps(*[cls for cls in PLAIN if cls is not str])(wrap_constant)
 
 
 @wraps_if(lambda obj: issubclass(type(obj), enum.Enum), order=10)

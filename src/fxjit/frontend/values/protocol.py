@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fxjit.frontend.values.base import (
     _GENERIC_GETATTR,
@@ -274,10 +274,10 @@ def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
         return t.make(cls)
     method = getattr(v, "meth_" + name, None)
     found = type_lookup(cls, name)
-    if method is not None and not (found is NOT_IMPLEMENTED and name.startswith("__")):
-        return make_builtin_method(t, v, name)
     if found is NOT_IMPLEMENTED:
         t.raise_(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+    if method is not None:
+        return make_builtin_method(t, v, name)
     if v.is_constant() and not callable(found):
         return fold(t, getattr, v.as_constant(), name)
     if callable(found):
@@ -392,17 +392,28 @@ def hash_(t: Tracer, v: Value) -> Value:
     return v.realize().tp_hash(t)
 
 
+#: values/waiting.py puts here what gives `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may wait.
+TEXT_THAT_WAITS: Final[list[Callable[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]]] = []
+
+
 def repr_(t: Tracer, v: Value) -> Value:
-    return v.realize().tp_repr(t)
+    v = v.realize()
+    waiting = TEXT_THAT_WAITS[0](t, "repr", v, "")
+    return waiting if waiting is not None else v.tp_repr(t)
 
 
 def str_(t: Tracer, v: Value) -> Value:
-    return v.realize().tp_str(t)
+    v = v.realize()
+    waiting = TEXT_THAT_WAITS[0](t, "str", v, "")
+    return waiting if waiting is not None else v.tp_str(t)
 
 
 def format_(t: Tracer, v: Value, spec: str) -> Value:
     """`format(v, spec)`."""
     v = v.realize()
+    waiting = TEXT_THAT_WAITS[0](t, "format", v, spec)
+    if waiting is not None:
+        return waiting
     if v.is_constant():
         return fold(t, format, v.as_constant(), spec)
     method = lookup_special(t, v, "__format__")
