@@ -7,6 +7,8 @@ put off (`config.reorderable_functions`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 PREAMBLE = '''
@@ -52,6 +54,64 @@ def state():
 class Box:
     def __init__(self, value):
         self.value = value
+
+
+class Held(Box):
+    """Breaks, and may raise, while it is made."""
+
+    def __init__(self, value, k, n):
+        super().__init__(value + k)
+        fxjit.graph_break()
+        self.value = self.value * 2 + may(k, n)
+
+
+def deep(x, k, n):
+    x = x + k
+    try:
+        x = middle(x, k, n) * 2
+    except KeyError as error:
+        log.append(("deep", error.args, type(error.__context__)))
+        x = cut(x)
+    return x + 1
+
+
+def middle(x, k, n):
+    with torch.no_grad():
+        x = inner(x * 2, k, n)
+    return cut(x - 1)
+
+
+def inner(x, k, n):
+    log.append(("inner", state()))
+    x = x + may(k, n)
+    fxjit.graph_break()
+    if k == n - 1:
+        raise KeyError(k)
+    return x * 3
+
+
+def plain_depth(x, k):
+    return plain_middle(x + k) + k
+
+
+def plain_middle(x):
+    y = x * 2
+    y = [cut(y) for _ in range(2)][1]
+    return y + x
+
+
+def yields(x, k, n):
+    try:
+        for i in range(3):
+            x = x + may(k + i, n)
+            yield x
+            if i == k:
+                x = cut(x)
+    except GeneratorExit:
+        log.append("closed early")
+        raise
+    finally:
+        log.append(("drained", state()))
 
 
 class Manager:
@@ -160,7 +220,7 @@ class Writer:
             self.simple(depth)
         else:
             self.random.choice((self.if_, self.for_, self.while_, self.try_, self.try_, self.try_, self.with_, self.with_,
-                                self.with_, self.function))(depth)
+                                self.with_, self.function, self.generator))(depth)
 
     def simple(self, depth: int) -> None:
         k = self.number()
@@ -173,7 +233,13 @@ class Writer:
             f"table[{k}] = x", f"y = table.get({k}, y)", f"x = {self.tensor()}.to(torch.float64).to(torch.float32)",
             f"z = {self.tensor()}",
             "x = x + z", f"z = {self.tensor()}", "y = z.clone()", "del z" if self.chance(20) else "z = z + 1",
+            f"x = deep(x, {k}, n)", f"y = plain_depth(y, {k})", f"box = Held(x, {k}, n)", f"x = x + next(yields(y, {k}, n))",
+            f"x = sum(yields(x, {k}, n))", f"y = sum([cut(v) * {k} for v in (x, y)])", "log.append([may(v, n) for v in items])",
+            f"table = {{v: x + v for v in items[:{k}]}}", f"items = [v for v in items if cut(v) != {k}]",
+            "log.append([(lambda: x + v)() for v in items])", f"log.append(any(cut(v) == {k} for v in items))",
         ]  # fmt: skip
+        if self.chance(6):
+            options = ["del x", "del y; y = x", f"del box; box = Box(x + {k})", "del items[0]", "del table"]
         if self.chance(25):
             options = [f"if n == {k}: raise {self.pick(*ERRORS)}({k})", f"if n > {k}: return x, y, 'early'",
                        "x = x[7]", f"assert n != {k}", "{}[n]"]
@@ -220,6 +286,8 @@ class Writer:
             if bound:
                 self.emit(depth + 1, self.pick(
                     f"log.append(({name}.args, type({name}.__context__)))", f"raise Mine(1) from {name}",
+                    f"raise Mine({self.number()}) from None", f"raise {name}", f"{name}.__cause__ = Mine(7); raise",
+                    f"log.append((type({name}.__cause__), {name}.__suppress_context__)); del {name}",
                     f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))"))
             before, self.in_handler = self.in_handler, True
             self.block(depth + 1, 2)
@@ -230,6 +298,46 @@ class Writer:
         if not handlers or self.chance(35):
             self.emit(depth, "finally:")
             self.block(depth + 1, 2)
+            if self.chance(20):
+                leave = ["return x, y, 'finally'", f"if n == {self.number()}: return y, x, 'finally'", "return cut((x, y))"]
+                leave += ["break", "continue", f"if n > {self.number()}: break"] if self.loops else []
+                self.emit(depth + 1, self.pick(*leave))
+
+    def generator(self, depth: int) -> None:
+        """A generator over the names here, drained, left early, or closed."""
+        if self.functions > 1:
+            self.simple(depth)
+            return
+        name = self.name("g")
+        with self.inside_function():
+            self.emit(depth, f"def {name}(x, y):")
+            self.block(depth + 1, 2)
+            self.emit(depth + 1, "yield x")
+            self.block(depth + 1, 2)
+            self.emit(depth + 1, "yield y")
+        made = f"{name}(x, y)"
+        item = self.name("v")
+        use = self.pick("drain", "first", "loop", "close")
+        if use == "drain":
+            self.emit(depth, f"log.append([type({item}) for {item} in {made}])")
+        elif use == "first":
+            self.emit(depth, f"y = next({made}, y)")
+        elif use == "close":
+            self.emit(depth, f"{item} = {made}; y = next({item}, y); {item}.close()")
+        else:
+            self.emit(depth, f"for {item} in {made}:")
+            self.emit(depth + 1, f"y = y + {item} if isinstance({item}, torch.Tensor) else y")
+            self.loop(depth)
+
+    @contextmanager
+    def inside_function(self) -> Iterator[None]:
+        """What is written meanwhile stands in no loop and no handler of the code around it."""
+        before = self.loops, self.in_handler
+        self.loops, self.in_handler = 0, False
+        self.functions += 1
+        yield
+        self.functions -= 1
+        self.loops, self.in_handler = before
 
     def manager(self) -> str:
         k = self.number()
@@ -257,20 +365,25 @@ class Writer:
             self.simple(depth)
             return
         name = self.name("f")
-        loops, self.loops = self.loops, 0
-        handler, self.in_handler = self.in_handler, False
-        self.functions += 1
-        closure = depth == 1 and self.chance(50)
-        self.emit(depth, f"def {name}({'' if closure else 'x, y'}):")
-        if closure:
-            self.emit(depth + 1, "nonlocal x, y")
-        self.block(depth + 1, 3)
-        self.emit(depth + 1, "return x")
-        self.functions -= 1
-        self.loops, self.in_handler = loops, handler
+        closure = self.chance(50)
+        held = self.name("c")
+        if closure and self.chance(40):
+            self.emit(depth, f"{held} = {self.tensor()}")
+        else:
+            held = ""
+        with self.inside_function():
+            self.emit(depth, f"def {name}({'' if closure else 'x, y'}):")
+            if closure:
+                self.emit(depth + 1, f"nonlocal x, y{', ' + held if held else ''}")
+            self.block(depth + 1, 3)
+            if held:
+                self.emit(depth + 1, self.pick(f"del {held}", f"{held} = {held} + 1", f"{held} = cut({held})"))
+            self.emit(depth + 1, "return x")
         result = self.name("r")
         self.emit(depth, f"{result} = {name}({'' if closure else 'x, y'})")
         self.emit(depth, f"y = {result} if isinstance({result}, torch.Tensor) else y")
+        if held:
+            self.emit(depth, f"y = y + {held}")
 
     def write(self) -> str:
         self.emit(0, "def program(x, y, items, n):")

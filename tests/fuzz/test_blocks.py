@@ -52,7 +52,7 @@ def module_of(source: str, label: str) -> dict[str, object]:
 def plain(value):
     """Something that compares by `==`."""
     if isinstance(value, torch.Tensor):
-        return "tensor", value.dtype, value.requires_grad, value.tolist()
+        return "tensor", value.dtype, value.requires_grad, repr(value.tolist())  # a NaN is like itself
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [plain(item) for item in value]
     if isinstance(value, dict):
