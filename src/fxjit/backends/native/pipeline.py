@@ -6,6 +6,7 @@ takes the list of inputs, empties it, and returns the list of outputs.
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,7 +33,9 @@ from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import GraphKernels
+from .runtime.gpu_products import worth_it
 from .schedule.fuse import Group, Hints, Step, fuse, group_work
+from .schedule.products import with_products
 from .target import by_triton
 
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
@@ -269,6 +272,8 @@ def generate(
 ) -> tuple[cc.Compilation | None, Encoded | Texts]:
     """The translation unit, on its way to the compiler, and the executor to be made once it has come back."""
     outside = escaping(low, gm)
+    if config.triton.max_autotune:
+        steps = with_products(steps, low, outside, functools.partial(worth_it, low=low, hints=hints))
     readers: dict[str, set[int]] = {}
     for position, step in enumerate(steps):
         for name in step.reads() if isinstance(step, Group) else step.reads:

@@ -26,10 +26,11 @@ NAME = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Block sizes by their names in the kernel, and warps."""
+    """Block sizes by their names in the kernel, warps, and how many rounds of a loop are read ahead."""
 
     blocks: tuple[tuple[str, int], ...]
     warps: int
+    stages: int = 1
 
 
 @dataclass(slots=True)
@@ -56,20 +57,17 @@ class TritonKernel:
     changed: list[str] = field(default_factory=list)
 
 
-def render(nest: Nest, hints: Hints) -> TritonKernel:
-    return Renderer(nest, hints).kernel()
-
-
 class Renderer:
     def __init__(self, nest: Nest, hints: Hints) -> None:
         self.nest, self.group, self.hints = nest, nest.group, hints
         self.makers = {member.compute.out.name: member for member in self.group.members}
         self.position = {id(member): k for k, member in enumerate(self.group.members)}
         self.rank = 1 if nest.kind == "pointwise" else 2
+        self.has_tiles = nest.kind in ("tiled", "product")
         self.pointers: dict[str, str] = {}
         self.types: dict[str, torch.dtype] = {}
         self.name_buffers()
-        self.parameters: list[sympy.Expr] = sorted(group_symbols(self.group), key=str)
+        self.parameters: list[sympy.Expr] = sorted(self.sizes_that_vary(), key=str)
         self.symbols = {str(symbol): f"n{k}" for k, symbol in enumerate(self.parameters)}
         self.masks = {"x": "xm", "y": "ym", "r": "rm"}
         self.printer = Printer(self.pointers, self.symbols, self.masks, self.rank)
@@ -80,6 +78,9 @@ class Renderer:
         self.cuts: dict[Sizes, list[Named]] = {}
 
     # What the kernel touches
+
+    def sizes_that_vary(self) -> set[sympy.Symbol]:
+        return group_symbols(self.group)
 
     def name_buffers(self) -> None:
         for member in self.group.members:
@@ -109,11 +110,9 @@ class Renderer:
     # The function
 
     def kernel(self) -> TritonKernel:
-        body = {"pointwise": self.pointwise, "tiled": self.tiled}.get(self.nest.kind, self.reducing)()
+        body = self.body()
         axes, span = self.axes(), largest_span(self.nest)
-        blocks = [block for _, block in axes]
-        if self.nest.kind in ("looped", "split"):
-            blocks.append("RB")
+        blocks = [*(block for _, block in axes), *self.looped_blocks]
         arguments = [*self.pointers.values(), *self.symbols.values()]
         constants = [f"{name}: tl.constexpr" for name in (*blocks, "WIDE")]
         text = f"def {NAME}({', '.join([*arguments, *constants])}):\n" + indent4("\n".join(body)) + "\n"
@@ -128,23 +127,33 @@ class Renderer:
             axes=axes,
             rest=self.rest(),
             span=span,
-            configs=configurations(self.nest, self.hints),
+            configs=self.configurations(),
             asserts=self.printer.checks,
             device=self.group.device,
             changed=self.changed(),
         )
+
+    def body(self) -> list[str]:
+        return {"pointwise": self.pointwise, "tiled": self.tiled}.get(self.nest.kind, self.reducing)()
+
+    @property
+    def looped_blocks(self) -> tuple[str, ...]:
+        return ("RB",) if self.nest.kind in ("looped", "split") else ()
+
+    def configurations(self) -> list[Config]:
+        return configurations(self.nest, self.hints)
 
     def size(self, size: Size) -> str:
         return self.printer.size(size)
 
     def axes(self) -> list[tuple[Size, str]]:
         sizes = self.group.outer
-        if self.nest.kind == "tiled":
+        if self.has_tiles:
             return [(sizes[-1], "XB"), (sizes[self.nest.across], "YB")]
         return [(prod(sizes), "XB")]
 
     def rest(self) -> Size:
-        if self.nest.kind == "tiled":
+        if self.has_tiles:
             own = (self.nest.across, len(self.group.outer) - 1)
             return prod(size for k, size in enumerate(self.group.outer) if k not in own)
         return self.nest.chunks
@@ -357,7 +366,7 @@ class Renderer:
     def shape(self, axes: frozenset[str]) -> str:
         if self.rank == 1:
             return "[XB]" if axes else "[1]"
-        if self.nest.kind == "tiled":
+        if self.has_tiles:
             return f"[{'YB' if 'y' in axes else 1}, {'XB' if 'x' in axes else 1}]"
         held = self.masks["r"].removesuffix("m").removeprefix("r")
         block = str(power_of_2(int(held))) if held else "RB"

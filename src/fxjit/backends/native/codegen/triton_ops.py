@@ -161,7 +161,14 @@ NOWHERE: frozenset[str] = frozenset()
 
 
 class Printer:
-    """Prints expressions; `loops` are the names, with their axes, that stand for an expression's dimensions."""
+    """Prints expressions; `loops` are the names, with their axes, that stand for an expression's dimensions.
+
+    What varies along an axis of `looped` goes in the inner scope.
+    """
+
+    looped = frozenset("r")
+    #: What a load gives where its mask says no. Without it nothing is computed from that which is kept.
+    filler = ""
 
     def __init__(self, pointers: Mapping[str, str], symbols: Mapping[str, str], masks: Mapping[str, str], rank: int) -> None:
         self.pointers, self.symbols, self.masks = pointers, dict(symbols), masks
@@ -201,12 +208,12 @@ class Printer:
         if isinstance(node, Op):
             operands = [values[id(arg)] for arg in node.args]
             axes = frozenset().union(*(along for _, along in operands))
-            return self.named(operation(node, [name for name, _ in operands]), inner if "r" in axes else outer), axes
+            return self.named(operation(node, [name for name, _ in operands]), inner if axes & self.looped else outer), axes
         if isinstance(node, Iota):
             zero = self.named(f"tl.full({self.ones}, 0, tl.int64)", outer)
             text, axes = self.affine(node.strides, node.offset, loops, f"({zero} + {{}})")
             text = conversion(f"({zero} + {text})", torch.int64, node.dtype)
-            return self.named(text, inner if "r" in axes else outer), axes
+            return self.named(text, inner if axes & self.looped else outer), axes
         at_hand = given(node)
         return at_hand if at_hand is not None else self.load(node, loops, inner, outer, values)
 
@@ -218,7 +225,7 @@ class Printer:
     def load(self, node: Load, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named]) -> Named:
         place, axes = self.affine(node.strides, node.offset, loops)
         axes = axes.union(*(values[id(gather.index)][1] for gather in node.gathers))
-        scope = inner if "r" in axes else outer
+        scope = inner if axes & self.looped else outer
         mask = self.mask(axes)
         for gather in node.gathers:
             index, inside = self.checked(gather, values[id(gather.index)], scope)
@@ -227,8 +234,7 @@ class Printer:
         if not axes:
             # A block of one all the same: every value is a block.
             place = f"tl.full({self.ones}, 0, tl.int32) + {place}"
-        # Without a value for what is masked: nothing is computed from it that is kept.
-        text = f"tl.load({self.pointers[node.buffer]} + ({place}){f', {mask}' if mask else ''})"
+        text = f"tl.load({self.pointers[node.buffer]} + ({place}){f', {mask}{self.filler}' if mask else ''})"
         if node.dtype is not node.storage:
             text += f".to({TYPES[node.dtype]})"
         return self.named(text, scope), axes

@@ -20,7 +20,8 @@ import torch
 from fxjit import _C, config, logs
 from fxjit.counters import counters, timed
 
-from ..codegen.triton import NAME, Config, TritonKernel, render
+from ..codegen.triton import NAME, Config, TritonKernel
+from ..codegen.triton_product import render
 from ..codegen.wrapper import Launch
 from ..index import Size
 from ..schedule.fuse import Group, Hints
@@ -220,7 +221,7 @@ def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) ->
         "divisible": divisible,
         "arch": arch,
         "warps": chosen.warps,
-        "stages": 1,
+        "stages": chosen.stages,
         "options": {**OPTIONS, "debug": kernel.asserts},
     }
 

@@ -1,7 +1,8 @@
 """Triton kernels run by Triton's interpreter, on CPU tensors: what tests without a GPU compare with eager.
 
-The interpreter knows the language but not libdevice, cuts where it should round to bfloat16, and reduces one element at
-a time with functions of ours; those three are put right here. Slow by design: a program is some NumPy calls an operation.
+The interpreter knows the language but not libdevice, cuts where it should round to bfloat16, multiplies bfloat16 as the
+integers it keeps them in, and reduces one element at a time with functions of ours; those four are put right here. Slow by
+design: a program is some NumPy calls an operation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..codegen.triton_prelude import HEAD
 from .blocks import evaluate, grid_of
 
 # Small blocks, so that tests on small tensors meet the edges of several programs.
-BLOCKS = {"XB": 64, "YB": 16, "RB": 32}
+BLOCKS = {"XB": 64, "YB": 16, "RB": 32, "KB": 16}
+TILES = dict(BLOCKS, XB=16)
 ROWS = 4
 
 
@@ -61,6 +63,7 @@ class InterpretedKernel:
 def small_blocks(kernel: TritonKernel) -> dict[str, int]:
     chosen = dict(kernel.configs[0].blocks)
     limits = dict(BLOCKS, XB=ROWS) if "RB" in chosen or "tl.reduce" in kernel.source else BLOCKS
+    limits = TILES if "KB" in chosen else limits
     return {name: min(size, limits[name]) for name, size in chosen.items()}
 
 
@@ -115,9 +118,14 @@ def row_reductions() -> dict[str, Callable[[Any], Any]]:
     }
 
 
+def widened(bits: Any) -> Any:
+    """Numbers of bfloat16, given as integers, in float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
-    """Conversions to bfloat16 round to nearest, and assertions hold or raise."""
+    """Conversions to bfloat16 round to nearest, products of it are of its numbers, and assertions hold or raise."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
@@ -129,11 +137,21 @@ def as_on_gpu() -> Iterator[None]:
             return TensorHandle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
         return plain(self, src, dst_type)
 
+    plain_dot: Any = InterpreterBuilder.create_dot
+
+    def dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:
+        if a.dtype.scalar == tl.bfloat16:
+            a, b = (TensorHandle(widened(each.data), tl.float32) for each in (a, b))
+        elif a.dtype.scalar == tl.float16:
+            # NumPy would add up in half precision.
+            a, b = (TensorHandle(each.data.astype(np.float32), tl.float32) for each in (a, b))
+        return plain_dot(self, a, b, d, *how)
+
     options = interpreter_builder.options
-    InterpreterBuilder.cast_impl = cast
+    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast, dot
     interpreter_builder.options = dataclasses.replace(options, debug=True, sanitize_overflow=False)
     try:
         yield
     finally:
-        InterpreterBuilder.cast_impl = plain
+        InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = plain, plain_dot
         interpreter_builder.options = options

@@ -8,12 +8,14 @@ are reduced by programs of their own into a small buffer, which a second kernel 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..index import Size, Sizes, add, contiguous_strides, mul, prod
 from ..ir import Buffer, Compute, Expr, Load, compute_type, loads, substitute
 from .collapse import accesses, collapse
 from .fuse import Group, Hints, Member, assign_slots
+from .products import Dot, ProductGroup
 
 # The longest row that a program holds whole; over columns, the tallest column.
 LONGEST_ROW = 4096
@@ -33,7 +35,8 @@ RECOMPUTED = 400
 class Nest:
     """One kernel: a group with how it runs.
 
-    `kind`: pointwise, tiled (blocks over dimension `across` and the last one), persistent, looped, or split into `chunks`.
+    `kind`: pointwise, tiled (blocks over dimension `across` and the last one), persistent, looped, split into `chunks`, or
+    a matrix product: tiles of `dot`'s sums, and then as if tiled.
     """
 
     group: Group
@@ -41,10 +44,13 @@ class Nest:
     hidden: frozenset[str]
     across: int = 0
     chunks: int = 1
+    dot: Dot | None = None
 
 
 def nests(group: Group, hidden: frozenset[str], hints: Hints) -> list[Nest]:
     """The kernels that run a group, in order. Buffers of `hidden` that cross from one to the next become memory."""
+    if isinstance(group, ProductGroup):
+        return [Nest(group, "product", hidden, len(group.outer) - 2, dot=group.dot)]
     if not group.reducing:
         return [pointwise(group, hidden, hints)]
     if group.split and any(member.compute.reduction is not None for member in group.members):
@@ -218,15 +224,24 @@ def largest_span(nest: Nest) -> Size:
     spans: list[Size] = []
     for member in nest.group.members:
         domain = nest.group.outer + member.inner
-        spans.append(prod(domain))
-        for strides in accesses(member.compute):
-            reach: Size = 1
-            for size, stride in zip(domain, strides, strict=False):
-                reach = add(reach, mul(size, abs(stride)))
-            spans.append(reach)
-        for load in loads(member.compute.expr):
-            spans += [mul(gather.size, abs(gather.stride)) for gather in load.gathers]
+        spans += [prod(domain), *reaches(domain, accesses(member.compute)), *gathered(member.compute.expr)]
+    if nest.dot is not None:
+        *batches, m, n = nest.group.outer
+        for expr, domain in ((nest.dot.a, (*batches, m, nest.dot.k)), (nest.dot.b, (*batches, nest.dot.k, n))):
+            spans += [*reaches(domain, (load.strides for load in loads(expr))), *gathered(expr)]
     total: Size = max((span for span in spans if isinstance(span, int)), default=0)
     for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
         total = add(total, span)
     return total
+
+
+def reaches(domain: Sizes, accessed: Iterable[Sizes]) -> Iterator[Size]:
+    for strides in accessed:
+        reach: Size = 1
+        for size, stride in zip(domain, strides, strict=False):
+            reach = add(reach, mul(size, abs(stride)))
+        yield reach
+
+
+def gathered(expr: Expr) -> list[Size]:
+    return [mul(gather.size, abs(gather.stride)) for load in loads(expr) for gather in load.gathers]
