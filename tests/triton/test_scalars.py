@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fxjit.backends.native.codegen.triton import TritonKernel
-from fxjit.backends.native.codegen.triton_product import render
 from fxjit.backends.native.codegen.triton_ops import WORDS, NoWord
+from fxjit.backends.native.codegen.triton_product import render
 from fxjit.backends.native.ir import Buffer, Compute, Const, Expr, Load, Op, compute_type
 from fxjit.backends.native.ops import SCALARS
 from fxjit.backends.native.runtime.gpu import Variant, job_of
