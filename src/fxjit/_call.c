@@ -5,13 +5,17 @@
  *   DisabledFunction  calls its function with no region (what `fxjit.disable` hands out, and graphs once compiled)
  *
  * Where the arguments of the call are the argument slots of the function's frame, the entries are looked up here, before
- * a frame is made; the frame hook does the same for all other calls. */
+ * a frame is made; so they are for modules of which nothing but `forward` runs (frontend/_modules.c). The frame hook does
+ * the same for all other calls. */
+#include "_call.h"
+
 #include "frontend/_hook.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
 #include "_module.h"
+#include "frontend/_modules.h"
 
 typedef struct {
     PyObject_HEAD
@@ -57,6 +61,24 @@ arguments_are_slots(PyObject *fn, Py_ssize_t nargs, PyObject *kwnames)
            (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0;
 }
 
+/* Runs an entry for these arguments, as fx_hook_run_entry; 0 where that takes a frame to find out. */
+static int
+run_entry(FxRegion *region, PyObject *fn, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result)
+{
+    if (arguments_are_slots(fn, nargs, kwnames)) {
+        return fx_hook_run_entry(region, (PyFunctionObject *)fn, args, nargs, result);
+    }
+    FxBoundCall call;
+    if (!fx_bind_module_call(fn, args, nargs, kwnames, &call)) {
+        return 0;
+    }
+    PyFunctionObject *forward = (PyFunctionObject *)Py_NewRef(call.func);
+    int ran = fx_hook_run_entry(region, forward, call.slots, call.nslots, result);
+    Py_DECREF(forward);
+    fx_release_bound(&call);
+    return ran;
+}
+
 static PyObject *
 compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -78,8 +100,7 @@ compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     PyObject *result;
     FxHookState before;
     fx_hook_switch(region, 0, &before);
-    if (!arguments_are_slots(self->fn, nargs, kwnames) ||
-        !fx_hook_run_entry(region, (PyFunctionObject *)self->fn, args, nargs, &result)) {
+    if (!run_entry(region, self->fn, args, nargs, kwnames, &result)) {
         result = PyObject_Vectorcall(self->fn, args, nargsf, kwnames);
     }
     fx_hook_restore(&before);
@@ -306,6 +327,12 @@ static PyTypeObject FxCompiledFunction_Type = {
     FX_CALLABLE_TYPE,
 };
 
+int
+fx_is_compiled(PyObject *callable)
+{
+    return Py_IS_TYPE(callable, &FxCompiledFunction_Type);
+}
+
 static PyTypeObject FxDisabledFunction_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.DisabledFunction",
     .tp_doc = "DisabledFunction(fn, opaque=False)\n--\n\nCalls fn with no region on this thread; opaque also keeps its "
@@ -341,7 +368,25 @@ set_stance_eager(PyObject *module, PyObject *value)
     return before;
 }
 
+/* What LOAD_DEREF does with a cell of the frame's own, for code that has the cell from elsewhere. */
+static PyObject *
+read_cell(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyCell_Check(args[0]) || !PyUnicode_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "read_cell() takes a cell and a name");
+        return NULL;
+    }
+    PyObject *contents = PyCell_Get(args[0]);
+    if (contents == NULL) {
+        PyErr_Format(PyExc_UnboundLocalError, "cannot access local variable '%U' where it is not associated with a value",
+                     args[1]);
+    }
+    return contents;
+}
+
 static PyMethodDef functions[] = {
+    {"read_cell", (PyCFunction)(void (*)(void))read_cell, METH_FASTCALL,
+     "read_cell(cell, name, /)\n--\n\nWhat the cell of the frame's own variable holds; UnboundLocalError if nothing."},
     {"run_disabled", (PyCFunction)(void (*)(void))run_disabled, METH_FASTCALL | METH_KEYWORDS,
      "run_disabled(fn, /, *args, **kwargs)\n--\n\nCall fn with no region on this thread."},
     {"set_stance_eager", set_stance_eager, METH_O,

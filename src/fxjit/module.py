@@ -53,6 +53,7 @@ class OptimizedModule(nn.Module):
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # In C for calls from outside (frontend/_modules.c), as long as neither `if` below holds.
         if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
             # Straight to the dicts: an attribute that is not there costs more than a small graph.
             if "_initialize_hook" in self._modules["_orig_mod"].__dict__:  # type: ignore[union-attr]  # there always
@@ -121,6 +122,9 @@ class OptimizedModule(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         hooks = {name: dict(self.__dict__[name]) for name in _HOOKS if self.__dict__.get(name)}
         return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
+
+
+_C.know_modules(nn.Module, vars(_torch_module), torch._C._get_tracing_state, OptimizedModule)
 
 
 def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:
