@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 
-from ..index import size_of, sizes_of
-from ..ir import Expr, Iota, Value, compute_type
+from fxjit import config
+
+from ..index import contiguous_strides, size_of, sizes_of
+from ..ir import Expr, Extern, Iota, Value, compute_type
 from ..ops import cast, compare, const, op, where
+from ..target import by_triton
 from .pointwise import held, lift
 from .table import Lowering, NoLowering, lowers, meta_of
 
@@ -84,3 +89,103 @@ def lower_triangle(low: Lowering, node: torch.fx.Node, x: Any, diagonal: Any = 0
 def lower_eye(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
     on = compare("eq", Iota((1, 0), 0), Iota((0, 1), 0))
     return made(node, on)
+
+
+# Random numbers, by Philox inside kernels
+
+
+#: Bits of a uniform number: as many as the type holds below 1.
+UNIFORM_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+
+def random_bits(low: Lowering, node: torch.fx.Node) -> Expr:
+    """64 bits for each element, the same in whatever kernel and however often they are computed."""
+    if config.fallback_random or not by_triton(low.device):
+        raise NoLowering("random numbers are eager's")
+    sizes = sizes_of(tensor_metas(node)[0].shape)
+    low.draws += 1
+    number = const(low.draws, torch.int64)
+    return op("philox", lift(seed(low, node).expr, len(sizes)), number, Iota(contiguous_strides(sizes), 0))
+
+
+def seed(low: Lowering, node: torch.fx.Node) -> Value:
+    """ATen draws it: the generator then moves on as a program expects, under a CUDA graph too."""
+    device = low.device
+    if device not in low.seeds:
+        bounds = torch.iinfo(torch.int64)
+        with low.graph.inserting_before(node):
+            options = {"dtype": torch.int64, "device": device}
+            drawn = low.graph.call_function(torch.ops.aten.randint.low, (bounds.min, bounds.max, []), options)
+        drawn.meta["val"] = tensor_metas(node)[0].new_empty((), dtype=torch.int64)
+        buffer = low.new_buffer((), (), torch.int64, "extern")
+        low.set_home(drawn, buffer)
+        low.statements.append(Extern(drawn, frozenset(), frozenset(), frozenset({buffer.name})))
+        low.seeds[device] = low.value(low.env[drawn])
+    return low.seeds[device]
+
+
+def tensor_metas(node: torch.fx.Node) -> list[torch.Tensor]:
+    meta = meta_of(node)
+    return list(meta) if isinstance(meta, (tuple, list)) else [meta]
+
+
+def uniform(bits: Expr, dtype: torch.dtype) -> Expr:
+    """In [0, 1), as many steps as the type tells apart."""
+    kind, count = compute_type(dtype), UNIFORM_BITS[dtype]
+    return op("mul", cast(op("and", bits, const((1 << count) - 1, torch.int64)), kind), const(2.0**-count, kind))
+
+
+def normal(bits: Expr, dtype: torch.dtype) -> Expr:
+    """By Box and Muller, of two words of 32 bits."""
+    kind = compute_type(dtype)
+    word = const((1 << 32) - 1, torch.int64)
+    first = cast(op("and", bits, word), kind)
+    second = cast(op("and", op("shr", bits, const(32, torch.int64)), word), kind)
+    one = op("mul", op("add", first, const(1.0, kind)), const(2.0**-32, kind))
+    length = op("sqrt", op("mul", op("log", one), const(-2.0, kind)))
+    return op("mul", length, op("cos", op("mul", second, const(2 * math.pi * 2.0**-32, kind))))
+
+
+def bernoulli(low: Lowering, node: torch.fx.Node, p: float) -> Expr:
+    return compare("lt", uniform(random_bits(low, node), torch.float32), const(p, torch.float32))
+
+
+@lowers("rand.default", "rand_like.default")
+def lower_rand(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+    return drawn(low, node, uniform)
+
+
+@lowers("randn.default", "randn_like.default")
+def lower_randn(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+    return drawn(low, node, normal)
+
+
+def drawn(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype], Expr]) -> Value:
+    dtype = meta_of(node).dtype
+    if dtype not in UNIFORM_BITS:
+        raise NoLowering(f"random numbers of {dtype}")
+    return made(node, how(random_bits(low, node), dtype))
+
+
+@lowers("mask_like.default", "bernoulli.p")
+def lower_bernoulli(low: Lowering, node: torch.fx.Node, x: Any, p: float, **how: Any) -> Value:
+    if how.get("generator") is not None:
+        raise NoLowering("a generator of the program's own")
+    return made(node, bernoulli(low, node, p))
+
+
+@lowers("native_dropout.default")
+def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: bool | None) -> tuple[Value, Value]:
+    """What is kept is memory, which the derivative reads."""
+    x, (_, kept_meta) = low.value(x), tensor_metas(node)
+    kept = const(p < 1, torch.bool)
+    scale = 1.0
+    if (train is None or train) and 0 < p < 1:
+        kept, scale = bernoulli(low, node, 1 - p), 1 / (1 - p)
+    elif train is not None and not train:
+        kept = const(True, torch.bool)
+    buffer = low.new_buffer(x.size, sizes_of(kept_meta.stride()), torch.bool)
+    mask = low.store_in(buffer, kept, x.size, None)
+    kind = x.expr.dtype
+    result = op("mul", x.expr, op("mul", cast(mask.expr, kind), const(scale, kind)))
+    return Value(x.size, x.dtype, result), mask

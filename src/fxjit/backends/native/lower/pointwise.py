@@ -22,17 +22,25 @@ def out_size(node: torch.fx.Node) -> Sizes:
 
 
 def operand(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
-    """An argument (tensor or number) broadcast to `size`, in the type computed with for `dtype`."""
-    if isinstance(x, Value):
-        return cast(expand(x.expr, x.size, size), compute_type(dtype))
-    return lift(low.scalar_like(x, dtype), len(size))
+    """An argument (tensor or number) broadcast to `size`, in the type computed with for `dtype`. ATen converts what a tensor
+    of another type holds, which rounds for a half type, but sees all of a number or of a tensor without dimensions."""
+    if not isinstance(x, Value):
+        return lift(low.scalar_like(x, dtype), len(size))
+    expr = cast(expand(x.expr, x.size, size), compute_type(dtype))
+    return expr if x.ndim == 0 else rounded_from(expr, x.dtype, dtype)
 
 
 def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
-    """The same for operators that see a number as a tensor of a half type holds it: rounded. Arithmetic sees all of it."""
+    """The same for operators that see a number, too, as a tensor of a half type holds it: rounded."""
     if isinstance(x, float):
         x = held(x, dtype)
-    return operand(low, x, size, dtype)
+    expr = operand(low, x, size, dtype)
+    return rounded_from(expr, x.dtype, dtype) if isinstance(x, Value) and x.ndim == 0 else expr
+
+
+def rounded_from(expr: Expr, source: torch.dtype, dtype: torch.dtype) -> Expr:
+    """What a value of the type `source` is after conversion to `dtype`; the half types hold all numbers of eight bits."""
+    return expr if source is dtype or source.itemsize == 1 else rounded(expr, dtype)
 
 
 def held(x: float, dtype: torch.dtype) -> float:
@@ -178,15 +186,17 @@ def binary(build: Build) -> Callable[..., Value]:
 def with_alpha(name: str, swapped: bool = False) -> Callable[..., Value]:
     def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any, alpha: Any = 1) -> Value:
         size, dtype = out_size(node), meta_of(node).dtype
+        # Of ATen's kernels only those for GPUs add numbers without rounding them to a half type.
+        addend = element if meta_of(node).device.type == "cpu" else operand
         if dtype is torch.bool:
             if name != "add" or alpha != 1:
                 raise NoLowering("arithmetic on bools")
             return result(node, op("or", operand(low, a, size, dtype), operand(low, b, size, dtype)))
-        x, y = operand(low, a, size, dtype), operand(low, b, size, dtype)
+        x, y = addend(low, a, size, dtype), addend(low, b, size, dtype)
         if swapped:
             x, y = y, x
         if not (isinstance(alpha, (int, float)) and alpha == 1):
-            y = op("mul", y, lift(low.scalar_like(alpha, dtype), len(size)))
+            y = op("mul", y, addend(low, alpha, size, dtype))
         return result(node, op(name, x, y))
 
     return lower
@@ -232,7 +242,7 @@ def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value
     if not dtype.is_floating_point and not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
         raise NoLowering("integer remainder by what may be zero")
     name = "remainder" if "remainder" in str(node.target) else "fmod"
-    return result(node, op(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+    return result(node, op(name, element(low, a, size, dtype), element(low, b, size, dtype)))
 
 
 @lowers("pow.Tensor_Scalar")
@@ -258,7 +268,7 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
     rooted = exponent in (0.5, -0.5) and dtype is torch.float16
     if isinstance(exponent, (int, float)) and exponent in simple and not rooted:
         return result(node, simple[exponent]())
-    return result(node, op("pow", base, operand(low, exponent, size, dtype)))
+    return result(node, op("pow", base, element(low, exponent, size, dtype)))
 
 
 @lowers("pow.Tensor_Tensor", "pow.Scalar")
@@ -266,7 +276,7 @@ def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
     if not dtype.is_floating_point:
         raise NoLowering("integer power")
-    return result(node, op("pow", operand(low, a, size, dtype), operand(low, b, size, dtype)))
+    return result(node, op("pow", element(low, a, size, dtype), element(low, b, size, dtype)))
 
 
 # Comparisons and logic
@@ -471,6 +481,15 @@ def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, th
     scaled = op("mul", expr, const(beta, expr.dtype))
     soft = op("div", op("log1p", op("exp", scaled)), const(beta, expr.dtype))
     return result(node, where(compare("gt", scaled, const(threshold, expr.dtype)), expr, soft))
+
+
+@lowers("softshrink.default")
+def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.5) -> Value:
+    expr = low.value(x).expr
+    upper, lower = const(bound, expr.dtype), const(-bound, expr.dtype)
+    inside = where(op("isnan", expr, dtype=torch.bool), expr, const(0, expr.dtype))
+    below = where(compare("lt", expr, lower), op("sub", expr, lower), inside)
+    return result(node, where(compare("gt", expr, upper), op("sub", expr, upper), below))
 
 
 @lowers("threshold.default")

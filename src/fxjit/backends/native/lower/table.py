@@ -58,9 +58,9 @@ def lowers(*names: str, view: bool = False) -> Callable[[Callable[..., Lowered]]
 
 
 def op_name(node: torch.fx.Node) -> str:
-    """`add.Tensor` for aten's operators, else a name no lowering has."""
+    """`add.Tensor` for aten's operators and our own, else a name no lowering has."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "fxjit"):
         return f"{target._opname}.{target._overloadname}"
     return ""
 
@@ -95,6 +95,9 @@ class Lowering:
         self.counter = 0
         self.marks: dict[torch.fx.Node, int] = {}
         self.reasons: dict[torch.fx.Node, str] = {}
+        #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
+        self.seeds: dict[torch.device, Value] = {}
+        self.draws = 0
 
     # What lowerings use
 
