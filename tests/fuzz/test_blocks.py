@@ -60,14 +60,6 @@ def plain(value):
     return value
 
 
-def described(error):
-    """Type and arguments. A variable of a closure that is unbound is told of as a free one after a break: its message and
-    its class (UnboundLocalError is a NameError) say so."""
-    if isinstance(error, NameError) and "variable" in str(error):
-        return NameError, str(error).split("'")[1]
-    return type(error), plain(error.args)
-
-
 def outcome(fn, namespace, n: int):
     """All that a call does."""
     log, notes = namespace["log"], namespace["notes"]
@@ -85,7 +77,7 @@ def outcome(fn, namespace, n: int):
             mine = [frame for frame in frames if frame[0].startswith("<")]
             if isinstance(each, NameError):  # warm, CPython 3.11 joins loads to the store before, and raises on its line
                 mine = [name for _, name, _ in mine]
-            result.append((*described(each), mine, each.__suppress_context__, type(each.__cause__)))
+            result.append((type(each), plain(each.args), mine, each.__suppress_context__, type(each.__cause__)))
             each = each.__context__
     left = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_rng_state().sum().item()
     torch.set_grad_enabled(True)

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import CodeType
 
+from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
-from fxjit.frontend.bytecode.flow import reachable
-from fxjit.frontend.bytecode.instruction import Code, Handler
+from fxjit.frontend.bytecode.flow import may_be_unbound, reachable
+from fxjit.frontend.bytecode.instruction import Code, Handler, Instruction
 from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
 CAPTURED_SELF = ".self"
+_READS_CELL = frozenset({"LOAD_DEREF", "DELETE_DEREF"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class _Writer:
         self.targets = jump_targets(code)
         self.labels: dict[int, Label] = {}
         self.guardings: dict[Handler, Guarding] = {}
+        #: The frame's own cells that may be read while they are empty.
+        self.doubtful = frozenset(name for name in cells if may_be_unbound(code, name))
 
     def write(self) -> Continuation:
         code, entrance, asm = self.code, self.entrance, self.asm
@@ -156,12 +160,29 @@ class _Writer:
         if instruction.native == "RESUME":
             return
         handler = self.code.handler_at(index)
+        if instruction.opname in _READS_CELL and instruction.argval in self.doubtful:
+            with asm.under(None if handler is None else self._guarding(handler)):
+                self._read_doubtful_cell(instruction)
+            self.indices += [index, *[None] * (asm.count - len(self.indices) - 1)]
+            return
         with asm.under(None if handler is None else self._guarding(handler)):
             asm.raw(instruction, None if instruction.landing is None else self._label(instruction.landing))
         emitted = asm.count - len(self.indices)
         if emitted:
             self.indices.extend([None] * (emitted - 1))
             self.indices.append(index)
+
+    def _read_doubtful_cell(self, instruction: Instruction) -> None:
+        """The frame's own cells are free variables here, of which CPython would speak in other words where they are unbound."""
+        asm, name = self.asm, str(instruction.argval)
+        asm.at(instruction.positions)
+        asm.begin_call(_C.read_cell)
+        asm.load_cell(name)
+        asm.load_const(name)
+        asm.call(2)
+        if instruction.opname == "DELETE_DEREF":
+            asm.pop()
+            asm.raw(instruction)
 
     def _label(self, index: int) -> Label:
         return self.labels.setdefault(index, self.asm.label())

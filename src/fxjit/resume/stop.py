@@ -7,12 +7,11 @@ continuations, so that no continuation depends on the outcome."""
 
 from __future__ import annotations
 
-import contextlib
 import dis
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CellType
 
+from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Label
 from fxjit.frontend.bytecode.instruction import CallSpec, Code, Handler, Instruction
@@ -207,7 +206,7 @@ _CELL_OPS = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSUR
 def _run_on_cell(asm: Asm, opname: str, name: str, cell: str) -> None:
     """The frame's own cell is an object in a local here."""
     if opname in ("LOAD_DEREF", "DELETE_DEREF"):
-        asm.begin_call(read_cell)
+        asm.begin_call(_C.read_cell)
         asm.load_local(cell)
         asm.load_const(name)
         asm.call(2)
@@ -219,10 +218,3 @@ def _run_on_cell(asm: Asm, opname: str, name: str, cell: str) -> None:
         asm.store_attr("cell_contents")
     elif opname == "DELETE_DEREF":
         asm.delete_attr("cell_contents")
-
-
-def read_cell(cell: CellType, name: str) -> object:
-    """What LOAD_DEREF does with a cell of the frame's own."""
-    with contextlib.suppress(ValueError):  # raised behind it, so that the one is not the context of the other
-        return cell.cell_contents
-    raise UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")

@@ -5,7 +5,9 @@ Answers are remembered with the decoded code they are about."""
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterable, Iterator
+from types import CodeType
 from typing import NamedTuple
 
 from .instruction import Code
@@ -51,6 +53,42 @@ def reachable(code: Code, starts: Iterable[int]) -> set[int]:
         if instruction.landing is not None and instruction.target is not None:
             found.update(range(instruction.landing, instruction.target))
     return found
+
+
+def may_be_unbound(code: Code, name: str) -> bool:
+    """Whether the variable of a closure that `code` makes may be read, or deleted, where it has no value: some way leads
+    there past every assignment, or it is deleted somewhere."""
+    doubts: dict[str, bool] = code.facts.setdefault("doubts", {})
+    if name not in doubts:
+        doubts[name] = _is_deleted(code.code, name) or (
+            name not in code.argument_slots and _is_read_before_assignment(code, name))
+    return doubts[name]
+
+
+def _is_deleted(code: CodeType, name: str) -> bool:
+    """Whether `code`, or a function in it, deletes a variable of this name."""
+    if name not in (*code.co_cellvars, *code.co_freevars):
+        return False
+    own = any(each.opname == "DELETE_DEREF" and each.argval == name for each in dis.get_instructions(code))
+    return own or any(_is_deleted(each, name) for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _is_read_before_assignment(code: Code, name: str) -> bool:
+    pending, seen = [0], set()
+    while pending:
+        index = pending.pop()
+        if index in seen or index >= len(code.instructions):
+            continue
+        seen.add(index)
+        instruction = code.instructions[index]
+        if instruction.argval == name and instruction.opname == "LOAD_DEREF":
+            return True
+        handler = code.handler_at(index)
+        if handler is not None:
+            pending.append(handler.target)
+        if instruction.argval != name or instruction.opname != "STORE_DEREF":
+            pending.extend(successors(code, index))
+    return False
 
 
 def live_before(code: Code, index: int) -> frozenset[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import types
 
+from fxjit import _C
+from fxjit.frontend.callables.table import function
 from fxjit.frontend.values.base import Lazy, Rebuilder, Tracer, Value
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import PythonCheck, TypeIs
@@ -105,6 +107,17 @@ def wrap_cell(t: Tracer, cell: types.CellType, source: Source) -> Value:
     except ValueError:
         return CellValue(None, source)
     return CellValue(Lazy(t, contents, _contents_source(source)), source)
+
+
+@function(_C.read_cell)
+def read_cell(t: Tracer, cell: Value, name: Value) -> Value:
+    """What continuations call where the frame's own code reads a variable that may be unbound."""
+    assert isinstance(cell, CellValue)
+    contents = cell.get(t)
+    if contents is None:
+        t.raise_(UnboundLocalError,
+                 f"cannot access local variable '{name.as_constant()}' where it is not associated with a value")
+    return contents
 
 
 @makes(types.CellType)

@@ -1,0 +1,94 @@
+"""The rest of a frame behind a graph break raises what the whole would raise, where it would."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+
+import fxjit
+
+
+def cut(value=None):
+    fxjit.graph_break()
+    return value
+
+
+def outcome(fn, *args):
+    """The result, or the exception with its class, text, context and the lines it came through."""
+    try:
+        return "returned", fn(*args)
+    except Exception as error:  # noqa: BLE001 - an exception is an outcome
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
+        return type(error), error.args, type(error.__context__), lines[1:]
+
+
+def same(fn, *args):
+    """What eager and compiled code agree on."""
+    expected = outcome(fn, *args)
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(2):
+        assert repr(outcome(compiled, *args)) == repr(expected)
+    return expected
+
+
+# -- variables of closures that have no value -----------------------------------------------------------------------
+
+
+def deleted_by_a_closure(x, way):
+    held = x + 1
+
+    def drop():
+        nonlocal held
+        if way:
+            del held
+        return x
+
+    cut()
+    y = drop()
+    return y + held
+
+
+def deleted_here(x, way):
+    held = x + 1
+    read = lambda: held  # noqa: E731, F821
+    y = cut(read())
+    if way:
+        del held
+    del held
+    return y
+
+
+def assigned_on_one_way_only(x, way):
+    if not way:
+        held = x
+    y = cut(x + 1)
+    z = [held for _ in range(2)][0] if way > 1 else held
+    return y + z, (lambda: held)()
+
+
+def caught(x, way):
+    held = x
+
+    def drop():
+        nonlocal held
+        del held
+
+    cut(x)
+    drop()
+    try:
+        return held
+    except UnboundLocalError as error:
+        return str(error), error.name
+
+
+@pytest.mark.parametrize("way", [0, 1, 2])
+@pytest.mark.parametrize("fn", [deleted_by_a_closure, deleted_here, assigned_on_one_way_only, caught])
+@pytest.mark.parametrize("setting", [{}, {"resume_in_try": True}, {"nested_graph_breaks": False}])
+def test_an_unbound_variable_of_a_closure_is_told_of_as_the_frames_own(fn, way, setting):
+    with fxjit.config.patch(setting):
+        expected = same(fn, torch.ones(2), way)
+    if way and fn is not caught and not (fn is assigned_on_one_way_only and way > 1):
+        assert expected[0] is UnboundLocalError
