@@ -20,7 +20,7 @@ from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, f
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.classes import ClassValue
-from fxjit.frontend.values.descriptors import written_classes
+from fxjit.frontend.values.descriptors import written, written_classes
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
@@ -107,8 +107,8 @@ def hash_(t: Tracer, obj: Value) -> Value:
     if obj.pytype().__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{obj.pytype().__name__}'")
     by_identity: Any = object.__hash__
-    if not obj.is_constant() and obj.pytype().__hash__ is by_identity:
-        return LateNumber(hash, obj)
+    if not obj.is_constant() and obj.pytype().__hash__ is by_identity and written(t, obj.pytype(), "__hash__") is None:
+        return LateNumber(by_identity, obj)  # not `hash`: the class may be given another meanwhile
     return protocol.hash_(t, obj)
 
 

@@ -17,7 +17,7 @@ from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import Source
+from fxjit.guards.source import AttrSource, ConstSource, Source
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Attributes of a class that are more than entries of its namespace.
@@ -25,6 +25,8 @@ _OF_THE_CLASS = frozenset({
     "__class__", "__bases__", "__name__", "__qualname__", "__module__", "__dict__", "__abstractmethods__", "__annotations__",
     "__doc__", "__slots__", "__type_params__", "__static_attributes__",
 })
+#: Those that a program may write to later, with an effect on nothing but themselves (and, of the bases, on all look-ups).
+_REWRITABLE = frozenset({"__bases__", "__name__", "__qualname__", "__module__", "__doc__"})
 
 
 class ClassValue(Value):
@@ -86,9 +88,12 @@ class ClassValue(Value):
         if name == "__dict__" and self.cls in descriptors.written_classes(t):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         try:
-            return t.make(getattr(self.cls, name))
+            found = getattr(self.cls, name)
         except AttributeError as error:
             t.raise_(AttributeError, *error.args)
+        if name in _REWRITABLE and not descriptors.is_trusted(self.cls.__module__):
+            return t.wrap(found, AttrSource(self.source or ConstSource(self.cls, self.cls.__qualname__), name)).realize()
+        return t.make(found)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         if not self.cls.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: classes of C do not take attributes

@@ -15,6 +15,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.protocol import type_lookup
+from fxjit.guards.kinds import HasKey
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
@@ -40,12 +41,24 @@ def class_attribute_source(owner: type, name: str) -> Source | None:
     return ItemSource(AttrSource(ConstSource(owner, owner.__qualname__), "__dict__"), name)
 
 
+def guard_not_overridden(t: Tracer, cls: type, owner: type, name: str) -> None:
+    """`name` was found in `owner`: no class that `cls` looks in before has one of its own later."""
+    for nearer in cls.__mro__:
+        if nearer is owner:
+            return
+        if not is_trusted(nearer.__module__) and name not in nearer.__dict__:
+            t.guard(HasKey(AttrSource(ConstSource(nearer, nearer.__qualname__), "__dict__"), name, False))
+
+
 def find(cls: type, name: str) -> tuple[Any, type | None]:
     """The raw attribute and the class whose namespace holds it; (NOT_IMPLEMENTED, None) where there is none."""
-    for owner in cls.__mro__ or ():  # a class has none yet while its metaclass computes it
-        namespace = owner.__dict__
-        if name in namespace:
-            return namespace[name], owner
+    try:
+        for owner in cls.__mro__ or ():  # a class has none yet while its metaclass computes it
+            namespace = owner.__dict__
+            if name in namespace:
+                return namespace[name], owner
+    except Exception:  # a key that is no string, with an `__eq__` that raises: CPython finds nothing then
+        pass
     return NOT_IMPLEMENTED, None
 
 
@@ -97,6 +110,7 @@ def _step(source: Source | None, attr: str) -> Source | None:
 def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Value) -> Value:
     """`raw`, found as `name` in `owner`, read through `obj` (None: through the class `cls` itself)."""
     source = class_attribute_source(owner, name)
+    guard_not_overridden(t, cls.as_constant() if issubclass(cls.pytype(), type) else cls.pytype(), owner, name)
     kind = type(raw)
     if kind is types.FunctionType:
         fn = _raw_value(t, raw, source)

@@ -269,7 +269,9 @@ class UserObjectValue(Value):
 
     def tp_str(self, t: Tracer) -> Value:
         method = self._user_special(t, "__str__")
-        return self.tp_repr(t) if method is None else t.call(method, [], None)
+        if method is not None:
+            return t.call(method, [], None)
+        return self.base if self.base is not None and issubclass(self.cls, str) else self.tp_repr(t)
 
     def tp_hash(self, t: Tracer) -> Value:
         method = self._user_special(t, "__hash__")
@@ -564,14 +566,17 @@ class InstanceDictValue(DictValue):
 NAMESPACE.append(InstanceDictValue)
 
 
+#: What a str, int or float of a subclass is as a plain one, whatever the subclass says.
+_EXACT: Final[dict[type | None, Callable[[Any], Any]]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
 @wraps_everything_else
 def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     base_type = builtin_base(type(obj))
     if base_type in (str, int, float):
         t.guard(IdIs(source, obj))
-        make: Any = base_type
-        return UserObjectValue(type(obj), source, obj, t.make(make(obj)))
+        return UserObjectValue(type(obj), source, obj, t.make(_EXACT[base_type](obj)))
     base = None if base_type is None else wrap_as_base(t, obj, source)
     return UserObjectValue(type(obj), source, obj, base)
 

@@ -45,7 +45,8 @@ class SetValue(Value):
         for value in values:
             elements.setdefault(key_of(t, value, elements), value.realize())
         kind = set if issubclass(self.cls, set) else frozenset
-        self.elements, self.order = elements, kind(elements if order is None else order)
+        # Made of a list: a set that is made of a dict takes its room beforehand, and has another order.
+        self.elements, self.order = elements, kind(list(elements) if order is None else order)
 
     @property
     def shell(self) -> bool:  # type: ignore[override]  # a frozenset is built whole
@@ -99,8 +100,13 @@ class SetValue(Value):
         return super().graph_arg(t)
 
     def _push_items(self, cg: Rebuilder) -> None:
-        for value in self.items:
-            cg.push(value)
+        for key in self._order_to_insert():
+            cg.push(self.elements[key])
+
+    def _order_to_insert(self) -> list[HashKey]:
+        """The order in which elements make a set that is iterated over as this one: most often the one they came in."""
+        came, wanted = list(self.elements), list(self.order)
+        return wanted if list(set(came)) != wanted == list(set(wanted)) else came
 
     def rebuild(self, cg: Rebuilder) -> None:
         if self.shell:
@@ -266,7 +272,8 @@ class SetValue(Value):
         return t.make(self.order.isdisjoint(self._other(t, other).order))
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
-        self._become(t, SetValue(t, () if values is None else protocol.unpack(t, values)))
+        if self.shell:  # a frozenset's is `object.__init__`
+            self._become(t, SetValue(t, () if values is None else protocol.unpack(t, values)))
         return t.make(None)
 
 
