@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fxjit.backends.native.decompositions import table as decompositions
+
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 
@@ -79,6 +81,24 @@ def test_numbers_are_what_a_half_type_holds_of_them(kernels, dtype):
 
     for actual, expected in zip(kernels(function, x)(x), function(x)):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_a_half_type_adds_is_rounded_what_it_multiplies_is_not(kernels, dtype):
+    """ATen's kernels differ in whether they see all of a number; what a tensor of another type holds is always converted."""
+    x = torch.tensor([-0.5, 1.0078125, -0.2177734375, 0.30078125, 3.0, 88.0]).to(dtype)
+    number, whole = torch.tensor(0.3), torch.tensor([257, 1025, 2049, 3, 259, 4097])
+
+    def function(x, number, whole):
+        return [
+            x + 0.3, x - 0.3, torch.rsub(x, 0.3), torch.add(x, x, alpha=0.3), x % 0.3, torch.fmod(x, -0.7), x * 0.3, x / 0.3,
+            x.abs() ** 0.3, 0.3**x, x + number, x * number, x == number, x % number, x.abs() ** number, x * whole, whole - x,
+            torch.logit(x, 0.3), torch.logit(x, 1e-4), F.softshrink(x, 0.3),
+        ]  # fmt: skip
+
+    compiled = kernels(function, x, number, whole, decompositions=decompositions())
+    for k, (actual, expected) in enumerate(zip(compiled(x, number, whole), function(x, number, whole))):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{k}: {text}")
 
 
 def test_no_contraction_of_products_and_sums(kernels):

@@ -21,7 +21,7 @@ NAMES = (
     "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish",
     "mish_backward", "mse_loss",
     "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
-    "softplus_backward", "softshrink", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
+    "softplus_backward", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
 
 
@@ -100,6 +100,17 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
     return grad * (mask.to(grad.dtype) * scale)
 
 
+def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """ATen's `logit` rounds its bounds to a half type; the decomposition computes with all of them."""
+
+    def decompose(x: torch.Tensor, *args: Any) -> Any:
+        if x.dtype in (torch.float16, torch.bfloat16):
+            return NotImplemented
+        return decomposition(x, *args)
+
+    return decompose
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
@@ -107,6 +118,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
     packets = [getattr(torch.ops.aten, name) for name in NAMES if hasattr(torch.ops.aten, name)]
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(packets))
+    found[torch.ops.aten.logit.default] = whole_for_half_types(found[torch.ops.aten.logit.default])
     found[torch.ops.aten.native_dropout.default] = native_dropout
     found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
     return found
