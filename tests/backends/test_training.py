@@ -146,3 +146,26 @@ def test_parameters_whose_names_differ_by_case_are_two_inputs():
             return x * self.w + self.W
 
     assert fxjit.compile(Both(), backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+def test_a_write_through_data_is_not_seen_by_autograd(backend):
+    """A view that was taken before is differentiated as in eager; a write that is not hidden still counts."""
+
+    def fill(memory, value, hidden):
+        (memory.data if hidden else memory.detach())[0] = value
+
+    def run(fill, hidden):
+        x = torch.ones(3, requires_grad=True)
+        memory = x * 2
+        result = (memory[:2] * x[:2]).sum()
+        version = memory._version
+        fill(memory, torch.tensor(5.0), hidden)
+        if memory._version > version:
+            return memory
+        result.backward()
+        return memory, x.grad
+
+    compiled = fxjit.compile(fill, backend=backend)
+    for hidden in (True, False):
+        torch.testing.assert_close(run(compiled, hidden), run(fill, hidden))

@@ -22,6 +22,7 @@ from fxjit import config, logs
 from fxjit.counters import counters, timed
 
 from .components import compile_parts
+from .hidden import keep_versions
 from .native.passes.cleanup import share_equal
 from .rnn import keep_workspace
 from .saved import keep_old_values
@@ -150,6 +151,7 @@ def _compile_whole(
         # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
         parts.meta.bw_donated_idxs = []
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
+    compiled = keep_versions(compiled, gm, example_inputs, parts.meta)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 
 
