@@ -84,6 +84,10 @@ capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output
 
 # What is traced
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
+capture_checks: bool = _row(
+    True, "A branch on data whose other side only raises is no graph break: the graph tells whether the data takes that side, "
+    "and then the call runs eagerly."
+)
 reorderable_functions: frozenset[Any] = _row(
     frozenset(), "Functions such as print whose calls may be made after the graph, in their order and with their arguments as "
     "they were, instead of breaking it. In the environment: print,logging.info."
@@ -99,7 +103,9 @@ optimize_ddp: bool = _row(
     "Split graphs at the bucket boundaries of DistributedDataParallel.",
     only_default="graphs are not split for DistributedDataParallel; its hooks run when the backward of a graph ends",
 )
-fallback_random: bool = _row(True, "Draw the same random numbers as eager.", only_default="native always draws eager's")
+fallback_random: bool = _row(
+    False, "Draw the same random numbers as eager on a GPU too, by ATen. On a CPU they always are.", in_cache_key=True
+)
 concurrent_compile: str = _row(
     "eager", "What a thread does with a frame that another thread is compiling: run it as it is, or wait for the result.",
     choices=("eager", "wait"),

@@ -228,6 +228,7 @@ def test_lowered_operators_exist():
         "contiguous.default",
         "convert_element_type.default",
         "_safe_softmax.default",
+        "mask_like.default",  # fxjit::
         "iota.default",
     }
 

@@ -98,6 +98,23 @@ scalar("hypot", 2, "hypot{f}({0}, {1})", torch.hypot, cost=10, integers=False)
 scalar("lgamma", 1, "lgamma{f}({0})", torch.lgamma, cost=60, vector=False, integers=False)
 
 
+def philox(seed: torch.Tensor, number: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """64 random bits: the first two words of Philox 4x32 with 7 rounds, of the key `seed` and the counter (index, number)."""
+    low = 0xFFFFFFFF
+    given = [each.to(torch.int64) for each in (index, number, seed)]
+    (c0, c1), (c2, c3), (k0, k1) = ((each & low, each >> 32 & low) for each in given)
+    for _ in range(PHILOX_ROUNDS):
+        # Products wrap around; their bits are those of the whole product.
+        p, q = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (q >> 32 & low) ^ c1 ^ k0, q & low, (p >> 32 & low) ^ c3 ^ k1, p & low
+        k0, k1 = k0 + 0x9E3779B9 & low, k1 + 0xBB67AE85 & low
+    return (c1 << 32 | c0).to(seed.dtype)
+
+
+PHILOX_ROUNDS = 7
+scalar("philox", 3, "({t})fx_philox({0}, {1}, {2})", philox, cost=50, vector=False)
+
+
 @dataclass(frozen=True, slots=True)
 class ReductionKind:
     """How a reduction starts and combines; `torch` reduces over the last dimensions given."""

@@ -58,6 +58,15 @@ static inline double fx_floordiv(double a, double b) {
   if (q == 0) return __builtin_copysign(0, a / b);
   double f = __builtin_floor(q); return q - f > 0.5 ? f + 1 : f;
 }
+static inline int64_t fx_philox(int64_t seed, int64_t number, int64_t index) {
+  uint32_t c0 = index, c1 = index >> 32, c2 = number, c3 = number >> 32, k0 = seed, k1 = seed >> 32;
+  for (int i = 0; i < 7; i++) {
+    uint64_t p = (uint64_t)0xD2511F53u * c0, q = (uint64_t)0xCD9E8D57u * c2;
+    c0 = (uint32_t)(q >> 32) ^ c1 ^ k0; c1 = (uint32_t)q; c2 = (uint32_t)(p >> 32) ^ c3 ^ k1; c3 = (uint32_t)p;
+    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+  }
+  return (int64_t)((uint64_t)c1 << 32 | c0);
+}
 template <class T> static FX T fx_shl(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)(a << b); }
 template <class T> static FX T fx_shr(T a, T b) { T m = (T)(8 * sizeof(T) - 1); return (T)(a >> (b < 0 || b > m ? m : b)); }
 static FX int64_t fx_idiv(int64_t a, int64_t b) { return fx_floordiv(a, b); }

@@ -95,6 +95,7 @@ WORDS: dict[str, Word] = {
     "logical_not": same("({0} == 0)"),
     "shl": Word("", "fx_shl({0}, {1}, {bits})"),
     "shr": Word("", "fx_shr({0}, {1}, {bits})"),
+    "philox": Word("", "fx_philox({0}.to(tl.int64), {1}.to(tl.int64), {2}.to(tl.int64)).to({kind})"),
     "isnan": Word("({0} != {0})", "({0} != {0})", "({0} != {0})"),
     "isinf": Word('(tl.abs({0}) == float("inf"))'),
     "sqrt": Word("tl.sqrt_rn({0})", double="tl.sqrt({0})"),
@@ -124,7 +125,7 @@ def operation(node: Op, operands: Sequence[str]) -> str:
         text = word.bools if kind is torch.bool else word.integers
     if not text:
         raise NoWord(f"{node.name} of {kind}")
-    return text.format(*operands, bits=8 * kind.itemsize)
+    return text.format(*operands, bits=8 * kind.itemsize, kind=TYPES[kind])
 
 
 def conversion(value: str, source: torch.dtype, target: torch.dtype) -> str:

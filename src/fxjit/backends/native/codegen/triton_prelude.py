@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
+from ..ops import PHILOX_ROUNDS
+
 HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+PHILOX_ROUND = """    p = c0.to(tl.uint64) * 0xD2511F53
+    q = c2.to(tl.uint64) * 0xCD9E8D57
+    c0 = (q >> 32).to(tl.uint32) ^ c1 ^ k0
+    c1 = q.to(tl.uint32)
+    c2 = (p >> 32).to(tl.uint32) ^ c3 ^ k1
+    c3 = p.to(tl.uint32)
+    k0 = k0 + 0x9E3779B9
+    k1 = k1 + 0xBB67AE85
+"""
 FUNCTIONS: dict[str, str] = {
     "fx_max": """
 def fx_max(a, b):
@@ -57,6 +68,16 @@ def fx_shl(a, b, BITS: tl.constexpr):
     "fx_shr": """
 def fx_shr(a, b, BITS: tl.constexpr):
     return a >> tl.where((b < 0) | (b > BITS - 1), (b ^ b) + (BITS - 1), b)
+""",
+    "fx_philox": f"""
+def fx_philox(seed, number, index):
+    k0 = seed.to(tl.uint32)
+    k1 = (seed >> 32).to(tl.uint32)
+    c0 = index.to(tl.uint32)
+    c1 = (index >> 32).to(tl.uint32)
+    c2 = number.to(tl.uint32)
+    c3 = (number >> 32).to(tl.uint32)
+{PHILOX_ROUND * PHILOX_ROUNDS}    return (c1.to(tl.uint64) << 32 | c0.to(tl.uint64)).to(tl.int64)
 """,
     # Arithmetic on sizes.
     "fx_idiv": """
