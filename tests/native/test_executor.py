@@ -223,27 +223,6 @@ def test_threads_run_one_program_at_once():
                 torch.testing.assert_close(result, function(x)[0])
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_derivatives_of_pixelwise_convolutions(shape, bias):
-    images, channels, results, height, width = shape
-    layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
-    ours = torch.nn.Conv2d(channels, results, 1, bias=bias)
-    ours.load_state_dict(layer.state_dict())
-    x = torch.randn(images, channels, height, width)
-    found = []
-    for each in (layer, fxjit.compile(ours)):
-        given = x.clone().requires_grad_()
-        each(given).square().sum().backward()
-        found.append([given.grad])
-    for a, b in zip(found[0], found[1], strict=True):
-        torch.testing.assert_close(a, b)
-        assert a.stride() == b.stride()
-    for a, b in zip(layer.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
-        assert a.grad.stride() == b.grad.stride()
-
-
 def test_a_result_of_another_type_than_was_promised():
     """Batch norm without its own numbers gives them back in half precision, where its fake kernel says float32."""
 

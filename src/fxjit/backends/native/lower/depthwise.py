@@ -176,9 +176,11 @@ def lower_convolution_backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     grad, x, weight = low.value(grad), low.value(x), low.value(weight)
     at = layout_of(x, weight, step, padding, dilation, transposed, groups)
-    if at.channels * at.length > (NARROW_PLACES if len(at.taps) <= NARROW_TAPS else WIDE_PLACES):
+    narrow = len(at.taps) <= NARROW_TAPS
+    if at.channels * at.length > (NARROW_PLACES if narrow else WIDE_PLACES):
         raise NoLowering("a convolution that oneDNN does better")
-    check_contiguous(meta_of(node.args[1]))  # type: ignore[arg-type]
+    if narrow:
+        check_contiguous(meta_of(node.args[1]))  # type: ignore[arg-type]
     if by_triton(low.device):
         raise NoLowering("another processor")
     out: list[Value | None] = [None, None, None]

@@ -16,35 +16,58 @@ PIXELS, FEW_IMAGES = 16, 4
 
 
 def multiply_backward(graph: torch.fx.Graph) -> None:
-    """`convolution_backward` of one pixel by one, step 1, one group, over contiguous images."""
+    """`convolution_backward` of one pixel by one, step 1, one group, over contiguous images or channels-last ones."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
-        if is_pixelwise(node) and all(user.target is operator.getitem for user in node.users):
+        if not is_pixelwise(node) or any(user.target is not operator.getitem for user in node.users):
+            continue
+        if all(_value(arg).is_contiguous() for arg in node.args[:3]):
             _split(graph, node)
+        elif _is_channels_last(node):
+            _split_channels_last(graph, node)
 
 
 def is_pixelwise(node: torch.fx.Node) -> bool:
     _, x, weight = values = [_value(arg) for arg in node.args[:3]]
     _, stride, padding, dilation, transposed, _, groups, _ = node.args[3:]
-    if node.kwargs or not all(_is_images(value) for value in values):
+    if node.kwargs or not all(_is_dense(value) for value in values):
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
     return all(plain) and torch.get_float32_matmul_precision() == "highest" and (pixels >= PIXELS or images <= FEW_IMAGES)
 
 
+def _is_channels_last(node: torch.fx.Node) -> bool:
+    """The input and its gradient are; the gradient of the results is made so, where it is not."""
+    images = (_value(node.args[1]), node.meta["val"][0])
+    return all(each is None or each.is_contiguous(memory_format=torch.channels_last) for each in images)
+
+
 def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-def _is_images(value: Any) -> bool:
-    """Contiguous, of sizes that are known."""
+def _is_dense(value: Any) -> bool:
+    """Images of sizes that are known."""
     return (isinstance(value, torch.Tensor) and value.dim() == 4 and value.dtype is torch.float32
-            and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape)
-            and value.is_contiguous())
+            and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape))
 
 
 def _all(values: Any, wanted: int) -> bool:
     return isinstance(values, (list, tuple)) and all(value == wanted for value in values)
+
+
+class _Calls:
+    """Adds calls in front of a node, with what they give in their metadata."""
+
+    def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+        self.graph, self.mode = graph, _mode_of(node)
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        new = self.graph.call_function(target, args, kwargs)
+        given = torch.fx.node.map_arg(args, lambda each: each.meta["val"])
+        with torch.no_grad(), self.mode:
+            new.meta["val"] = target(*given, **kwargs)
+        return new
 
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -52,14 +75,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
     results, pixels = grad.meta["val"].shape[1], height * width  # type: ignore[union-attr]
     users = {user.args[1]: user for user in node.users}
-
-    def call(target: Any, *args: Any) -> torch.fx.Node:
-        new = graph.call_function(target, args)
-        given = torch.fx.node.map_arg(args, lambda each: each.meta["val"])
-        with torch.no_grad(), _mode_of(node):
-            new.meta["val"] = target(*given)
-        return new
-
+    call = _Calls(graph, node)
     with graph.inserting_before(node):
         grads = call(aten.view.default, grad, [images, results, pixels])
         if 0 in users:
@@ -73,6 +89,32 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
                 product = call(aten.mm.default, call(aten.select.int, grads, 0, 0), call(aten.select.int, rows, 0, 0))
             else:
                 product = call(aten.sum.dim_IntList, call(aten.bmm.default, grads, rows), [0])
+            _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
+        if 2 in users:
+            _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
+    graph.erase_node(node)
+
+
+def _split_channels_last(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """A pixel of all channels is a row: there is one product for all images."""
+    grad, x, weight = node.args[:3]
+    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
+    results = grad.meta["val"].shape[1]  # type: ignore[union-attr]
+    users = {user.args[1]: user for user in node.users}
+    call = _Calls(graph, node)
+
+    def rows(value: Any, columns: int) -> torch.fx.Node:
+        return call(aten.view.default, call(aten.permute.default, value, [0, 2, 3, 1]), [images * height * width, columns])
+
+    with graph.inserting_before(node):
+        if not grad.meta["val"].is_contiguous(memory_format=torch.channels_last):  # type: ignore[union-attr]
+            grad = call(aten.clone.default, grad, memory_format=torch.channels_last)
+        if 0 in users:
+            product = call(aten.mm.default, rows(grad, results), call(aten.view.default, weight, [results, channels]))
+            images_again = call(aten.view.default, product, [images, height, width, channels])
+            _replace(graph, users[0], call(aten.permute.default, images_again, [0, 3, 1, 2]))
+        if 1 in users:
+            product = call(aten.mm.default, call(aten.t.default, rows(grad, results)), rows(x, channels))
             _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
             _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
