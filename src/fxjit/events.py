@@ -168,7 +168,7 @@ def report_break(reason: str, context: Mapping[str, Any], user_stack: UserStack 
     event = GraphBreak(explain_reason(reason, **context), user_frames(user_stack), function)
     counters["graph_break"][event.reason] += 1
     if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack[-1:]):
-        _breaks_log.info("%s", event)
+        _breaks_log.info("%s", break_text(event.why, (*_callers(), *event.user_stack)))
     record_event(event)
     return event
 
@@ -190,7 +190,8 @@ def report_skip(
     if _skips_log.isEnabledFor(logs.INFO) and _first_time("skip", event.why, (code,)):
         head = f"Frame skipped: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
         cause_text = f"\n{why.text('The break that caused it: ')}" if why else ""
-        _skips_log.info("%s\n%s%s%s", head, event.why.text("Skip Reason: "), cause_text, stack_text(event.user_stack))
+        _skips_log.info("%s\n%s%s%s", head, event.why.text("Skip Reason: "), cause_text,
+                        stack_text((*_callers(), *event.user_stack)))
     record_event(event)
     return event
 
@@ -240,6 +241,16 @@ def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, .
     frames = tuple(user_stack or ())
     kept = tuple(frame for frame in frames if not _is_library(frame.filename))
     return kept if kept and not config.verbose else frames
+
+
+def _callers() -> list[traceback.FrameSummary]:
+    """The frames of the user's program that are running: those above the frame that is being compiled."""
+    return [frame for frame in traceback.extract_stack() if not _is_installed(frame.filename)]
+
+
+def _is_installed(filename: str) -> bool:
+    """A file that is no part of the program: a library's, or a package's that is installed."""
+    return filename.startswith("<frozen ") or _is_library(filename) or f"{os.sep}site-packages{os.sep}" in filename
 
 
 @cache

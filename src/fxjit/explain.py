@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from . import api, events
 from .errors import ConfigError, InvalidArgument
@@ -81,9 +81,16 @@ class Explanation:
         lines.append(f"Compile times: {self.compile_times}")
         return "\n".join(lines)
 
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a page that shows the source: each line in the colour of its graph, breaks and skips beside it."""
-        return _write_html(self, Path(path))
+    @overload
+    def to_html(self, path: str | os.PathLike[str]) -> Path: ...
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> Path | str:
+        """A page that shows the source: each line in the colour of its graph, breaks and skips beside it. Its text; or, with
+        a path, the file that it is written to."""
+        return _page(self) if path is None else _write(_page(self), Path(path))
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +158,7 @@ tr.break td { border-bottom: 2px solid #c33 } .why { color: #a11 } .skip { color
 """
 
 
-def _write_html(found: Explanation, path: Path) -> Path:
+def _page(found: Explanation) -> str:
     lines = _graph_lines(found)
     notes: dict[tuple[str, int], list[str]] = defaultdict(list)
     breaks = set()
@@ -175,10 +182,13 @@ def _write_html(found: Explanation, path: Path) -> Path:
     )
     key += "<span class='key skipped'>runs as it stands</span>" if SKIPPED in lines.values() else ""
     title = html.escape(f"fxjit explain: {found.function}")
-    page = (
+    return (
         f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{key}</p>"
         f"{sections}<h2>Summary</h2><pre>{html.escape(str(found))}</pre>"
     )
+
+
+def _write(page: str, path: Path) -> Path:
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

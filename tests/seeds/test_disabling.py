@@ -96,6 +96,54 @@ def test_the_break_is_reported_with_reason_hint_and_the_users_frames(names, capl
     assert "site-packages" not in text
 
 
+def test_both_breaks_of_the_second_example_are_reported_as_on_the_page(names, caplog):
+    disable, graph_break = names
+
+    def inner2(x):
+        graph_break()
+        return x + 1
+
+    @disable(recursive=False)
+    def outer2(x):
+        x = x + 2
+        graph_break()
+        return inner2(x)
+
+    def g(x):
+        x = outer2(x)
+        return x + 4
+
+    fxjit.reset()
+    fxjit.set_logs(graph_breaks=True)
+    try:
+        compiled = fxjit.compile(g, backend="eager")
+        for _ in range(2):
+            compiled(torch.ones(3))
+    finally:
+        fxjit.set_logs()
+    skipping, breaking = [record.getMessage() for record in caplog.records if record.name == "fxjit.graph_breaks"]
+    function = f"<function {outer2.__qualname__} at 0x"
+    for line in ("Graph Break Reason: Skip inlining `torch.compiler.disable()`d function",
+                 f"  Explanation: Skip inlining function {function}",
+                 "since it was wrapped with `torch.compiler.disable` (reason: None)",
+                 "  Hint: Remove the `torch.compiler.disable` call", f"  Developer debug context: {function}"):
+        assert line in skipping
+    for line in ("Graph Break Reason: Call to `torch._dynamo.graph_break()`",
+                 "  Explanation: User-inserted graph break. Message: None",
+                 "  Hint: Remove the `torch._dynamo.graph_break()` call.",
+                 "  Developer debug context: Called `torch._dynamo.graph_break()` with args `[]`, kwargs `{}`"):
+        assert line in breaking
+    here = "test_both_breaks_of_the_second_example_are_reported_as_on_the_page"
+    assert frames(skipping) == [(here, "compiled(torch.ones(3))"), ("g", "x = outer2(x)")]
+    assert frames(breaking) == [*frames(skipping), ("outer2", "return inner2(x)"), ("inner2", "graph_break()")]
+
+
+def frames(report: str) -> list[tuple[str, str]]:
+    """The functions and lines of a report's traceback."""
+    lines = [line for line in report.partition("User code traceback:\n")[2].splitlines() if set(line.strip()) - set("^~")]
+    return [(place.rpartition(", in ")[2], line.strip()) for place, line in zip(lines[::2], lines[1::2], strict=True)]
+
+
 def test_suppressed_compiler_crash_runs_eagerly_and_is_tried_again():
     crashes = []
 

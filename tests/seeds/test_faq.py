@@ -29,6 +29,28 @@ def test_explain_finds_three_graphs_two_breaks_and_six_operators(capsys):
     assert "toy_example" in text and "print" in text
 
 
+def test_explain_prints_each_break_with_its_reason_and_the_users_line(capsys):
+    """The reasons and places of the FAQ, in its order; never a name of a resume function."""
+    fxjit.reset()
+    text = str(fxjit.explain(toy_example)(torch.randn(10), torch.ones(10)))
+    assert "3 graphs" in text and "2 graph break" in text and "6 ops" in text
+    reasons = text.partition("Break reasons:")[2]
+    first = toy_example.__code__.co_firstlineno
+    lines = [f'File "{__file__}", line {first + at}, in toy_example' for at in (2, 3)]
+    at = [reasons.index(part) for part in ("`print`", lines[0], 'print("woo")', "Data-dependent branching", lines[1],
+                                           "if b.sum() < 0:")]
+    assert at == sorted(at)
+    assert "resume" not in text
+
+
+def test_explain_gives_its_page_as_text_without_a_path(tmp_path, capsys):
+    fxjit.reset()
+    explanation = fxjit.explain(toy_example)(torch.randn(10), torch.ones(10))
+    page = explanation.to_html()
+    assert page.startswith("<!doctype html>") and "resume" not in page
+    assert explanation.to_html(tmp_path / "page.html").read_text(encoding="utf-8") == page
+
+
 def test_the_branch_not_taken_is_compiled_when_it_is_taken():
     fxjit.reset()
     compiled = fxjit.compile(toy_example, backend="eager")
@@ -183,6 +205,49 @@ def test_transforms_over_a_compiled_function_run_it_eagerly():
     torch.testing.assert_close(torch.vmap(f)(x), x.sin().sum(1))
 
 
+def test_a_transform_inside_a_compiled_function_is_the_workaround():
+    def g(x):
+        return torch.vmap(torch.sin)(x)
+
+    x = torch.randn(2, 3)
+    fxjit.reset()
+    torch.testing.assert_close(fxjit.compile(g, backend="eager")(x), x.sin())
+
+
+def test_allow_in_graph_over_the_state_of_a_module():
+    """The pitfall of the FAQ, and its way out: the module's state is given to `functional_call`."""
+    model = torch.nn.Linear(3, 2)
+
+    @fxjit.allow_in_graph
+    def call(state, x):
+        return torch.func.functional_call(model, state, (x,))
+
+    def fn(state, x):
+        return call(state, x) * 2
+
+    state = {name: value.detach() for name, value in model.named_parameters()}
+    x = torch.randn(4, 3)
+    fxjit.reset()
+    backend = fxjit.testing.EagerAndRecordGraphs()
+    torch.testing.assert_close(fxjit.compile(fn, backend=backend, fullgraph=True)(state, x), model(x).detach() * 2)
+    assert len(backend.graphs) == 1
+
+
+def test_run_is_known_by_torchs_name_too():
+    import torch._dynamo
+
+    def fn(x):
+        return x * 2 + 1
+
+    fxjit.reset()
+    counter = fxjit.testing.CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter, dynamic=False)
+    compiled(torch.ones(3))
+    frozen = torch._dynamo.run(compiled)
+    torch.testing.assert_close(frozen(torch.ones(3)), torch.full((3,), 3.0))
+    assert counter.frame_count == 1
+
+
 def test_numpy_code_of_the_faq():
     np = pytest.importorskip("numpy")
 
@@ -211,6 +276,6 @@ def test_wrap_numpy_takes_and_gives_tensors():
 
     x, y = torch.randn(8, 4), torch.randn(8, 4)
     fxjit.reset()
-    result = fxjit.compile(numpy_fn, backend="eager")(x, y)
+    result = fxjit.compile(numpy_fn, backend="eager", fullgraph=True)(x, y)
     assert isinstance(result, torch.Tensor)
     torch.testing.assert_close(result, (x[:, :, None] * y[:, None, :]).sum((-2, -1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import zlib
 
 import pytest
 import torch
@@ -52,6 +53,49 @@ def test_each_segment_of_forward_has_its_backward_with_eager_operators_between(b
     assert names.count("CompiledGraphBackward") == 2, names
 
 
+def test_backward_of_eager_operators_runs_between_the_compiled_graphs():
+    """"Usercode calling `.backward()` still triggers eager's autograd engine, which runs each compiled backward graph as if it
+    were one op, also running any non-compiled eager ops' `.backward()` functions." """
+    @fxjit.disable
+    def eager_op(x):
+        return torch.erfinv(x / 2)
+
+    def fn(x):
+        return eager_op(x.tanh().sin()).cos().sum()
+
+    def order(loss):
+        node, names = loss.grad_fn, []
+        while node is not None:
+            names.append(type(node).__name__)
+            node = node.next_functions[0][0] if node.next_functions else None
+        return names
+
+    x = torch.randn(3, requires_grad=True)
+    expected = torch.autograd.grad(fn(x), x)
+    loss = fxjit.compile(fn, backend="aot_eager")(x)
+    assert order(loss) == ["CompiledGraphBackward", "ErfinvBackward0", "DivBackward0", "CompiledGraphBackward",
+                           "AccumulateGrad"]
+    torch.testing.assert_close(torch.autograd.grad(loss, x), expected)
+
+
+def test_the_partition_saves_little_between_forward_and_backward():
+    """"Each pair of forward and backward graph are (optionally) min-cut partitioned to save the minimal state." """
+    def fn(x):
+        return x.sin().cos().sin().cos().sum()
+
+    def saved(run, x):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            run(x).backward()
+        return len(kept)
+
+    x = torch.randn(5, requires_grad=True)
+    assert saved(fn, x) == 4
+    expected, x.grad = x.grad, None
+    assert saved(fxjit.compile(fn, backend="native"), x) == 1
+    torch.testing.assert_close(x.grad, expected)
+
+
 def test_the_steps_of_optimizers_are_captured():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -88,6 +132,30 @@ def test_a_function_is_compiled_again_up_to_the_limit():
         for length in range(1, 7):
             assert torch.equal(compiled(torch.ones(1), "a" * length), torch.ones(1) + length)
     assert counter.frame_count == 3
+
+
+def test_the_time_spent_in_each_phase_can_be_asked_for():
+    fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    text = fxjit.compile_times()
+    assert isinstance(text, str) and all(phase in text for phase in ("trace", "backend", "guards"))
+
+
+# -- Why am I not seeing speedups? ---------------------------------------------------------------------------------------
+
+
+def test_an_extension_of_c_that_is_not_torchs_ends_the_graph_and_runs_as_it_is():
+    seen = []
+
+    def fn(x):
+        y = x + 1
+        seen.append(zlib.crc32(y.numpy()))
+        return y * 2
+
+    expected = fn(torch.ones(3))
+    counter = CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter)
+    torch.testing.assert_close(compiled(torch.ones(3)), expected)
+    assert counter.frame_count == 2 and seen[0] == seen[1]
 
 
 # -- Why didn't my code recompile when I changed it? ---------------------------------------------------------------------
@@ -227,6 +295,34 @@ def test_a_graph_break_loses_the_gradient_as_numpy_arrays_do():
 
     result = fxjit.compile(numpy_fn, backend="eager")(torch.ones(3, requires_grad=True))
     assert result.item() == 6 and not result.requires_grad
+
+
+def test_numpy_code_makes_its_tensors_on_the_device_of_the_moment():
+    """The FAQ's `with torch.device("cuda")`, on the device that every machine has; over a graph break too."""
+    @fxjit.wrap_numpy
+    def numpy_fn(a, b):
+        prod = a[:, :, None] * b[:, None, :]
+        print("oops, a graph break!")
+        return np.sum(prod, axis=(-2, -1))
+
+    x, y = torch.randn(4, 2), torch.randn(4, 2)
+    counter = CompileCounter()
+    compiled = fxjit.compile(numpy_fn, backend=counter)
+    with torch.device("cpu"), contextlib.redirect_stdout(io.StringIO()) as out:
+        result = compiled(x, y)
+    assert isinstance(result, torch.Tensor) and result.device.type == "cpu"
+    assert counter.frame_count == 2 and out.getvalue() == "oops, a graph break!\n"
+    torch.testing.assert_close(result, (x[:, :, None] * y[:, None, :]).sum((-2, -1)))
+
+
+def test_torchs_own_numpy_runs_eagerly_and_compiled():
+    import torch._numpy as tnp
+
+    def fn(x):
+        return tnp.sum(tnp.asarray(x) * 2).tensor
+
+    x = torch.arange(3.0)
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
 
 
 def test_trace_numpy_off_lets_numpy_run_its_own_code():

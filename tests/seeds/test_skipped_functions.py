@@ -62,6 +62,33 @@ def test_skip_frame_runs_the_function_eagerly_and_compiles_what_it_calls(spellin
     assert skips == 1
 
 
+def test_what_runs_as_it_stands_is_the_frame_and_not_what_it_calls(spelling):
+    """`inner1` and `inner2` "are compiled when they are called", `fn` is "run eagerly"; at every call, and told once."""
+    _, skip_frame = spelling
+    compiling = []
+
+    def inner1(x):
+        compiling.append(torch.compiler.is_compiling())
+        return x + 1
+
+    def fn(x):
+        x = inner1(x)
+        compiling.append(torch.compiler.is_compiling())
+        skip_frame()
+        return x * 2
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    backend = EagerAndRecordGraphs()
+    compiled = fxjit.compile(fn, backend=backend)
+    for _ in range(3):
+        compiling.clear()
+        same(compiled(torch.ones(3)), torch.full((3,), 4.0))
+        assert compiling == [True, False]
+    assert operators(backend.graphs) == [1]
+    assert sum(fxjit.counters["skip"].values()) == 1
+
+
 def test_a_break_in_a_loop_skips_the_frame(spelling):
     graph_break, _ = spelling
 
@@ -145,23 +172,19 @@ def test_the_break_moved_out_of_the_context_manager_does_not(spelling):
 
 def test_known_context_managers_are_resumed(spelling):
     graph_break, _ = spelling
-    grad_modes = []
-
-    def observe():
-        grad_modes.append(torch.is_grad_enabled())
 
     def fn(x):
         with contextlib.nullcontext():
             with torch.no_grad():
                 x = x + 1
                 graph_break()
-                return x + 1
+                return x + 1, torch.is_grad_enabled()
 
     x = torch.randn(3, requires_grad=True)
-    result, graphs, skips = run(fn, x)
+    (result, grad_mode), graphs, skips = run(fn, x)
     same(result, (x + 2).detach())
-    assert not result.requires_grad
-    assert torch.is_grad_enabled()
+    assert not result.requires_grad and not grad_mode, "no_grad holds in the frame's rest"
+    assert torch.is_grad_enabled(), "and is left at its end"
     adds = [count for count in graphs if count]
     assert len(adds) == 2 and skips == 0
 

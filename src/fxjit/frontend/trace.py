@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import (
     compute_unbacked_bindings,
 )
 
+from fxjit import config
 from fxjit.errors import BreakGraph, InternalError, RestartTrace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
@@ -37,6 +38,7 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, float_tensor
 from fxjit.frontend.effects import Effects
+from fxjit.frontend.expectations import Expectations
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
@@ -121,6 +123,7 @@ class Trace:
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
+        self.expectations = Expectations()
 
     # -- values --------------------------------------------------------------------------------------------------
 
@@ -212,7 +215,13 @@ class Trace:
         self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
         self._input_tensors.append(owner or source)  # an array's tensor is a new one each time it is made
         self._inputs.append((source, Numbers.of(fake)))
-        return self.builder.placeholder(source, tensor, fake), fake
+        node = self.builder.placeholder(source, tensor, fake)
+        self.expectations.met(node, fake)
+        return node, fake
+
+    def expect(self, tensor: TensorValue, truth: bool) -> bool:
+        """See InterpTracer."""
+        return self.stops.expects and self.expectations.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -261,7 +270,7 @@ class Trace:
         return arg
 
     def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        fake_args, fake_kwargs = torch.fx.map_arg((args, kwargs), _fake_of)
+        fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
         try:
             with self.fake_execution():
                 if isinstance(target, str):
@@ -279,7 +288,9 @@ class Trace:
     def rehearsal(self, function: str) -> Iterator[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
         nodes, effects = self.builder.mark(), len(self.effects.records())
+        before, self.expectations.allowed = self.expectations.allowed, False
         yield
+        self.expectations.allowed = before
         if len(self.effects.records()) != effects:
             self.break_("call-autograd-engine", function=function)
         self.builder.take_back(nodes)
@@ -397,6 +408,10 @@ class Trace:
         return self._freeze(code, machine.run_root(self.stops))
 
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
+        can_stay, expected = self.expectations.finish(self.builder.graph)
+        if not can_stay:
+            self.stops.expects = False
+            raise RestartTrace("what the graph does cannot be undone")
         if isinstance(stop, Break):
             states = [stop.state, *(frame.state for frame in stop.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
@@ -416,6 +431,7 @@ class Trace:
             first_line=self.origin.code.co_firstlineno,
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
+            expected=expected,
         )
 
     def _guard_what_was_written(self) -> None:
@@ -438,6 +454,7 @@ class Trace:
         del self.root
         for table in (self._by_id, self._by_source, self._by_fake, self._scratch):
             table.clear()  # type: ignore[attr-defined]  # all are dicts
+        self.policy.release()
 
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
@@ -450,6 +467,7 @@ class Trace:
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tuple[TraceResult, Trace]:
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole."""
     stops = StopList()
+    stops.expects = config.capture_checks and history.expects
     code = decode(frame.code)
     for _ in range(_MAX_ATTEMPTS):
         trace = Trace(frame, stops, history, dynamic)
@@ -514,6 +532,15 @@ def preserved_state() -> Iterator[None]:
 
 def _fake_of(node: torch.fx.Node) -> Any:
     return node.meta["example_value"]
+
+
+def _thawed(arguments: Any) -> Any:
+    """Lists and dicts as the program has them: FX makes immutable ones."""
+    if isinstance(arguments, dict):
+        return {key: _thawed(item) for key, item in arguments.items()}
+    if isinstance(arguments, list):
+        return [_thawed(item) for item in arguments]
+    return tuple([_thawed(item) for item in arguments]) if type(arguments) is tuple else arguments
 
 
 def _target_name(target: Callable[..., object] | str) -> str:
