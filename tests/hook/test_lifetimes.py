@@ -89,3 +89,45 @@ def test_a_model_that_is_thrown_away_is_freed():
     del model, compiled
     collect()
     assert gone() is None
+
+
+CLASSES = """
+import collections, dataclasses, enum
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+class Scaled(Box):
+    __slots__ = ("factor",)
+
+Pair = collections.namedtuple("Pair", "first second")
+
+@dataclasses.dataclass
+class Record:
+    value: object
+
+class Color(enum.Enum):
+    RED = 1
+
+box = Box(2)
+
+def f(x, pair, color):
+    made = Scaled(x)
+    made.factor = pair.first
+    if color is Color.RED and isinstance(box, Box):
+        return Pair(made.value * made.factor, Record(box.value).value)
+    return Pair(x, 0)
+"""
+
+
+def test_classes_that_a_trace_looked_at_go_with_the_program():
+    namespace = {}
+    exec(CLASSES, namespace)
+    compiled = fxjit.compile(namespace["f"], backend="eager")
+    result = compiled(torch.ones(2), namespace["Pair"](3, 4), namespace["Color"].RED)
+    assert torch.equal(result.first, torch.full((2,), 3.0)) and result.second == 2
+    classes = {name: weakref.ref(namespace[name]) for name in ("Box", "Scaled", "Pair", "Record", "Color")}
+    del namespace, compiled, result
+    collect()
+    assert [name for name, alive in classes.items() if alive() is not None] == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import types
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -425,7 +426,7 @@ def is_structseq_class(cls: type) -> bool:
     return issubclass(cls, tuple) and isinstance(getattr(cls, "n_sequence_fields", None), int)
 
 
-_FIELDS: dict[type, dict[str, int]] = {}
+_FIELDS: weakref.WeakKeyDictionary[type, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 def field_names(cls: type) -> dict[str, int]:

@@ -23,7 +23,6 @@ _by_mro: Final[dict[type, Wrapper]] = {}
 _predicates: Final[list[tuple[int, Callable[[object], bool], Wrapper]]] = []
 _fallback: Final[list[Wrapper]] = []
 _makers: Final[dict[type, Maker]] = {}
-_resolved: Final[dict[type, Wrapper | None]] = {}
 
 
 def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
@@ -33,7 +32,6 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
             table = _by_mro if subclasses else _exact
             assert cls not in table, f"two wrappers claim {cls.__name__}"
             table[cls] = fn
-        _resolved.clear()
         return fn
     return register
 
@@ -70,16 +68,6 @@ def maker_of(cls: type) -> Maker | None:
     return _makers.get(cls)
 
 
-def _by_type(cls: type) -> Wrapper | None:
-    if cls in _resolved:
-        return _resolved[cls]
-    found = _exact.get(cls)
-    if found is None:
-        found = next((_by_mro[base] for base in cls.__mro__ if base in _by_mro), None)
-    _resolved[cls] = found
-    return found
-
-
 def wrap_object(t: Tracer, obj: object, source: Source) -> Value:
     """The value of `obj`. Memoising by identity is the tracer's part."""
     wrapper = _exact.get(type(obj))
@@ -88,7 +76,7 @@ def wrap_object(t: Tracer, obj: object, source: Source) -> Value:
     for _, predicate, candidate in _predicates:
         if predicate(obj):
             return candidate(t, obj, source)  # type: ignore[no-any-return]
-    wrapper = _by_type(type(obj)) or _fallback[0]
+    wrapper = next((_by_mro[base] for base in type(obj).__mro__ if base in _by_mro), _fallback[0])
     return wrapper(t, obj, source)  # type: ignore[no-any-return]
 
 
