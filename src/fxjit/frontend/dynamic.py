@@ -45,6 +45,8 @@ class FrameHistory:
     varying_numbers: set[str] = field(default_factory=set)
     #: Floats that vary, and are constants all the same.
     fixed_floats: set[str] = field(default_factory=set)
+    #: Off once the data often took the way that raises.
+    expects: bool = True
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
@@ -126,6 +128,11 @@ class ShapePolicy:
         if symbolic:
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def release(self) -> None:
+        """Let go of the frame's tensors."""
+        self.contexts.clear()
+        forget_tensors(self.fake_mode)
 
     def _note_marks(self, tensor: torch.Tensor, fake: torch.Tensor, source: Source, marked: frozenset[int]) -> None:
         for dim in sorted(marked):
@@ -219,6 +226,14 @@ class ShapePolicy:
         fixed = {number.name for number in self.floats if not named or number.symbol in named}
         self.history.fixed_floats |= fixed
         return bool(fixed)
+
+
+def forget_tensors(mode: FakeTensorMode) -> None:
+    """What a fake mode knows tensors by are weak references, and torch.utils.swap_tensors refuses tensors that have one: a
+    module whose parameters are converted so could not be converted once it was compiled."""
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
 
 
 @dataclass(frozen=True, slots=True)
