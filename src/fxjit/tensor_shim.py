@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from fxjit import _C
 
-_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so")
+_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so", "libtorch_cuda.so")
 
 
 @cache

@@ -106,3 +106,107 @@ def test_wrong_calls_are_refused(driver):
 def test_a_missing_driver_is_named():
     with pytest.raises(OSError, match="the CUDA driver cannot be loaded: .*libnothing"):
         _C.cuda_open("libnothing.so.1", lambda device: 0)
+
+
+# Whole graphs: the program in C launches by itself
+
+
+@pytest.fixture
+def graph_for_driver(monkeypatch, driver, tmp_path):
+    """Compiles a function over CPU tensors as if they were a GPU's, for the driver that only writes down."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fxjit import config
+    from fxjit.backends.native import pipeline
+    from fxjit.backends.native.runtime import gpu
+
+    for name, value in (("is_here", True), ("open_driver", None), ("capability", 90), ("gpu_name", "a GPU")):
+        monkeypatch.setattr(gpu, name, lambda *args, value=value: value)
+    monkeypatch.setattr(gpu.torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(gpu, "_loaded", {})
+    monkeypatch.setattr(gpu.GraphKernels, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
+
+    def compiled(function, *inputs, mode="fake"):
+        gm = make_fx(function, tracing_mode=mode)(*inputs)
+        with config.patch(**{"triton.interpret": True}):
+            return pipeline.compile_graph(gm, inputs, "test", lone_kernels=True).finish()
+
+    return compiled
+
+
+def launches(driver):
+    return [line.split(": ")[1].split() for line in driver.said() if line.startswith("launch")]
+
+
+def test_a_program_launches_kernels_on_what_it_allocates(graph_for_driver, driver):
+    graph = graph_for_driver(lambda x: (x.softmax(-1) @ x).exp(), torch.empty(32, 32))
+    assert isinstance(graph.program, _C.Program)
+    driver.expects(8, 8)
+    x = torch.empty(32, 32)
+    out = graph.unboxed(1)(x)
+    first, second = launches(driver)
+    assert int(first[0]) == x.data_ptr() and int(second[1]) == out.data_ptr()
+    assert out.shape == (32, 32) and out.dtype is torch.float32
+
+
+def test_a_program_passes_the_sizes_of_the_call(graph_for_driver, driver):
+    graph = graph_for_driver(lambda x: x.exp() + x.shape[0], torch.empty(48, 4), mode="symbolic")
+    driver.expects(8, 8, 4, 4)
+    for rows in (64, 16):
+        graph([torch.empty(rows, 4)])
+        (line,) = launches(driver)
+        assert str(rows) in line[2:]
+
+
+def test_a_program_calls_another_binary_where_the_first_does_not_fit(graph_for_driver, driver):
+    graph = graph_for_driver(lambda x: x.exp() * 2, torch.empty(64))
+    driver.expects(8, 8)
+    memory = torch.empty(80)
+    for given in (memory[:64], memory[1:65], memory[:64]):
+        graph([given])
+    lines = launches(driver)
+    assert [int(line[0]) - memory.data_ptr() for line in lines] == [0, 4, 0]
+
+
+def test_an_empty_tensor_launches_nothing(graph_for_driver, driver):
+    graph = graph_for_driver(lambda x: x.exp() * 2, torch.empty(8, 4), mode="symbolic")
+    assert graph([torch.empty(0, 4)]).shape == (0, 4)
+    assert launches(driver) == []
+
+
+def test_a_driver_that_fails_ends_the_program(graph_for_driver, driver):
+    graph = graph_for_driver(lambda x: x.exp() * 2, torch.empty(64))
+    driver.expects(8, 8)
+    graph([torch.empty(64)])
+    driver.library.fake_fail(700)
+    with pytest.raises(RuntimeError, match="CUDA error: a made-up error .cuLaunchKernel, 700"):
+        graph([torch.empty(64)])
+
+
+def test_a_choice_takes_the_place_of_what_measures(graph_for_driver, driver, monkeypatch):
+    """The first call measures in Python; the ones after it launch from the program."""
+    from fxjit.backends.native.runtime import gpu
+
+    times = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(gpu, "measure", lambda call, args: next(times))
+    monkeypatch.setattr(gpu.torch.cuda, "device", lambda device: torch.no_grad())
+    monkeypatch.setattr(gpu.KernelCaller, "otherwise", counted := Counted(gpu.KernelCaller.otherwise))
+    graph = graph_for_driver(lambda x: x.exp() * 2, torch.empty(4096, 4096))
+    driver.expects(8, 8)
+    for _ in range(3):
+        graph([torch.empty(4096, 4096)])
+    assert len(launches(driver)) == 3 and counted.calls == 1
+
+
+class Counted:
+    """A method that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __get__(self, instance, owner=None):
+        def call(*args):
+            self.calls += 1
+            return self.function(instance, *args)
+
+        return call

@@ -10,6 +10,7 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -304,9 +305,11 @@ def generate(
         compilation = cc.start(source)
     executor = write_executor(low, gm, planned, hints)
     if gpu.kernels:
-        assert isinstance(executor, Texts)
         gpu.start()
-        executor.others = gpu.callables
+        if isinstance(executor, Texts):
+            executor.others = gpu.callables
+        else:
+            executor = replace(executor, others=gpu.cells)
     output_log.info("%s", source + gpu.text() + executor.text)
     return compilation, executor
 

@@ -30,7 +30,7 @@ from .kernel import Kernel
 from .products import Product, origin, product_of
 from .wrapper import DIRECT, METHODS, Launch, promised
 
-ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT = range(12)
+ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL = range(13)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)
 S_CONST, S_SYMBOL, S_ADD, S_MUL, S_FLOORDIV, S_MOD, S_MAX, S_MIN, S_STORE, S_END = range(10)
 #: Bytes from which a value has an allocation of its own, so that its memory goes back when it is done with.
@@ -38,6 +38,8 @@ LARGE = 1 << 22
 ALIGNMENT = 128
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
+#: The devices whose memory a program allocates and looks at.
+DEVICES = ("cpu", "cuda")
 MOST_POINTERS, MOST_ARGUMENTS, MOST_STACK = 256, 64, 30
 
 
@@ -78,11 +80,17 @@ class Encoded:
     objects: tuple[Any, ...]
     entries: tuple[str, ...]
     text: str
+    #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
+    cells: dict[str, int]
+    others: Callable[[], dict[str, list[Any]]] = dict
 
     def build(self, library: Any) -> Any:
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
+        objects, found = list(self.objects), self.others()
+        for entry, place in self.cells.items():
+            objects[place] = found[entry]
         return _C.Program(self.inputs, self.slots, self.code, self.numbers, self.symbols, self.arithmetic, self.arena,
-                          self.objects, kernels, library)
+                          tuple(objects), kernels, library)
 
 
 def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -108,6 +116,8 @@ class ProgramWriter:
         self.objects: list[Any] = []
         self.object_places: dict[int, int] = {}
         self.entries: list[str] = []
+        #: Where the objects are that stand for kernels which are Python objects, by entry.
+        self.cells: dict[str, int] = {}
 
     def write(self, steps: Iterable[Any]) -> Encoded:
         self.take_inputs()
@@ -237,32 +247,37 @@ class ProgramWriter:
         return name
 
     def allocate(self, buffer: Buffer) -> None:
-        code = tensor_shim.shim_code("dtype", buffer.dtype)
-        if code is None or buffer.device.type != "cpu":
+        code, device = tensor_shim.shim_code("dtype", buffer.dtype), tensor_shim.shim_code("device_type", buffer.device.type)
+        if code is None or device is None or buffer.device.type not in DEVICES:
             raise Unsupported(f"tensors of {buffer.dtype} on {buffer.device}")
-        at = self.number(*buffer.size, *buffer.stride)
-        self.add(ALLOC, [Slot(buffer.name), code, len(buffer.size), at],
-                 f"{buffer.name} = empty {buffer.dtype} {buffer.size}, {buffer.stride}", defines=buffer.name, buffer=buffer)
+        at, place = self.number(*buffer.size, *buffer.stride), "" if buffer.device.type == "cpu" else f" on {buffer.device}"
+        self.add(ALLOC, [Slot(buffer.name), code, len(buffer.size), at, device, buffer.device.index or 0],
+                 f"{buffer.name} = empty {buffer.dtype} {buffer.size}, {buffer.stride}{place}", defines=buffer.name, buffer=buffer)
 
     # Steps
 
     def launch(self, launch: Launch) -> None:
         kernel = launch.kernel
-        if not isinstance(kernel, Kernel):
-            raise Unsupported("kernels for another device")
         for name in kernel.buffers:
             if name in launch.written and name not in self.defined:
                 self.allocate(launch.written[name])
-        if len(kernel.buffers) > MOST_POINTERS:
+        if len(kernel.buffers) > MOST_POINTERS or len(kernel.symbols) > MOST_ARGUMENTS:
             raise Unsupported("a kernel of very many arguments")
+        sizes = "".join(f", {symbol}" for symbol in kernel.symbols)
+        text = f"{launch.entry}({', '.join(kernel.buffers)}{sizes})"
+        if not isinstance(kernel, Kernel):
+            if launch.entry not in self.cells:
+                self.cells[launch.entry] = self.constant([])
+            at = self.number(*kernel.symbols)
+            self.add(KERNEL, [self.cells[launch.entry], len(kernel.buffers), len(kernel.symbols), at, *map(Slot, kernel.buffers)], text,
+                     tensors=kernel.buffers)
+            return
         if launch.entry not in self.entries:
             self.entries.append(launch.entry)
         unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
         entry, at = self.entries.index(launch.entry), self.number(*kernel.symbols)
         operands: list[int | Slot] = [entry, unlocked, len(kernel.buffers), at]
-        sizes = "".join(f", {symbol}" for symbol in kernel.symbols)
-        self.add(LAUNCH, [*operands, *map(Slot, kernel.buffers)], f"{launch.entry}({', '.join(kernel.buffers)}{sizes})",
-                 uses=kernel.buffers)
+        self.add(LAUNCH, [*operands, *map(Slot, kernel.buffers)], text, uses=kernel.buffers)
 
     def extern(self, step: Extern) -> None:
         node = step.node
@@ -347,7 +362,8 @@ class ProgramWriter:
 
     def multiply_batches(self, node: torch.fx.Node) -> bool:
         metas = [meta_of(node), *(meta_of(arg) for arg in node.args)]  # type: ignore[arg-type]
-        if not _C.program_can("bmm") or not all(is_plain(meta) for meta in metas) or torch.is_autocast_enabled("cpu"):
+        here = all(is_plain(meta) and meta.device.type == "cpu" for meta in metas)
+        if not _C.program_can("bmm") or not here or torch.is_autocast_enabled("cpu"):
             return False
         name = self.names[node] = self.low.home[node]
         given = [self.tensor(arg) for arg in node.args]  # type: ignore[arg-type]
@@ -382,7 +398,7 @@ def varies(values: Iterable[Any]) -> bool:
 
 
 def is_plain(meta: Any) -> bool:
-    return (isinstance(meta, torch.Tensor) and meta.layout is torch.strided and meta.device.type == "cpu"
+    return (isinstance(meta, torch.Tensor) and meta.layout is torch.strided and meta.device.type in DEVICES
             and not meta.is_quantized and not meta.is_conj() and not meta.is_neg())
 
 
@@ -421,7 +437,7 @@ class Encoder:
         numbers = [size if isinstance(size, int) else 0 for size in writer.numbers]
         text = f"arena of {arena} bytes\n" * bool(arena) + "\n".join(lines) + "\n"
         return Encoded(len(writer.inputs), len(slots), packed(code), packed(numbers), packed(symbols), packed(arithmetic),
-                       arena, tuple(writer.objects), tuple(writer.entries), text)
+                       arena, tuple(writer.objects), tuple(writer.entries), text, dict(writer.cells))
 
     @staticmethod
     def free(emit: Callable[..., None], names: list[str], offsets: dict[str, int]) -> None:
@@ -442,7 +458,7 @@ class Encoder:
         tensors = set().union(*(each.tensors for each in self.instructions))
         spans: list[tuple[int, int, int, str]] = []
         for position, each in enumerate(self.instructions):
-            if each.buffer is None or each.defines in tensors:
+            if each.buffer is None or each.defines in tensors or each.buffer.device.type != "cpu":
                 continue
             count = each.buffer.extent
             if not isinstance(count, int) or count * each.buffer.dtype.itemsize > LARGE:

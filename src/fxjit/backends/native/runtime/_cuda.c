@@ -12,6 +12,7 @@
 
 #include "_executor.h"
 #include "_module.h"
+#include "_tensor.h"
 
 #define MAX_TENSORS 128
 #define MAX_INTEGERS 64
@@ -34,6 +35,7 @@ static struct {
     cu_result (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
     cu_result (*error_text)(cu_result, const char **);
     PyObject *stream_of;
+    int32_t (*current_stream)(int32_t, void **); /* torch's own, where it exports one; else `stream_of` */
 } cuda;
 
 /* CUfunction_attribute, of the driver's interface. */
@@ -62,12 +64,15 @@ typedef struct {
     int is_position;
 } axis;
 
+static PyTypeObject kernel_type;
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     void *function;
     void *context;
     PyObject *device;
+    int32_t index; /* the same as a number */
     PyObject *otherwise;
     Py_ssize_t tensors, integers, passed, hidden, axes;
     unsigned threads, shared;
@@ -96,7 +101,8 @@ cuda_open(PyObject *module, PyObject *args)
 {
     const char *path;
     PyObject *stream_of;
-    if (!PyArg_ParseTuple(args, "sO", &path, &stream_of)) {
+    int in_c = 0;
+    if (!PyArg_ParseTuple(args, "sO|p", &path, &stream_of, &in_c)) {
         return NULL;
     }
     void *library = dlopen(path, RTLD_NOW);
@@ -113,6 +119,7 @@ cuda_open(PyObject *module, PyObject *args)
         *(void **)entries[i].target = found;
     }
     cuda.library = library;
+    *(void **)&cuda.current_stream = in_c ? fxjit_torch_symbol("aoti_torch_get_current_cuda_stream") : NULL;
     Py_XSETREF(cuda.stream_of, Py_NewRef(stream_of));
     if (failed(cuda.init(0), "cuInit")) {
         return NULL;
@@ -192,6 +199,87 @@ launch(kernel_object *self, unsigned grid, void *stream, void **parameters)
     return code;
 }
 
+/* The current stream of the kernel's device; -1 with an exception. */
+static int
+stream_now(kernel_object *self, void **stream)
+{
+    if (cuda.current_stream != NULL) {
+        if (cuda.current_stream(self->index, stream) == 0) {
+            return 0;
+        }
+        PyErr_SetString(PyExc_RuntimeError, "torch has no current stream for a kernel's device");
+        return -1;
+    }
+    PyObject *number = PyObject_CallOneArg(cuda.stream_of, self->device);
+    if (number == NULL) {
+        return -1;
+    }
+    *stream = PyLong_AsVoidPtr(number);
+    Py_DECREF(number);
+    return *stream == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Whether what the binary relies on holds. */
+static int
+fits(kernel_object *self, void *const *data, const int64_t *integers)
+{
+    uintptr_t bits = 0;
+    for (Py_ssize_t i = 0; i < self->tensors; i++) {
+        bits |= (uintptr_t)data[i];
+    }
+    if (self->aligned && (bits & 15)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < self->passed; i++) {
+        if ((self->divisible >> i & 1) && (integers[i] & 15)) {
+            return 0;
+        }
+    }
+    return self->wide || self->span < 0 || integers[self->span] <= INT32_MAX;
+}
+
+int
+fxjit_is_cuda_kernel(PyObject *object)
+{
+    return Py_IS_TYPE(object, &kernel_type);
+}
+
+int
+fxjit_cuda_run(PyObject *kernel, void **data, Py_ssize_t tensors, const int64_t *given, Py_ssize_t integers)
+{
+    kernel_object *self = (kernel_object *)kernel;
+    if (tensors != self->tensors || integers != self->integers) {
+        PyErr_Format(PyExc_TypeError, "this kernel takes %zd tensors and %zd integers", self->tensors, self->integers);
+        return -1;
+    }
+    int64_t grid = programs(self, given);
+    if (grid <= 0) {
+        return grid < 0 ? -1 : 1;
+    }
+    if (!fits(self, data, given)) {
+        return 0;
+    }
+    void *parameters[MAX_TENSORS + MAX_INTEGERS + MAX_HIDDEN], *nothing = NULL, *stream = NULL;
+    for (Py_ssize_t i = 0; i < tensors; i++) {
+        parameters[i] = &data[i];
+    }
+    for (Py_ssize_t i = 0; i < self->passed; i++) {
+        /* One of 32 bits is the lower half: all machines with such a GPU are little-endian. */
+        parameters[tensors + i] = (void *)&given[i];
+    }
+    for (Py_ssize_t i = 0; i < self->hidden; i++) {
+        parameters[tensors + self->passed + i] = &nothing;
+    }
+    if (stream_now(self, &stream) < 0) {
+        return -1;
+    }
+    cu_result code;
+    Py_BEGIN_ALLOW_THREADS
+    code = launch(self, (unsigned)grid, stream, parameters);
+    Py_END_ALLOW_THREADS
+    return failed(code, "cuLaunchKernel") ? -1 : 1;
+}
+
 static PyObject *
 kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -201,57 +289,24 @@ kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
         PyErr_Format(PyExc_TypeError, "this kernel takes %zd tensors and %zd integers", self->tensors, self->integers);
         return NULL;
     }
-    void *data[MAX_TENSORS], *parameters[MAX_TENSORS + MAX_INTEGERS + MAX_HIDDEN];
+    void *data[MAX_TENSORS];
     int64_t integers[MAX_INTEGERS];
-    void *nothing = NULL;
-    uintptr_t bits = 0;
     for (Py_ssize_t i = 0; i < self->tensors; i++) {
         if (fxjit_data_pointer(args[i], &data[i]) < 0) {
             return NULL;
         }
-        bits |= (uintptr_t)data[i];
-        parameters[i] = &data[i];
     }
-    int fits = !(self->aligned && (bits & 15));
     for (Py_ssize_t i = 0; i < self->integers; i++) {
         integers[i] = PyLong_AsLongLong(args[self->tensors + i]);
         if (integers[i] == -1 && PyErr_Occurred()) {
             return NULL;
         }
-        if (i < self->passed) {
-            /* One of 32 bits is the lower half: all machines with such a GPU are little-endian. */
-            parameters[self->tensors + i] = &integers[i];
-            fits &= !((self->divisible >> i & 1) && (integers[i] & 15));
-        }
     }
-    fits &= self->wide || self->span < 0 || integers[self->span] <= INT32_MAX;
-    int64_t grid = programs(self, integers);
-    if (grid <= 0) {
-        return grid < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    if (!fits && self->otherwise != NULL) {
+    int done = fxjit_cuda_run(callable, data, self->tensors, integers, self->integers);
+    if (done == 0) {
         return PyObject_Vectorcall(self->otherwise, args, given, NULL);
     }
-    for (Py_ssize_t i = 0; i < self->hidden; i++) {
-        parameters[self->tensors + self->passed + i] = &nothing;
-    }
-    PyObject *number = PyObject_CallOneArg(cuda.stream_of, self->device);
-    if (number == NULL) {
-        return NULL;
-    }
-    void *stream = PyLong_AsVoidPtr(number);
-    Py_DECREF(number);
-    if (stream == NULL && PyErr_Occurred()) {
-        return NULL;
-    }
-    cu_result code;
-    Py_BEGIN_ALLOW_THREADS
-    code = launch(self, (unsigned)grid, stream, parameters);
-    Py_END_ALLOW_THREADS
-    if (failed(code, "cuLaunchKernel")) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* `grid`: is it a position, the size or position, the block; for each axis. */
@@ -317,6 +372,7 @@ kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->shared = (unsigned)shared;
     self->divisible = divisible;
     self->device = Py_NewRef(device);
+    self->index = (int32_t)PyLong_AsLong(device);
     self->otherwise = Py_NewRef(otherwise);
     return (PyObject *)self;
 }
@@ -359,7 +415,7 @@ static PyTypeObject kernel_type = {
 };
 
 static PyMethodDef methods[] = {
-    {"cuda_open", cuda_open, METH_VARARGS, "Opens the driver's library; `stream_of(device)` gives the current stream."},
+    {"cuda_open", cuda_open, METH_VARARGS, "Opens the driver's library; `stream_of(device)` gives the current stream, or a function of torch's does."},
     {"cuda_load", cuda_load, METH_VARARGS, "A kernel of a binary: (function, context, registers, bytes of local memory)."},
     {NULL, NULL, 0, NULL},
 };

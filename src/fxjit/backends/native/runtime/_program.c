@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_executor.h"
 #include "_module.h"
 #include "_tensor.h"
 
@@ -21,7 +22,7 @@
 #define ARENA_ALIGNMENT 128
 
 enum {
-    I_ALLOC,   /* dst dtype ndim at            sizes and strides at numbers[at] */
+    I_ALLOC,   /* dst dtype ndim at device index   sizes and strides at numbers[at] */
     I_RAW,     /* dst offset                   memory in the arena */
     I_LAUNCH,  /* kernel unlocked count at slot... */
     I_VIEW,    /* dst src ndim at              sizes, strides, and the offset from src's */
@@ -33,6 +34,7 @@ enum {
     I_FREE,    /* count slot... */
     I_RETURN,  /* count value...               count -1: one value by itself */
     I_OBJECT,  /* dst object */
+    I_KERNEL,  /* cell count integers at slot...   a kernel that is a Python object: the one in the list `cell` */
 };
 
 enum { V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE }; /* how an argument is made */
@@ -78,7 +80,6 @@ static struct {
     int32_t (*bmm_out)(void *, void *, void *);
     PyObject *(*wrap)(const void *); /* THPVariable_Wrap(const at::TensorBase &) */
     gemm_fn sgemm, dgemm;
-    int32_t cpu;
 } shim;
 
 static int
@@ -90,7 +91,6 @@ resolve(void)
     if (!fxjit_shim.ready) {
         return 0;
     }
-    int32_t (*cpu)(void) = (int32_t(*)(void))fxjit_torch_symbol("aoti_torch_device_type_cpu");
     *(void **)&shim.get_data_ptr = fxjit_torch_symbol("aoti_torch_get_data_ptr");
     *(void **)&shim.empty_strided = fxjit_torch_symbol("aoti_torch_empty_strided");
     *(void **)&shim.reinterpret = fxjit_torch_symbol("aoti_torch__reinterpret_tensor");
@@ -100,11 +100,10 @@ resolve(void)
     /* The BLAS that ATen itself calls, where libtorch exports it: LP64 Fortran names, as MKL and OpenBLAS have them. */
     *(void **)&shim.sgemm = fxjit_torch_symbol("sgemm_");
     *(void **)&shim.dgemm = fxjit_torch_symbol("dgemm_");
-    if (cpu == NULL || shim.get_data_ptr == NULL || shim.empty_strided == NULL || shim.reinterpret == NULL ||
+    if (shim.get_data_ptr == NULL || shim.empty_strided == NULL || shim.reinterpret == NULL ||
         shim.delete_handle == NULL || shim.wrap == NULL) {
         return 0;
     }
-    shim.cpu = cpu();
     shim.ready = 1;
     return 1;
 }
@@ -313,7 +312,8 @@ allocate(frame_t *frame, const int64_t *operands)
     slot_t *slot = &frame->slots[operands[0]];
     const int64_t *sizes = frame->numbers + operands[3];
     void *handle = NULL;
-    if (shim.empty_strided(operands[2], sizes, sizes + operands[2], (int32_t)operands[1], shim.cpu, 0, &handle) != 0) {
+    if (shim.empty_strided(operands[2], sizes, sizes + operands[2], (int32_t)operands[1], (int32_t)operands[4],
+                           (int32_t)operands[5], &handle) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "memory for a tensor of a compiled graph could not be allocated");
         return -1;
     }
@@ -367,6 +367,53 @@ launch(frame_t *frame, const int64_t *operands)
         return -1;
     }
     return 0;
+}
+
+/* The kernel as Python calls it: with tensors, then integers. */
+static int
+call_kernel(frame_t *frame, PyObject *kernel, const int64_t *slots, int64_t count, const int64_t *integers, int64_t more)
+{
+    PyObject *args[MAX_POINTERS + MAX_CALL_ARGS], *result = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        if ((args[i] = slot_object(&frame->slots[slots[i]])) == NULL) {
+            return -1;
+        }
+    }
+    int64_t made = 0;
+    while (made < more && (args[count + made] = PyLong_FromLongLong(integers[made])) != NULL) {
+        made++;
+    }
+    if (made == more) {
+        result = PyObject_Vectorcall(kernel, args, count + more, NULL);
+    }
+    while (made > 0) {
+        Py_DECREF(args[count + --made]);
+    }
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int
+launch_object(frame_t *frame, const int64_t *operands)
+{
+    PyObject *kernel = Py_NewRef(PyList_GET_ITEM(PyTuple_GET_ITEM(frame->program->objects, operands[0]), 0));
+    int64_t count = operands[1], more = operands[2];
+    const int64_t *integers = frame->numbers + operands[3], *slots = operands + 4;
+    int done = 0;
+    if (fxjit_is_cuda_kernel(kernel)) {
+        void *data[MAX_POINTERS];
+        for (int64_t i = 0; i < count && done == 0; i++) {
+            done = slot_data(&frame->slots[slots[i]], &data[i]);
+        }
+        if (done == 0) {
+            done = fxjit_cuda_run(kernel, data, count, integers, more);
+        }
+    }
+    if (done == 0) {
+        done = call_kernel(frame, kernel, slots, count, integers, more);
+    }
+    Py_DECREF(kernel);
+    return done < 0 ? -1 : 0;
 }
 
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
@@ -535,7 +582,7 @@ run(frame_t *frame, int as_list)
         switch (*pc++) {
         case I_ALLOC:
             status = allocate(frame, pc);
-            pc += 4;
+            pc += 6;
             break;
         case I_RAW:
             frame->slots[pc[0]].data = frame->arena + pc[1];
@@ -544,6 +591,10 @@ run(frame_t *frame, int as_list)
         case I_LAUNCH:
             status = launch(frame, pc);
             pc += 4 + pc[2];
+            break;
+        case I_KERNEL:
+            status = launch_object(frame, pc);
+            pc += 4 + pc[1];
             break;
         case I_VIEW:
             status = make_view(frame, pc);

@@ -69,12 +69,21 @@ class GraphKernels:
         for caller in self.callers.values():
             caller.start()
 
-    def callables(self) -> dict[str, Callable[..., Any]]:
-        """What the executor calls; waits for the compiler, and raises TritonCompileError if it failed."""
+    def cells(self) -> dict[str, list[Callable[..., Any]]]:
+        """What the executor calls, in lists of one, where a choice is put once it is made. Waits for the compiler, and raises
+        TritonCompileError if it failed."""
         if self.interpret:
-            return {entry: InterpretedKernel(kernel) for entry, kernel in self.kernels.items()}
+            return {entry: [InterpretedKernel(kernel)] for entry, kernel in self.kernels.items()}
         with timed("native.triton"):
             return {entry: caller.ready() for entry, caller in self.callers.items()}
+
+    def callables(self) -> dict[str, Callable[..., Any]]:
+        """The same as functions."""
+        return {entry: through(cell) for entry, cell in self.cells().items()}
+
+
+def through(cell: list[Callable[..., Any]]) -> Callable[..., Any]:
+    return cell[0] if isinstance(cell[0], (_C.CudaKernel, InterpretedKernel)) else lambda *args: cell[0](*args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class KernelCaller:
         self.kernel, self.likely = kernel, likely
         self.launchers: dict[tuple[Variant, Config], Any] = {}
         self.config: Config | None = None
+        self.cell: list[Callable[..., Any]] = []
         self.usual = self.variant(likely, aligned=True)
 
     # Compiling
@@ -126,16 +136,17 @@ class KernelCaller:
 
     # Calling
 
-    def ready(self) -> Callable[..., Any]:
-        """The callable; it has measured nothing yet."""
+    def ready(self) -> list[Callable[..., Any]]:
+        """The callable, in a list where another takes its place once the candidates were measured."""
         candidates = self.candidates()
         binaries = [self.binary(self.usual, chosen).result() for chosen in candidates]
         if not is_here():
-            return absent(self.kernel, binaries)
-        if len(candidates) == 1:
-            usual: Callable[..., Any] = self.launcher(self.usual, candidates[0])
-            return usual
-        return self.otherwise
+            self.cell[:] = [absent(self.kernel, binaries)]
+        elif len(candidates) == 1:
+            self.cell[:] = [self.launcher(self.usual, candidates[0])]
+        else:
+            self.cell[:] = [self.otherwise]
+        return self.cell
 
     def otherwise(self, *args: Any) -> None:
         """Calls for which the usual variant is not right, and the first call where there are candidates to choose from."""
@@ -181,6 +192,7 @@ class KernelCaller:
                 times.append(measure(self.launcher(variant, chosen), (*given, *args[count:])))
         best = min(range(len(times)), key=times.__getitem__)
         self.config = self.kernel.configs[best]
+        self.cell[:] = [self.launcher(self.usual, self.config)]
         counters["native"]["kernels measured"] += 1
         log.info("%s of %s", self.config, times)
         open_cache().put_data(self.choice_key(), ".json", json.dumps({"chosen": best, "milliseconds": times}).encode())
@@ -276,7 +288,7 @@ def is_here() -> bool:
 
 @functools.cache
 def open_driver() -> None:
-    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream)  # type: ignore[attr-defined]
+    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream, True)  # type: ignore[attr-defined]
 
 
 @functools.cache
