@@ -28,6 +28,7 @@ def left(monkeypatch):
 
 def check_layer(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> None:
     """Results, gradients and their strides are eager's."""
+    fxjit.reset()
     found = []
     for each in (layer, fxjit.compile(lambda x: around(layer(x)))):
         given = x.clone(memory_format=torch.preserve_format).requires_grad_()

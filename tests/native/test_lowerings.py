@@ -148,3 +148,18 @@ def test_upsampling_is_one_operator_while_a_graph_is_traced():
     with kept_whole(torch.fx.GraphModule(torch.nn.Module(), graph)):
         assert any("upsample_bilinear2d" in name for name in traced())
     assert "aten._unsafe_index.Tensor" in traced()
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_derivatives_of_slices(kernels, same, mode):
+    """Zeros with the gradient in its place: steps, negative places, other layouts of the gradient."""
+
+    def function(x, y):
+        aten = torch.ops.aten
+        return [
+            aten.slice_backward(x, [5, 9, 7], 1, 2, 8, 1), aten.slice_backward(x, [5, 14, 7], -2, -12, 9223372036854775807, 2),
+            aten.slice_backward(x.transpose(0, 2), [9, 6, 5], 0, 0, 7, 1) + 1,
+            aten.select_backward(x, [4, 5, 6, 7], 0, -1), aten.select_backward(y, [5, 6, 3], 2, 1) * 2,
+        ]  # fmt: skip
+
+    compare(kernels, same, function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode)

@@ -164,7 +164,7 @@ def lower_cat(low: Lowering, node: torch.fx.Node, tensors: Any, dim: int = 0) ->
 def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any = 0) -> Value:
     x = low.value(x)
     meta = meta_of(node)
-    size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
+    stride = sizes_of(meta.stride())
     pads = sizes_of(pad)
     if not all(isinstance(each, int) for each in pads) or not isinstance(value, (int, float)):
         raise NoLowering("symbolic padding")
@@ -178,38 +178,58 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
             expr = narrow(expr, dim, -before)
         inner[dim] = add(inner[dim], min(before, 0) + min(after, 0))
         place = add(place, mul(stride[dim], max(before, 0)))
-    buffer = low.new_buffer(size, stride, meta.dtype)
-    low.store_in(buffer, const(value, compute_type(meta.dtype)), size, None)
-    low.store_in(buffer, expr, tuple(inner), stride, place)
-    return Value(size, meta.dtype, low.load(buffer))
+    return written_over(low, node, const(value, compute_type(meta.dtype)), expr, tuple(inner), stride, place)
+
+
+def written_over(low: Lowering, node: torch.fx.Node, base: Expr, part: Expr, size: Sizes, stride: Sizes, place: Size) -> Value:
+    """The node's result: `base`, with `part` (of `size`) over it at the strides and the offset."""
+    meta = meta_of(node)
+    whole = sizes_of(meta.shape)
+    buffer = low.new_buffer(whole, sizes_of(meta.stride()), meta.dtype)
+    low.store_in(buffer, base, whole, None)
+    low.store_in(buffer, part, size, stride, place)
+    return Value(whole, meta.dtype, low.load(buffer))
 
 
 @lowers("slice_scatter.default")
 def lower_slice_scatter(
     low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Value:
-    x, source = low.value(x), low.value(source)
-    dim = axis(dim, x.ndim)
-    meta = meta_of(node)
-    stride = sizes_of(meta.stride())
-    buffer = low.new_buffer(x.size, stride, meta.dtype)
-    low.store_in(buffer, x.expr, x.size, None)
-    step = size_of(step)
-    inner: Sizes = tuple(mul(s, step) if i == dim else s for i, s in enumerate(stride))
-    low.store_in(buffer, source.expr, source.size, inner, mul(stride[dim], slice_start(start, x.size[dim])))
-    return Value(x.size, meta.dtype, low.load(buffer))
+    return over_slice(low, node, low.value(x).expr, low.value(source), dim, start, step)
+
+
+@lowers("slice_backward.default")
+def lower_slice_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any
+) -> Value:
+    return over_slice(low, node, zero(node), low.value(grad), dim, start, step)
+
+
+def over_slice(low: Lowering, node: torch.fx.Node, base: Expr, part: Value, dim: int, start: Any, step: Any) -> Value:
+    stride, whole = sizes_of(meta_of(node).stride()), sizes_of(meta_of(node).shape)
+    dim = axis(dim, len(whole))
+    inner: Sizes = tuple(mul(s, size_of(step)) if i == dim else s for i, s in enumerate(stride))
+    return written_over(low, node, base, part.expr, part.size, inner, mul(stride[dim], slice_start(start, whole[dim])))
 
 
 @lowers("select_scatter.default")
 def lower_select_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int, index: Any) -> Value:
-    x, source = low.value(x), low.value(source)
-    dim, index = axis(dim, x.ndim), size_of(index)
+    return over_selected(low, node, low.value(x).expr, low.value(source), dim, index)
+
+
+@lowers("select_backward.default")
+def lower_select_backward(low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, dim: int, index: Any) -> Value:
+    return over_selected(low, node, zero(node), low.value(grad), dim, index)
+
+
+def over_selected(low: Lowering, node: torch.fx.Node, base: Expr, part: Value, dim: int, index: Any) -> Value:
+    stride, whole = sizes_of(meta_of(node).stride()), sizes_of(meta_of(node).shape)
+    dim, index = axis(dim, len(whole)), size_of(index)
     if not isinstance(index, int):
         raise NoLowering("a symbolic index")
-    meta = meta_of(node)
-    stride = sizes_of(meta.stride())
-    buffer = low.new_buffer(x.size, stride, meta.dtype)
-    low.store_in(buffer, x.expr, x.size, None)
-    place = add(x.size[dim], index) if index < 0 else index
-    low.store_in(buffer, source.expr, source.size, stride[:dim] + stride[dim + 1 :], mul(stride[dim], place))
-    return Value(x.size, meta.dtype, low.load(buffer))
+    place = mul(stride[dim], add(whole[dim], index) if index < 0 else index)
+    return written_over(low, node, base, part.expr, part.size, stride[:dim] + stride[dim + 1 :], place)
+
+
+def zero(node: torch.fx.Node) -> Expr:
+    return const(0, compute_type(meta_of(node).dtype))
