@@ -317,6 +317,8 @@ class Manager:
 
 
 class Managing:
+    as_left = None
+
     def __init__(self, name: str) -> None:
         self.name = name
 

@@ -497,6 +497,80 @@ def test_autocast_blocks_nest():
     assert not fxjit.counters["skip"]
 
 
+@fxjit.disable
+def turn(mode):
+    torch._C._set_grad_enabled(mode)
+
+
+@fxjit.disable
+def cast(on, dtype):
+    torch.set_autocast_enabled("cpu", on)
+    torch.set_autocast_dtype("cpu", dtype)
+
+
+def modes():
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+
+def grad_mode_turned(x):
+    log = []
+    with torch.no_grad():
+        turn(True)
+        y = x * 2
+        log.append(modes())
+        turn(False)
+        with torch.enable_grad():
+            turn(False)
+            log.append(modes())
+        turn(True)
+        log.append(modes())
+    return y, [*log, modes()]
+
+
+def autocast_turned(x):
+    x, log = x.detach(), []
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False), torch.no_grad():
+        cast(True, torch.float16)
+        turn(True)
+        y = x @ x
+        log.append(modes())
+        cast(False, torch.bfloat16)
+        y = y.float() @ x
+        log.append(modes())
+    return y, [*log, modes()]
+
+
+def turned_in_a_function(x):
+    def inner(x):
+        with torch.set_grad_enabled(False):
+            turn(True)
+            x = x * 2
+            log.append(modes())
+        return x
+
+    log = []
+    with torch.no_grad():
+        y = inner(x)
+        log.append(modes())
+        turn(True)
+        log.append(modes())
+    return y, [*log, modes()]
+
+
+@pytest.mark.parametrize("setting", [{}, {"nested_graph_breaks": False}, {"resume_in_try": True}])
+@pytest.mark.parametrize("fn", [grad_mode_turned, autocast_turned, turned_in_a_function])
+def test_state_that_untraced_code_sets_in_a_block_lasts_over_the_break(fn, setting):
+    x = torch.ones(2, 2, requires_grad=True)
+    expected = repr(fn(x))
+    fxjit.reset()
+    fxjit.counters.clear()
+    with fxjit.config.patch(setting):
+        compiled = fxjit.compile(fn, backend="eager")
+        for _ in range(2):
+            assert repr(compiled(x)) == expected
+    assert not fxjit.counters["skip"]
+
+
 def test_a_made_grad_mode_restores_what_was_before_it_was_made():
     def fn(x, made):
         y = x * 2

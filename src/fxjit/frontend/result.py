@@ -48,6 +48,11 @@ class ManagerValue(Protocol):
     def grad_mode_inside(self) -> bool | None:
         """The grad mode that entering it sets; None where it sets none."""
 
+    @property
+    def as_left(self) -> Callable[[Any], Any] | None:
+        """Given the manager to enter again, while the block is still open: one that brings about the state as it is now, if
+        what ran in the block changed it. None where nothing can."""
+
     def push_manager(self, cg: Any) -> None:
         """Push a context manager object whose `__enter__` brings about the state inside the block, and whose `__exit__`
         restores the state outside it."""
@@ -113,6 +118,16 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
+class Expectation:
+    """The trace took ways that only the data can confirm."""
+
+    #: What the graph gives out behind all else: a boolean tensor, whether the data takes the same ways.
+    flag: Value
+    #: The placeholders of inputs that the graph writes to.
+    written: tuple[torch.fx.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TraceResult:
     """Everything that was learned from one frame."""
 
@@ -126,3 +141,4 @@ class TraceResult:
     first_line: int
     globals: dict[str, Any]
     finish_trace: Callable[[], None]
+    expected: Expectation | None = None

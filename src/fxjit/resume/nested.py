@@ -12,6 +12,7 @@ code meanwhile. entry.py calls `NestedRest.write` in the place of `Rest.write`."
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -48,9 +49,10 @@ class _Given(Value):
 
     grad_mode_inside = None
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, as_left: Callable[[Any], Any] | None = None) -> None:
         super().__init__(LocalSource(name))
         self.name = name
+        self.as_left = as_left
 
     def push_manager(self, cg: Any) -> None:
         cg.push(self)
@@ -87,7 +89,8 @@ class _Innermost(Rest):
             stack=tuple(NULL if value is NULL else _Given(f".stack{at}") for at, value in enumerate(state.stack)),
             locals={name: _Given(name) for name in state.locals},
             cells={name: _Given(name if name in code.freevars else f".cell_{name}") for name in state.cells},
-            blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}")) for block in state.blocks),
+            blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.as_left))
+                         for block in state.blocks),
         )
         stop = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: nobody is told of this one
         super().__init__(_Scene(code, parameters), stop)
@@ -105,7 +108,9 @@ class _Innermost(Rest):
         live = live_before(self.code, outcome.index)
         bound = tuple(sorted(name for name in self.bound if name in live))
         names = tuple(name for name in bound if name != self.first)
-        entries = tuple(at for at, is_null in enumerate(outcome.nulls) if not is_null and at not in exits)
+        noted = {block.stack_index for block in self.state.blocks if block.manager.as_left is not None}
+        slots.update({at: self.managers[at] for at in exits if at in noted})
+        entries = tuple(at for at, is_null in enumerate(outcome.nulls) if not is_null and (at not in exits or at in noted))
         if len(self.outcomes) > 1:
             asm.load_const(len(self.left))
         for name in (*(slots[at] for at in entries), *names):
@@ -119,8 +124,8 @@ class _Innermost(Rest):
 
 @dataclass(slots=True)
 class _Left:
-    """What the innermost frame's function returns when it ends in one outcome, for `continuation`: entries of the stack,
-    then locals."""
+    """What the innermost frame's function returns when it ends in one outcome, for `continuation`: entries of the stack (with
+    managers whose state may have changed), then locals."""
 
     continuation: Continuation
     entries: tuple[int, ...]
@@ -300,7 +305,7 @@ class NestedRest(Rest):
         if depth + 1 < len(continuations):
             self._push_rest(continuations, depth + 1)
         for at in made.stack:
-            asm.take_local(kept.again[at] if at in kept.exits else kept.stack[at])
+            asm.take_local(kept.stack.get(at) or kept.again[at])
         for name in made.locals:
             asm.take_local(kept.locals[name])
 

@@ -172,12 +172,22 @@ class Rest:
         for at in range(len(outcome.nulls) - 1, -1, -1):
             with asm.under(self.handlers.below(at)):
                 if at in exits:
+                    self._note_state(at)
                     leave(asm)
                 elif at in self.handled and at < outcome.own:
                     asm.emit("POP_EXCEPT")
                 elif at != outcome.lasti_at:
                     slots[at] = self._keep("slot")
         self._hand_over(outcome, exits, slots)
+
+    def _note_state(self, at: int) -> None:
+        """The block at stack entry `at` is about to be left: what is entered again brings about what it is left with."""
+        as_left = next(block.manager.as_left for block in self.state.blocks if block.stack_index == at)
+        if as_left is not None and self.stop.kind != "resume":
+            self.asm.begin_call(as_left)
+            self.asm.load_local(self.managers[at])
+            self.asm.call(1)
+            self.asm.store_local(self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""
