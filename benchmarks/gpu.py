@@ -1,10 +1,12 @@
 """`python -m benchmarks.gpu`: everything there is to know of fxjit on this machine's GPU, in under ten minutes.
 
-First whether it is right: a list of operators and the dev models, results and gradients against eager. Then the numbers of
-the project's goals, against torch.compile on the same machine: how much of the memory's bandwidth kernels reach, dev
-models in inference and training, cold first calls, and what a call of a small graph costs. Each item has a process of
-its own, so that one that fails costs only itself; what time does not allow is listed as left out. A table is printed, and
-`--out` keeps all of it as JSON. Without a GPU this says so and exits with status 2.
+First whether it is right: a list of operators, the modes (CUDA graphs, templates for products, several streams) and the dev
+models, results and gradients against eager. Then the numbers of the project's goals, against torch.compile on the same
+machine: how much of the memory's bandwidth kernels reach, dev models in inference and training, cold first calls, and what
+a call of a small graph costs. Each item has a process of its own, so that one that fails costs only itself, and each stage
+a share of the time; what time does not allow is listed as left out. A table is printed, and `--out` keeps all of it as
+JSON, written again after each item. Without a GPU this says so and exits with status 2; `--device cpu` runs all of it on
+the processor, on less, to see that it runs.
 
 It runs from a source tree with the extension built in place (`python setup.py build_ext --inplace; PYTHONPATH=src`), with
 no network; `make gpu-wheels` packs the packages that such a machine may lack.
@@ -15,15 +17,19 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.timing import interleaved, markdown
@@ -31,8 +37,13 @@ from benchmarks.timing import interleaved, markdown
 NO_GPU = 2
 #: The models that run unless others are asked for: of packages that a GPU machine usually has.
 MODELS = (
-    "hf_bert", "hf_gpt2", "hf_llama", "hf_t5", "hf_vit", "timm_convnextv2_atto", "prog_char_lstm", "prog_train_step_adamw",
+    "plain_gpt", "plain_convnet", "hf_bert", "hf_gpt2", "hf_llama", "hf_t5", "hf_vit", "timm_convnextv2_atto", "prog_char_lstm",
+    "prog_train_step_adamw",
 )  # fmt: skip
+#: The package that the models of a prefix are of.
+PACKAGES = {"hf": "transformers", "timm": "timm", "tv": "torchvision"}
+#: Seconds of each stage, of ten minutes; time that one leaves goes to those after it.
+STAGES = {"operators": 80, "modes": 60, "model": 120, "first": 110, "bandwidth": 70, "calls": 30, "steady": 90}
 DTYPES = ("float32", "bfloat16")
 MODES = ("inference", "training")
 WAYS = ("fxjit", "torch.compile")
@@ -96,13 +107,12 @@ def operators() -> dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]]:
 
 def work_operators(
     device: str, only: list[str] | None = None, dtypes: tuple[str, ...] = ("float32", "bfloat16", "float64")
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Each operator in each type, and with gradients where it has them: what differs, in words."""
     import torch
 
     import fxjit
 
-    rows = []
     for name, (function, shapes) in operators().items():
         if only and name not in only:
             continue
@@ -115,8 +125,7 @@ def work_operators(
                 problem = difference(fxjit.compile(function), function, inputs, dtype)
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"[:300]
-            rows.append({"name": name, "dtype": dtype, "problem": problem})
-    return rows
+            yield {"name": name, "dtype": dtype, "problem": problem}
 
 
 def difference(ours: Callable[..., Any], eager: Callable[..., Any], inputs: list[Any], dtype: str) -> str:
@@ -142,6 +151,137 @@ def difference(ours: Callable[..., Any], eager: Callable[..., Any], inputs: list
             except AssertionError as problem:
                 return f"{what} {k}: {' '.join(str(problem).split())}"[:300]
     return ""
+
+
+# -- modes ----------------------------------------------------------------------------------------------------------
+
+
+def modes(device: str) -> dict[str, Callable[[], str]]:
+    """name -> a program that says, in words, how what it is given differs from eager; empty if it does not."""
+    import torch
+    import torch.nn.functional as F
+
+    import fxjit
+
+    def several(function: Callable[..., Any], mode: str, shapes: list[tuple[int, ...]], kind: Any = torch.float32) -> str:
+        """Six calls, each on other numbers and in other memory: warm-up, recording, replays."""
+        compiled = fxjit.compile(function, mode=mode)
+        kept = []
+        for k in range(6):
+            torch.manual_seed(k)
+            inputs = [torch.randn(shape, device=device).to(kind).requires_grad_() for shape in shapes]
+            problem = difference(compiled, function, inputs, str(kind).removeprefix("torch."))
+            if problem:
+                return f"call {k}: {problem}"
+            with torch.no_grad():
+                kept.append((compiled(*inputs), function(*inputs)))
+        # What was handed out before is still what it was.
+        for k, (one, other) in enumerate(kept):
+            if not torch.allclose(one, other, rtol=2e-2, atol=2e-2):
+                return f"what call {k} gave has changed since"
+        return ""
+
+    def mutating() -> str:
+        """A buffer that each call writes to, under CUDA graphs."""
+        ours, eager = torch.zeros(64, device=device), torch.zeros(64, device=device)
+
+        def step(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            total.add_(x)
+            return total * 2
+
+        compiled = fxjit.compile(step, mode="reduce-overhead")
+        for k in range(6):
+            x = torch.full((64,), float(k), device=device)
+            if not torch.equal(compiled(ours, x), step(eager, x)) or not torch.equal(ours, eager):
+                return f"call {k} differs"
+        return ""
+
+    def drawing(mode: str) -> str:
+        """Dropout: each call draws anew, the derivative has the same mask, and the same seed the same numbers."""
+        compiled = fxjit.compile(lambda x: F.dropout(x * 2, 0.5, True), mode=mode)
+        masks = []
+        for k in (0, 1, 2, 3, 4, 4):
+            torch.manual_seed(k)
+            x = torch.ones(1000, device=device, requires_grad=True)
+            out = compiled(x)
+            out.sum().backward()
+            if not torch.equal(out, x.grad * x):
+                return f"call {k}: what was dropped has a gradient, or what was kept none"
+            masks.append(out.detach().clone())
+        if not 400 < int((masks[0] != 0).sum()) < 600:
+            return "not a half was kept"
+        return "" if torch.equal(masks[4], masks[5]) and not torch.equal(masks[3], masks[4]) else "the seed is not followed"
+
+    def streams() -> str:
+        """Work on a stream of the program's own, which is the current one."""
+        if device == "cpu":
+            return ""
+        compiled = fxjit.compile(lambda x: (x * 2 + 1).relu().sum(0))
+        stream, x = torch.cuda.Stream(), torch.randn(4096, 4096, device=device)
+        stream.wait_stream(torch.cuda.current_stream())
+        for _ in range(3):
+            with torch.cuda.stream(stream):
+                y = x * 3
+                out = compiled(y)
+            torch.cuda.current_stream().wait_stream(stream)
+            expected = (x * 3 * 2 + 1).relu().sum(0)
+            if not torch.allclose(out, expected, rtol=1e-3, atol=1e-2):
+                return "another stream's kernels were not waited for"
+        return ""
+
+    def off_its_boundary() -> str:
+        memory = torch.randn(4097, device=device)
+        compiled = fxjit.compile(lambda x: x.exp() * 2)
+        for start in (0, 1, 2, 4, 0):
+            x = memory[start : start + 4000]
+            if not torch.allclose(compiled(x), x.exp() * 2):
+                return f"differs {start} elements into the memory"
+        return ""
+
+    def sizes() -> str:
+        compiled = fxjit.compile(lambda x: torch.softmax(x * 2, -1).sum(0), dynamic=True)
+        for shape in ((8, 16), (33, 16), (64, 1000), (100, 5000), (1, 7), (2, 40_000)):
+            x = torch.randn(shape, device=device)
+            if not torch.allclose(compiled(x), torch.softmax(x * 2, -1).sum(0), atol=1e-4):
+                return f"differs at {shape}"
+        return ""
+
+    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(torch.addmm(b, (x * 2).relu(), w)) + 1
+
+    products = [(512, 256), (256, 384), (384,)]
+    found: dict[str, Callable[[], str]] = {
+        "CUDA graphs": lambda: several(lambda x, y: torch.softmax(x @ y, -1) * 2, "reduce-overhead", [(64, 64), (64, 64)]),
+        "CUDA graphs, mutation": mutating,
+        "CUDA graphs, dropout": lambda: drawing("reduce-overhead"),
+        "dropout": lambda: drawing("default"),
+        "other streams": streams,
+        "memory off its boundary": off_its_boundary,
+        "sizes that vary": sizes,
+    }
+    for kind in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(kind).removeprefix("torch.")
+        found[f"max-autotune, {name}"] = lambda kind=kind: several(linear, "max-autotune-no-cudagraphs", products, kind)
+    return found
+
+
+def work_modes(device: str, only: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """What the modes are for, each against eager, with fxjit's counters: what was recorded or measured, or why not."""
+    import fxjit
+    from fxjit.counters import counters
+
+    for name, program in modes(device).items():
+        if only and name not in only:
+            continue
+        fxjit.reset()
+        for part in counters.values():
+            part.clear()
+        try:
+            problem = program()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"[:300]
+        facts = {part: dict(counters[part]) for part in ("cudagraphs", "native")}
+        yield {"name": name, "dtype": "", "problem": problem, "counters": facts}
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -189,6 +329,9 @@ def work_model(name: str, mode: str, dtype: str, device: str) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
+    import fxjit
+
+    fxjit.config.fallback_random = True
     seen = []
     first = 0.0
     for way in ("eager", "fxjit"):
@@ -227,21 +370,29 @@ def work_first(name: str, mode: str, dtype: str, way: str, device: str) -> dict[
     return {"first": time.perf_counter() - start}
 
 
-def work_steady(name: str, dtype: str, device: str) -> dict[str, Any]:
+def work_steady(name: str, dtype: str, device: str) -> Iterator[dict[str, Any]]:
     """Milliseconds of a call, both modes, each compiler, taking turns."""
-    out: dict[str, Any] = {}
     for mode in MODES:
-        calls: dict[str, Call] = {}
-        for way in ("eager", *WAYS):
-            made = model_call(name, mode, dtype, way, device)
-            if made is None:
-                break
-            calls[way] = made[0]
-            for _ in range(4):
-                calls[way]()
-        else:
-            out[mode] = take_turns(calls, device)
-    return out
+        made = {way: model_call(name, mode, dtype, way, device) for way in ("eager", *WAYS)}
+        calls: dict[str, Call] = {way: each[0] for way, each in made.items() if each is not None}
+        if calls:
+            yield measured({"mode": mode}, calls, device, 4, lambda calls: {"milliseconds": take_turns(calls, device)})
+
+
+def measured(
+    row: dict[str, Any], calls: dict[str, Call], device: str, warm_up: int, measure: Callable[[dict[str, Call]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The row with what is measured of the calls; one that fails is left out, and told."""
+    working = {}
+    for way, call in calls.items():
+        try:
+            for _ in range(warm_up):
+                call()
+            synchronize(device)
+            working[way] = call
+        except Exception as error:
+            row[f"{way} fails"] = f"{type(error).__name__}: {error}"[:300]
+    return {**row, **measure(working)}
 
 
 def take_turns(calls: dict[str, Call], device: str, rounds: int = 15) -> dict[str, float]:
@@ -297,56 +448,57 @@ def bandwidth_kernels() -> dict[str, tuple[Callable[..., Any], int, float]]:
     }
 
 
-def work_bandwidth(dtype: str, device: str, size: int = GIGABYTE) -> list[dict[str, Any]]:
+def work_bandwidth(dtype: str, device: str, size: int = GIGABYTE) -> Iterator[dict[str, Any]]:
     """Bytes a second of each kernel, and of a copy by ATen measured beside it."""
     import torch
 
     import fxjit
 
-    rows = []
     kind = getattr(torch, dtype)
+
+    def turns(calls: dict[str, Call]) -> dict[str, Any]:
+        return {"milliseconds": take_turns(calls, device)}
+
     for name, (function, columns, moved) in bandwidth_kernels().items():
-        x = torch.randn(size // kind.itemsize // columns, columns, device=device).to(kind)
+        x = torch.randn(size // kind.itemsize // columns, columns, device=device, dtype=kind)
         out = torch.empty_like(x)
         fxjit.reset()
         calls: dict[str, Call] = {"device copy": lambda x=x, out=out: out.copy_(x)}
         for way in ("eager", *WAYS):
-            compiled = compiler(way)(function)
-            calls[way] = lambda compiled=compiled, x=x: compiled(x)
-            for _ in range(3):
-                calls[way]()
-        times = take_turns(calls, device)
-        bytes_of = {way: x.nbytes * (2.0 if way == "device copy" else moved) for way in times}
-        rates = {way: bytes_of[way] / ms * 1e3 for way, ms in times.items()}
-        rows.append({"name": name, "dtype": dtype, "milliseconds": times, "bytes_per_second": rates})
+            calls[way] = lambda compiled=compiler(way)(function), x=x: compiled(x)
+        row = measured({"name": name, "dtype": dtype}, calls, device, 3, turns)
+        moves = {way: x.nbytes * (2.0 if way == "device copy" else moved) for way in row["milliseconds"]}
+        row["bytes_per_second"] = {way: moves[way] / ms * 1e3 for way, ms in row["milliseconds"].items()}
+        yield row
         del x, out, calls
-    return rows
 
 
-def work_calls(device: str) -> list[dict[str, Any]]:
+def work_calls(device: str, seconds: float = 0.3) -> Iterator[dict[str, Any]]:
     """Microseconds of the processor for a call of a small graph."""
     import torch
 
-    rows = []
+    import fxjit
+    from fxjit.counters import counters
+
+    def microseconds(calls: dict[str, Call]) -> dict[str, Any]:
+        return {"microseconds": {way: each * 1e6 for way, each in interleaved(calls, seconds, 21).items()}}
+
     for mode in ("default", "reduce-overhead"):
         x = torch.randn(16, device=device)
-        calls: dict[str, Call] = {"eager": lambda x=x: x.sin() + 1}
+        fxjit.reset()
+        torch.compiler.reset()
+        calls: dict[str, Call] = {"eager": lambda x=x: (x.sin() + 1) * 2 - x}
         for way in WAYS:
-            compiled = compiler(way, mode=mode)(lambda x: (x.sin() + 1) * 2 - x)
-            calls[way] = lambda compiled=compiled, x=x: compiled(x)
-            for _ in range(6):
-                calls[way]()
-        synchronize(device)
+            calls[way] = lambda compiled=compiler(way, mode=mode)(lambda x: (x.sin() + 1) * 2 - x), x=x: compiled(x)
         with torch.no_grad():
-            seconds = interleaved(calls, 0.3, 21)
+            row = measured({"mode": mode}, calls, device, 8, microseconds)
         synchronize(device)
-        rows.append({"mode": mode, "microseconds": {way: each * 1e6 for way, each in seconds.items()}})
-    return rows
+        yield {**row, "counters": {part: dict(counters[part]) for part in ("cudagraphs", "native")}}
 
 
 WORK: dict[str, Callable[..., Any]] = {
     each.__name__.removeprefix("work_"): each
-    for each in (work_operators, work_model, work_first, work_steady, work_bandwidth, work_calls)
+    for each in (work_operators, work_modes, work_model, work_first, work_steady, work_bandwidth, work_calls)
 }
 
 # -- all of it ------------------------------------------------------------------------------------------------------
@@ -355,13 +507,21 @@ WORK: dict[str, Callable[..., Any]] = {
 class Bench:
     """Runs items in processes, within the time there is."""
 
-    def __init__(self, seconds: float, device: str, caches: str) -> None:
-        self.deadline = time.monotonic() + seconds
-        self.device, self.caches = device, caches
+    def __init__(self, seconds: float, device: str, caches: str, out: str | None = None) -> None:
+        self.deadline = self.until = time.monotonic() + seconds
+        self.device, self.caches, self.out = device, caches, out
+        self.stages = dict(STAGES)
         self.results: list[dict[str, Any]] = []
 
+    def stage(self, name: str) -> None:
+        """What follows has this stage's share of the time that is left."""
+        now = time.monotonic()
+        share = self.stages[name] / sum(self.stages.values())
+        self.until = now + (self.deadline - now) * share
+        del self.stages[name]
+
     def left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.until - time.monotonic()
 
     def run(self, work: str, limit: float, cold: bool = False, **arguments: Any) -> dict[str, Any]:
         """One item; `cold`: with empty caches of its own."""
@@ -374,7 +534,17 @@ class Bench:
                 item.update(in_process(work, {**arguments, "device": self.device}, limit, folder))
         self.results.append(item)
         print(f"{time.strftime('%H:%M:%S')} {describe(item)}", flush=True)
+        self.keep()
         return item
+
+    def keep(self) -> None:
+        """What there is so far, as JSON: a run that is cut short leaves that."""
+        if self.out:
+            text = json.dumps({"machine": machine(), "results": list(self.results)}, indent=1)
+            part = f"{self.out}.{threading.get_ident()}"
+            with open(part, "w") as file:
+                file.write(text)
+            os.replace(part, self.out)
 
     @contextlib.contextmanager
     def cache_folder(self, cold: bool) -> Iterator[str]:
@@ -390,20 +560,32 @@ class Bench:
 
 
 def in_process(work: str, arguments: dict[str, Any], limit: float, caches: str) -> dict[str, Any]:
-    """The item's result, or in words why there is none."""
+    """The item's result, as far as it came, and in words what went wrong."""
     environment = {
         **os.environ, "FXJIT_CACHE_DIR": os.path.join(caches, "fxjit"),
         "TORCHINDUCTOR_CACHE_DIR": os.path.join(caches, "inductor"), "TRITON_CACHE_DIR": os.path.join(caches, "triton"),
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.gpu", "--work", json.dumps([work, arguments])]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"it took more than {limit:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        return {"error": (done.stderr or done.stdout).strip()[-400:] or f"exit status {done.returncode}"}
-    return {"result": json.loads(lines[-1].removeprefix("RESULT "))}
+    # Files and not pipes: the processes that compilers start may outlive the one that is waited for.
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complaints:
+        child = subprocess.Popen(command, stdout=said, stderr=complaints, env=environment, start_new_session=True)
+        error = ""
+        try:
+            status = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            status, error = 0, f"it took more than {limit:.0f} s"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for each in (said, complaints):
+            each.seek(0)
+        lines, words = said.read().splitlines(), complaints.read().strip()
+    results = [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
+    rows = [json.loads(line.removeprefix("ROW ")) for line in lines if line.startswith("ROW ")]
+    if not error and (status or not results):
+        error = words[-400:] or f"exit status {status}"
+    found = results[0] if results and results[0] is not None else rows
+    return {**({"result": found} if found or not error else {}), **({"error": error} if error else {})}
 
 
 def describe(item: dict[str, Any]) -> str:
@@ -413,26 +595,46 @@ def describe(item: dict[str, Any]) -> str:
 
 def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
     """Correctness first, then cold first calls (which fill the caches), then what must have the machine to itself."""
-    bench.run("operators", 150)
+    small = {} if bench.device != "cpu" else {"size": 1 << 20}
+    bench.stage("operators")
+    kinds = ("float32", "bfloat16", "float64")
+    bench.side_by_side([{"work": "operators", "limit": 150, "dtypes": [kind]} for kind in kinds], processes)
+    bench.stage("modes")
+    bench.run("modes", 150)
+    bench.stage("model")
     pairs = [(name, mode, dtype) for name in models for dtype in DTYPES for mode in MODES]
     bench.side_by_side(
         [{"work": "model", "limit": 90, "name": n, "mode": m, "dtype": d} for n, m, d in pairs], processes
     )
+    bench.stage("first")
     firsts = [{"work": "first", "limit": 150, "cold": True, "name": n, "mode": m, "dtype": "float32", "way": way}
               for n in models[:4] for m in MODES for way in WAYS]  # fmt: skip
-    bench.side_by_side(firsts, processes)
+    bench.side_by_side(firsts, min(processes, 4))
+    bench.stage("bandwidth")
     for dtype in DTYPES:
-        bench.run("bandwidth", 90, dtype=dtype)
+        bench.run("bandwidth", bench.left() / 2 if dtype == DTYPES[0] else bench.left(), dtype=dtype, **small)
+    bench.stage("calls")
     bench.run("calls", 60)
+    bench.stage("steady")
     for dtype in ("bfloat16", "float32"):
         for name in models:
-            bench.run("steady", 100, name=name, dtype=dtype)
+            bench.run("steady", 60, name=name, dtype=dtype)
+
+
+def there(models: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the models whose packages are installed."""
+    return tuple(name for name in models if find_spec(PACKAGES.get(name.partition("_")[0], "torch")) is not None)
 
 
 def tables(results: list[dict[str, Any]]) -> str:
     """What was measured, as Markdown."""
     parts = [wrong_table(results), bandwidth_table(results), steady_table(results), first_table(results), call_table(results)]
     problems = [f"* {describe(item)}" for item in results if "error" in item]
+    for item in results:
+        rows = item.get("result") if isinstance(item.get("result"), list) else []
+        for row in rows or []:
+            fails = {key: text for key, text in row.items() if key.endswith(" fails")}
+            problems += [f"* {describe(item)} {row.get('name', row.get('mode'))}, {key}: {fails[key]}" for key in fails]
     if problems:
         parts.append("Not measured:\n\n" + "\n".join(problems))
     return "\n\n".join(part for part in parts if part)
@@ -444,11 +646,12 @@ def results_of(results: list[dict[str, Any]], work: str) -> list[dict[str, Any]]
 
 def wrong_table(results: list[dict[str, Any]]) -> str:
     checked, wrong = 0, []
-    for item in results_of(results, "operators"):
+    for item in (*results_of(results, "operators"), *results_of(results, "modes")):
         for row in item["result"]:
             checked += 1
             if row["problem"]:
-                wrong.append((f"{row['name']}, {row['dtype']}", row["problem"].replace("|", "/")))
+                where = ", ".join(filter(None, (row["name"], row["dtype"])))
+                wrong.append((where, row["problem"].replace("|", "/")))
     for item in results_of(results, "model"):
         if "none" not in item["result"]:
             checked += 1
@@ -463,14 +666,19 @@ def ratio(a: float | None, b: float | None) -> str:
     return f"{a / b:.2f}" if a and b else "-"
 
 
+def cells(times: dict[str, float], ways: tuple[str, ...], form: str, unit: float = 1.0) -> tuple[str, ...]:
+    """A cell for each way; one that failed has none."""
+    return tuple(format(times[way] / unit, form) if way in times else "-" for way in ways)
+
+
 def bandwidth_table(results: list[dict[str, Any]]) -> str:
     rows = []
     for item in results_of(results, "bandwidth"):
         for row in item["result"]:
             rate = row["bytes_per_second"]
-            cells = (f"{rate[way] / 1e9:.0f}" for way in ("device copy", "eager", *WAYS))
-            rows.append((f"{row['name']}, {row['dtype']}", *cells,
-                         ratio(rate["fxjit"], rate["device copy"]), ratio(rate["fxjit"], rate["torch.compile"])))  # fmt: skip
+            ours = rate.get("fxjit")
+            rows.append((f"{row['name']}, {row['dtype']}", *cells(rate, ("device copy", "eager", *WAYS), ".0f", 1e9),
+                         ratio(ours, rate.get("device copy")), ratio(ours, rate.get("torch.compile"))))  # fmt: skip
     header = ("kernel, 1 GB", "copy, GB/s", "eager", "fxjit", "torch.compile", "of the copy's", "of torch.compile's")
     return markdown(header, rows) if rows else ""
 
@@ -482,10 +690,12 @@ def geomean(values: list[float]) -> float:
 def steady_table(results: list[dict[str, Any]]) -> str:
     rows, gains = [], []
     for item in results_of(results, "steady"):
-        for mode, times in item["result"].items():
-            gains.append(times["torch.compile"] / times["fxjit"])
-            cells = (f"{times[way]:.3f}" for way in ("eager", *WAYS))
-            rows.append((f"{item['name']}, {mode}, {item['dtype']}", *cells, f"{gains[-1]:.2f}"))
+        for row in item["result"]:
+            times = row["milliseconds"]
+            if all(way in times for way in WAYS):
+                gains.append(times["torch.compile"] / times["fxjit"])
+            rows.append((f"{item['name']}, {row['mode']}, {item['dtype']}", *cells(times, ("eager", *WAYS), ".3f"),
+                         ratio(times.get("torch.compile"), times.get("fxjit"))))  # fmt: skip
     if not rows:
         return ""
     rows.append(("geometric mean", "", "", "", f"{geomean(gains):.2f}"))
@@ -507,12 +717,13 @@ def call_table(results: list[dict[str, Any]]) -> str:
     for item in results_of(results, "calls"):
         for row in item["result"]:
             times = row["microseconds"]
-            cells = (f"{times[way]:.1f}" for way in ("eager", *WAYS))
-            rows.append((row["mode"], *cells, ratio(times["fxjit"], times["torch.compile"])))
+            numbers = cells(times, ("eager", *WAYS), ".1f")
+            rows.append((row["mode"], *numbers, ratio(times.get("fxjit"), times.get("torch.compile"))))
     header = ("a call of a small graph", "eager, us", "fxjit", "torch.compile", "of torch.compile's")
     return markdown(header, rows) if rows else ""
 
 
+@functools.cache
 def machine() -> dict[str, str]:
     import torch
 
@@ -536,25 +747,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=570, help="the time that all of it may take")
     parser.add_argument("--models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="where timings allow it")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on the processor")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.work:
         work, arguments = json.loads(options.work)
-        print("RESULT " + json.dumps(WORK[work](**arguments)), flush=True)
+        found = WORK[work](**arguments)
+        if isinstance(found, Iterator):
+            for row in found:
+                print("ROW " + json.dumps(row), flush=True)
+            found = None
+        print("RESULT " + json.dumps(found), flush=True)
         return 0
     import torch
 
-    if not torch.cuda.is_available():
+    if options.device != "cpu" and not torch.cuda.is_available():
         print("benchmarks.gpu: no CUDA device was found; nothing was measured.", file=sys.stderr)
         return NO_GPU
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
-        bench = Bench(options.seconds, "cuda", caches)
-        run_all(bench, tuple(options.models), options.processes)
-    report = {"machine": machine(), "results": bench.results}
-    if options.out:
-        with open(options.out, "w") as file:
-            json.dump(report, file, indent=1)
-    print("\n" + ", ".join(f"{key} {value}" for key, value in report["machine"].items()))  # type: ignore[attr-defined]
+        bench = Bench(options.seconds, options.device, caches, options.out)
+        run_all(bench, there(tuple(options.models)), options.processes)
+    bench.keep()
+    print("\n" + ", ".join(f"{key} {value}" for key, value in machine().items()))
     print("\n" + tables(bench.results))
     return 0
 

@@ -25,7 +25,7 @@ _DECLARED: list[torch.library.Library] = []
 def declare_torchvision_operators() -> None:
     """torchvision's wheel is a CUDA build whose operators do not load beside a CPU torch; its Python registers fake
     kernels for some of them when it is imported (transformers imports it too), so their schemas are declared first."""
-    if hasattr(torch.ops.torchvision, "nms"):
+    if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
         return
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -464,3 +464,49 @@ def prog_train_step_adamw() -> Program:
         return {"x": torch.randn(batch, 16), "y": torch.arange(batch) % 4}
 
     return Program(step, inputs, (32, 48, 64), needs_grad=True)
+
+
+# Of nothing but torch: for machines that have no package of models.
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.attend(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.narrow(F.gelu(self.widen(self.after(x))))
+
+
+@more
+def plain_gpt() -> Program:
+    large = torch.cuda.is_available()
+    width, length = (768, 512) if large else (64, 32)
+    blocks = nn.Sequential(*(_Block(width, 8) for _ in range(4)), nn.LayerNorm(width), nn.Linear(width, 1000))
+    return _model(blocks, lambda batch: {"input": torch.randn(batch, length, width)}, (8, 4, 2) if large else (2, 3, 4))
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(y)) + x)
+
+
+@more
+def plain_convnet() -> Program:
+    width, size = (64, 56) if torch.cuda.is_available() else (8, 16)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100))
+    layers = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), *(_Residual(width) for _ in range(4)), *head)
+    return _model(layers, lambda batch: {"input": torch.randn(batch, 3, size, size)}, (16, 8, 4) if size > 16 else (2, 3, 4))

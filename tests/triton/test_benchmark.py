@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from benchmarks import gpu
+
+from fxjit import config
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -14,7 +18,7 @@ def test_without_a_gpu_it_says_so_and_fails(capsys):
 
 
 def test_operators_are_compared():
-    rows = gpu.work_operators("cpu", ["indexing"], ("float32", "bfloat16"))
+    rows = list(gpu.work_operators("cpu", ["indexing"], ("float32", "bfloat16")))
     assert len(rows) == 2 and [row for row in rows if row["problem"]] == []
 
 
@@ -31,11 +35,80 @@ def test_an_item_in_a_process_of_its_own(tmp_path):
     assert "KeyError: 'unknown'" in gpu.in_process("unknown", {}, 120, str(tmp_path))["error"]
 
 
+def test_what_an_item_said_before_its_time_was_up_is_kept(tmp_path, monkeypatch):
+    """Rows come one by one, and the processes an item started end with it."""
+    monkeypatch.setattr(gpu.sys, "executable", "/bin/sh")
+    program = tmp_path / "program"
+    program.write_text("echo 'ROW {\"name\": 1}'; echo 'ROW {\"name\": 2}'; sleep 100 & wait")
+    plain = gpu.subprocess.Popen
+    monkeypatch.setattr(gpu.subprocess, "Popen", lambda command, **options: plain(["/bin/sh", str(program)], **options))
+    found = gpu.in_process("bandwidth", {}, 1, str(tmp_path))
+    assert found == {"result": [{"name": 1}, {"name": 2}], "error": "it took more than 1 s"}
+
+
+def test_a_way_that_fails_costs_only_its_own_numbers():
+    def broken():
+        raise ValueError("no such kernel")
+
+    calls = {"eager": lambda: None, "fxjit": broken, "torch.compile": lambda: None}
+    row = gpu.measured({"mode": "default"}, calls, "cpu", 1, lambda calls: {"microseconds": dict.fromkeys(calls, 1.0)})
+    assert row["fxjit fails"] == "ValueError: no such kernel" and set(row["microseconds"]) == {"eager", "torch.compile"}
+    text = gpu.tables([{"work": "calls", "result": [row]}])
+    assert "| default | 1.0 | - | 1.0 | - |" in text and "default, fxjit fails: ValueError: no such kernel" in text
+
+
+def test_each_stage_has_its_share_of_the_time_that_is_left(tmp_path):
+    bench = gpu.Bench(1000, "cpu", str(tmp_path))
+    total = sum(gpu.STAGES.values())
+    bench.stage("operators")
+    assert bench.left() == pytest.approx(1000 * gpu.STAGES["operators"] / total, abs=1)
+    for name in list(bench.stages)[:-1]:
+        bench.stage(name)
+    # What the others did not take is the last one's.
+    bench.stage("steady")
+    assert bench.left() == pytest.approx(1000, abs=1)
+
+
+def test_what_there_is_so_far_is_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "in_process", lambda *args: {"result": []})
+    bench = gpu.Bench(1000, "cpu", str(tmp_path), str(tmp_path / "out.json"))
+    for count in (1, 2):
+        bench.run("calls", 60)
+        assert len(json.loads((tmp_path / "out.json").read_text())["results"]) == count
+
+
+MODES = ["sizes that vary", "memory off its boundary", "CUDA graphs, mutation", "dropout", "other streams"]
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_are_compared(name):
+    (row,) = gpu.work_modes("cpu", [name])
+    assert row["problem"] == "" and set(row["counters"]) == {"cudagraphs", "native"}
+
+
+def test_bandwidth_and_calls_are_measured(monkeypatch):
+    """On the processor, of little memory, and without torch.compile, which takes long."""
+    monkeypatch.setattr(gpu, "WAYS", ("fxjit",))
+    kernels = gpu.bandwidth_kernels()
+    monkeypatch.setattr(gpu, "bandwidth_kernels", lambda: {"softmax": kernels["softmax"]})
+    monkeypatch.setattr(gpu, "take_turns", lambda calls, device: {way: call() is None or 1.0 for way, call in calls.items()})
+    (row,) = gpu.work_bandwidth("float32", "cpu", size=1 << 16)
+    assert row["bytes_per_second"] == dict.fromkeys(("device copy", "eager", "fxjit"), 2e3 * (1 << 16))
+    rows = list(gpu.work_calls("cpu", seconds=0.01))
+    assert [row["mode"] for row in rows] == ["default", "reduce-overhead"]
+    assert all(row["microseconds"]["fxjit"] > 0 for row in rows)
+
+
+def test_models_of_packages_that_are_not_there_are_left_out(monkeypatch):
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == "transformers" else object())
+    assert gpu.there(("hf_bert", "plain_gpt", "timm_x")) == ("plain_gpt", "timm_x")
+
+
 def test_failures_and_time_running_out_are_listed(tmp_path, monkeypatch):
     bench = gpu.Bench(0, "cpu", str(tmp_path))
     bench.run("calls", 60)
     monkeypatch.setattr(gpu, "in_process", lambda *args: {"error": "it took more than 5 s"})
-    bench.deadline += 100
+    bench.until += 100
     bench.run("steady", 60, name="hf_bert", dtype="float32")
     text = gpu.tables(bench.results)
     assert "calls: left out: no time was left" in text and "steady hf_bert float32: it took more than 5 s" in text
@@ -52,7 +125,8 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
             "operators": [{"name": "sums", "dtype": "float32", "problem": "result 0: off"}],
             "model": {"first": 1.0, "problem": ""},
             "first": {"first": {"fxjit": 2.0, "torch.compile": 8.0}.get(arguments.get("way"), 0)},
-            "steady": {"inference": times, "training": times},
+            "modes": [{"name": "dropout", "dtype": "", "problem": "", "counters": {}}],
+            "steady": [{"mode": "inference", "milliseconds": times}, {"mode": "training", "milliseconds": times}],
             "bandwidth": [{"name": "copy", "dtype": "float32", "bytes_per_second": {**times, "device copy": 4.0}}],
             "calls": [{"mode": "default", "microseconds": times}],
         }[work]}  # fmt: skip
@@ -60,12 +134,22 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "in_process", fake)
     bench = gpu.Bench(100, "cpu", str(tmp_path))
     gpu.run_all(bench, ("hf_bert", "hf_gpt2"), 2)
-    assert list(dict.fromkeys(asked)) == ["operators", "model", "first", "bandwidth", "calls", "steady"]
+    assert list(dict.fromkeys(asked)) == ["operators", "modes", "model", "first", "bandwidth", "calls", "steady"]
     text = gpu.tables(bench.results)
-    assert "9 operators and models were compared with eager, 1 differ." in text
+    assert "12 operators and models were compared with eager, 3 differ." in text
     assert "| geometric mean |  |  |  | 2.00 |" in text and "| hf_bert, training | 2.0 | 8.0 | 0.25 |" in text
 
 
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_steady_times(monkeypatch, mode):
+    monkeypatch.setattr(gpu, "WAYS", ("fxjit",))
+    monkeypatch.setattr(gpu, "MODES", (mode,))
+    (row,) = gpu.work_steady("plain_convnet", "float32", "cpu")
+    assert row["mode"] == mode and set(row["milliseconds"]) == {"eager", "fxjit"}
+
+
 def test_models_are_called_in_every_way():
+    with config.patch(fallback_random=False):
+        assert gpu.work_model("plain_gpt", "training", "float32", "cpu")["problem"] == ""
     pytest.importorskip("transformers")
     assert gpu.work_model("prog_trivial_add", "inference", "float32", "cpu")["problem"] == ""

@@ -83,7 +83,12 @@ class GraphKernels:
 
 
 def through(cell: list[Callable[..., Any]]) -> Callable[..., Any]:
-    return cell[0] if isinstance(cell[0], (_C.CudaKernel, InterpretedKernel)) else lambda *args: cell[0](*args)
+    """A function that calls whatever is in the cell by then."""
+
+    def call(*args: Any) -> None:
+        cell[0](*args)
+
+    return cell[0] if isinstance(cell[0], (_C.CudaKernel, InterpretedKernel)) else call
 
 
 @dataclass(frozen=True, slots=True)
