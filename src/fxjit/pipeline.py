@@ -13,6 +13,7 @@ import gc
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeGuard
 
@@ -33,9 +34,9 @@ from fxjit.errors import (
     SkipFrameSignal,
 )
 from fxjit.frontend import entries
-from fxjit.frontend.dynamic import history_of
+from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.interp.where import users_stack_of
-from fxjit.frontend.result import Break, Return, TraceResult
+from fxjit.frontend.result import Break, Expectation, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
@@ -100,13 +101,14 @@ def _under_a_transform() -> bool:
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     known = entries.of(frame.code, options)
-    if known:
-        why = [_why_not(entry, frame) for entry in known]
-        if config.error_on_recompile:
-            raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-        if len(known) >= config.recompile_limit or entries.compiles(frame.code) >= config.accumulated_recompile_limit:
-            _limit_reached(options, frame, why)
+    why = [_why_not(entry, frame) for entry in known]
+    if known and config.error_on_recompile:
+        raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
+    for setting, count in (("recompile_limit", len(known)), ("accumulated_recompile_limit", entries.compiles(frame.code))):
+        if count >= getattr(config, setting):
+            _limit_reached(options, frame, setting, why)
             return None
+    if known:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
@@ -138,12 +140,14 @@ def _why_not(entry: _C.Entry, frame: Frame) -> str:
     return why or "its guards hold: another thread stored it just now"
 
 
-def _limit_reached(options: Options, frame: Frame, why: list[str]) -> None:
-    what = f"{frame.code.co_qualname} was compiled {config.recompile_limit} times (recompile_limit)"
+def _limit_reached(options: Options, frame: Frame, setting: str, why: list[str]) -> None:
+    limit = getattr(config, setting)
+    because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
-        raise RecompileLimitExceeded(f"{what}; the newest entry does not fit because " + (why[0] if why else "of its guards"))
+        raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the newest entry does "
+                                     f"not fit because {because}")
     entries.mark_limit(frame.code, options)
-    events.report_skip(frame.code, "skip-recompile-limit", {"limit": config.recompile_limit, "why": "; ".join(why[:1])})
+    events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
@@ -217,7 +221,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
-        graph = result.graph.finish(plan.outputs)
+        expected = result.expected
+        graph = result.graph.finish(plan.outputs if expected is None else [*plan.outputs, expected.flag])
     if _nothing_captured(result, graph):
         events.log_passed_by(frame.code, "nothing of it goes in a graph")
         entries.mark_skipped(frame.code, options, "skip-nothing-captured")
@@ -226,6 +231,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if graph is not None:
         with _stage("backend", name, seconds):
             compiled = _call_backend(options, graph, result, trace)
+        if expected is not None and compiled is not None:
+            compiled = _expecting(options, frame.code, compiled, graph, expected)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         new_code = resume.assemble(result, plan, compiled)
@@ -237,9 +244,28 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     entry = _C.Entry(tree, new_code, _Payload(result, graph))
-    entries.add(frame.code, options, entry)
+    entries.add(frame.code, options, entry, result.guards.mortal())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
+
+
+def _expecting(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
+               expected: Expectation) -> Callable[..., Any]:
+    """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    fakes = [node.meta["example_value"] for node in placeholders]
+    devices = frozenset(fake.device for fake in fakes if isinstance(fake, torch.Tensor))
+    written = tuple(at for at, node in enumerate(placeholders) if node in expected.written)
+    weakly = weakref.ref(code)
+
+    def give_up() -> None:
+        known = weakly()
+        if known is not None:
+            history_of(known).expects = False
+            entries.clear(known, options)
+
+    expecting = resume.ExpectingGraph(compiled, written, devices, code.co_qualname, give_up)
+    return _C.DisabledFunction(expecting, opaque=True)
 
 
 class _Payload:
@@ -302,11 +328,12 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         # What torch._check promised of numbers that only a run knows is looked at when it runs.
         insert_deferred_runtime_asserts(graph, trace.policy.shape_env, result.code.code.co_qualname)
     examples = [item.example for item in result.graph.inputs]
-    context = torch._guards.TracingContext(FakeTensorMode(shape_env=trace.policy.shape_env))
+    mode = FakeTensorMode(shape_env=trace.policy.shape_env)
+    context = torch._guards.TracingContext(mode)
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     for number in trace.policy.floats:
-        number.fake(context.fake_mode)  # type: ignore[arg-type]  # the mode just given
+        number.fake(mode)
     try:
         with preserved_state(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
@@ -316,6 +343,9 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         if trace.policy.fix_floats():
             raise _FloatsFixed from None
         raise BackendCompilerFailed(options.backend_name, error) from error
+    finally:
+        context.tensor_to_context.clear()
+        forget_tensors(mode)
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))

@@ -277,3 +277,11 @@ def test_an_operators_error_is_eagers():
     with pytest.raises(RuntimeError) as error:
         fxjit.compile(lambda x, y: x + y, backend="eager")(x, y)
     assert str(error.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: x.new(x.shape).zero_(), lambda x: x.new(2, 3).zero_(), lambda x: x.new([2, 3]), lambda x: x.new((4,)),
+    lambda x: x.new(), lambda x: x.new(x), lambda x: x.new(size=x.shape).zero_(),
+], ids=["size", "numbers", "list", "tuple", "nothing", "tensor", "named size"])
+def test_new_tells_a_size_from_numbers(check, make):
+    check(make, torch.arange(3.0))

@@ -196,7 +196,7 @@ class ShapePolicy:
             # Infinities and NaN are no numbers to sympy. A float from a call is seldom what shapes depend on.
             usable = math.isfinite(number) and source.name not in self.history.fixed_floats
             return varied and usable and config.automatic_dynamic_shapes
-        if number in (0, 1) or not -_WORD < number < _WORD:
+        if not -_WORD < number < _WORD:
             return False
         return (bool(self.dynamic) and not _belongs_to_an_object(source)) or (varied and config.automatic_dynamic_shapes)
 

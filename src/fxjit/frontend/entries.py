@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any
 
 from fxjit import _C
 
@@ -32,6 +33,8 @@ class _State:
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
     failures: dict[int, _Retry] = field(default_factory=dict)  # by id of the key
+    # What takes an entry away when an object goes that it is for.
+    watches: weakref.WeakKeyDictionary[_C.Entry, list[weakref.ref[Any]]] = field(default_factory=weakref.WeakKeyDictionary)
 
 
 @dataclass(slots=True)
@@ -71,14 +74,38 @@ def of(code: CodeType, key: object) -> list[_C.Entry]:
     return _C.entries(code, key)
 
 
-def add(code: CodeType, key: object, entry: _C.Entry) -> None:
-    _note(code).compiles += 1
-    _C.add_entry(code, key, entry)
-
-
 def remove(code: CodeType, key: object, entry: _C.Entry) -> bool:
     """False if the entry was not there. A call that is running it finishes."""
-    return _C.remove_entry(code, key, entry)
+    removed = _C.remove_entry(code, key, entry)
+    flags = _C.get_flags(code, key)
+    if removed and flags & _C.FROZEN:
+        _C.set_flags(code, flags & ~_C.FROZEN, key)  # there is room again
+    return removed
+
+
+def add(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object] = ()) -> None:
+    """Files the entry; when one of the objects in `mortal` goes, so does the entry."""
+    state = _note(code)
+    state.compiles += 1
+    _C.add_entry(code, key, entry)
+    state.watches[entry] = _watch(code, key, entry, mortal)
+
+
+def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object]) -> list[weakref.ref[Any]]:
+    own = [weakref.ref(code), weakref.ref(key) if type(key).__weakrefoffset__ else lambda: key, weakref.ref(entry)]
+
+    def drop(_: weakref.ref[Any], remove: Callable[..., bool] = remove) -> None:  # bound: globals go at the end of the process
+        found = [ref() for ref in own]
+        if None not in found:
+            remove(*found)
+
+    return [weakref.ref(obj, drop) for obj in mortal]
+
+
+def clear(code: CodeType, key: object) -> None:
+    """Remove all entries of this key: the next call compiles."""
+    for entry in of(code, key):
+        remove(code, key, entry)
 
 
 def compiles(code: CodeType) -> int:

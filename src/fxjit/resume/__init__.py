@@ -2,6 +2,7 @@
 
 from fxjit.resume.cache import origin_of
 from fxjit.resume.entry import assemble, plan
+from fxjit.resume.expected import ExpectingGraph
 from fxjit.resume.rebuild import Plan
 
-__all__ = ["Plan", "assemble", "origin_of", "plan"]
+__all__ = ["ExpectingGraph", "Plan", "assemble", "origin_of", "plan"]

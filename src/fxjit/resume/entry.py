@@ -18,6 +18,7 @@ from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, Source
+from fxjit.resume.expected import Unexpected
 from fxjit.resume.nested import NestedRest, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
@@ -70,12 +71,15 @@ class _Entry:
         self.asm = Asm(result.arg_names, result.code.freevars)
         #: Locals that hold what only this code needs.
         self.temps: list[str] = []
+        self.unexpected: Unexpected | None = None
 
     def write(self) -> CodeType:
         asm, result = self.asm, self.result
         asm.at(_first_positions(self.code))
         asm.prologue()
         under = rescue(asm, self.code) if self.compiled is not None else None
+        if result.expected is not None:
+            self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
         with asm.under(None if under is None else under.guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
@@ -88,6 +92,8 @@ class _Entry:
             self._rest(result.stop).write()
         if under is not None:
             under.write()
+        if self.unexpected is not None:
+            self.unexpected.write()
         return asm.finish(self.code.code)
 
     def _rest(self, stop: Break) -> Rest:
@@ -111,6 +117,8 @@ class _Entry:
         self.temps += asm.shared_locals
         asm.share(())
         asm.call(len(inputs))
+        if self.unexpected is not None:
+            self.unexpected.test()
         outputs = self.plan.outputs
         if not outputs:
             asm.pop()

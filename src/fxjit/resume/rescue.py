@@ -44,7 +44,7 @@ class Rescue:
         error = asm.fresh_local("error")
         asm.store_local(error)
         asm.begin_call(_C.Continue)
-        asm.make_function(continuation.code, self._closure if continuation.freevars else None)
+        asm.make_function(continuation.code, asm.load_closure if continuation.freevars else None)
         if continuation.first is not None and self.first is not None:
             asm.load_local(self.first)
         for at in continuation.stack:
@@ -58,11 +58,6 @@ class Rescue:
             asm.take_local(name)
         asm.call(1 + (continuation.first is not None) + len(continuation.stack) + len(continuation.locals))
         asm.return_value()
-
-    def _closure(self) -> None:
-        for name in self.asm.freevars:
-            self.asm.load_cell(name)
-        self.asm.build_tuple(len(self.asm.freevars))
 
 
 def rescue(asm: Asm, code: Code) -> Rescue | None:

@@ -183,6 +183,12 @@ class Asm:
         """The cell of a free variable itself."""
         self.emit("LOAD_CLOSURE" if OPCODES["LOAD_CLOSURE"] < 256 else "LOAD_FAST", slot=name)
 
+    def load_closure(self) -> None:
+        """The tuple of the free variables' cells."""
+        for name in self.freevars:
+            self.load_cell(name)
+        self.build_tuple(len(self.freevars))
+
     def load_global(self, name: str) -> None:
         self.emit("LOAD_GLOBAL", self._name(name) << 1)
 

@@ -15,6 +15,7 @@ from .normalize import LEAVES
 
 _READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+_GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
 _SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
@@ -89,6 +90,16 @@ def _is_read_before_assignment(code: Code, name: str) -> bool:
         if instruction.argval != name or instruction.opname != "STORE_DEREF":
             pending.extend(successors(code, index))
     return False
+
+
+def only_raises(code: Code, index: int | None) -> bool:
+    """Whether all ways from the instruction at `index` lead to a `raise`, and none of its exceptions is handled here."""
+    assert index is not None, "a jump has a target"
+    known: dict[int, bool] = code.facts.setdefault("only_raises", {})
+    if index not in known:
+        names = {code.instructions[at].opname for at in reachable(code, [index])}
+        known[index] = "RAISE_VARARGS" in names and names.isdisjoint(_GOES_ON)
+    return known[index]
 
 
 def live_before(code: Code, index: int) -> frozenset[str]:

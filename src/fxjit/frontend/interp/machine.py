@@ -25,6 +25,7 @@ from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, Raised, Tracer, Value
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
 
 CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
@@ -67,6 +68,9 @@ class InterpTracer(Tracer, Protocol):
 
     def literal(self, obj: Any) -> Value:
         """The value of a constant of a code object."""
+
+    def expect(self, tensor: TensorValue, truth: bool) -> bool:
+        """Take for granted that `bool(tensor)` is `truth`, and let the graph say whether it was; False: that cannot be."""
 
 
 class Machine:

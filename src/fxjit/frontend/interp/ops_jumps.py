@@ -3,11 +3,13 @@ machine makes that a stop with two continuations."""
 
 from __future__ import annotations
 
+from fxjit.frontend.bytecode.flow import only_raises
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.tensor import TensorValue
 
 
 @op("JUMP")
@@ -16,15 +18,27 @@ def jump(m: Machine, i: Instruction) -> None:
     m.jump(i.target)
 
 
+def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
+    """`bool(value)` before a conditional jump. Where one side does nothing but raise, and only the data tells, the other side
+    is taken; the graph tells afterwards whether that was right."""
+    if isinstance(value, TensorValue):
+        raises_if = only_raises(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
+        raises_if_not = only_raises(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
+        is_known = tensor_methods.known_item(value) is not None
+        if raises_if is not raises_if_not and not is_known and m.t.expect(value, raises_if_not):
+            return raises_if_not
+    return protocol.truth(m.t, value)
+
+
 @op("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, i: Instruction) -> None:
-    if protocol.truth(m.t, m.stack.pop()):
+    if _is_taken_for(m, i, m.stack.pop().realize()):
         m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
 
 
 @op("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, i: Instruction) -> None:
-    if not protocol.truth(m.t, m.stack.pop()):
+    if not _is_taken_for(m, i, m.stack.pop().realize()):
         m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
 
 

@@ -35,6 +35,8 @@ class StopList:
         self._stops: dict[int, Stop] = {}
         self.newest: Stop | None = None
         self.reached: Stop | None = None
+        #: Whether a branch on data may be taken for granted where its other side only raises.
+        self.expects = True
 
     def __len__(self) -> int:
         return len(self._stops)

@@ -329,12 +329,28 @@ def _requires_grad_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) 
     return tensor
 
 
+@method("detach_")
+def _detach_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """A graph takes only what it made itself out of the autograd graph."""
+    if tensor.fake.requires_grad and tensor.source is not None:
+        set_requires_grad(t, tensor, False)
+    return t.emit("detach_", [tensor])
+
+
 @method("new_tensor")
 def _new_tensor(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     given = dict(kwargs)
     given.setdefault("dtype", t.make(tensor.fake.dtype))
     given.setdefault("device", t.make(tensor.fake.device))
     return t.call(t.make(torch.tensor), args, given)
+
+
+@method("new")
+def _new(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """A graph's arguments do not tell a torch.Size, which asks for that shape, from a tuple, whose numbers are copied."""
+    if len(args) == 1 and args[0].pytype() is torch.Size:
+        return t.emit("new_empty", [tensor, args[0]], kwargs)
+    return t.emit("new", [tensor, *args], kwargs)
 
 
 

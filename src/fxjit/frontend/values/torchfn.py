@@ -466,6 +466,15 @@ def _broadcast_shapes(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     return TupleValue(result, cls=torch.Size)
 
 
+@handles(torch._C._infer_size)
+def _infer_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The shape that two shapes are broadcast to, with the operators' own words where they do not fit."""
+    shapes = [protocol.unpack(t, arg) for arg in args]
+    if all(size.is_constant() for shape in shapes for size in shape):
+        return protocol.fold(t, torch._C._infer_size, *(torch.Size([size.as_constant() for size in shape]) for shape in shapes))
+    return _broadcast_shapes(t, args, kwargs)
+
+
 # -- checks --------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,99 @@
+"""A graph whose last output says whether the trace took the way that the data takes (frontend/expectations.py).
+
+Where it did not, everything is as it was before the graph ran, and the frame's new code goes on with the user's own code from
+its beginning, which raises what it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType
+from typing import Any
+
+import torch
+
+from fxjit import _C, logs
+from fxjit.counters import counters
+from fxjit.frontend.bytecode.asm import Asm
+from fxjit.frontend.bytecode.assemble import Label
+
+_log = logs.artifact("recompiles")
+#: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
+_PATIENCE = 3
+
+
+class ExpectingGraph:
+    """`graph` for new code: its outputs but the last, or None where that says no."""
+
+    def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
+                 give_up: Callable[[], None]) -> None:
+        self._graph = graph
+        #: The inputs that the graph writes to.
+        self._written = written
+        self._generators = [torch.default_generator]
+        self._generators += [torch.cuda.default_generators[each.index or 0] for each in devices if each.type == "cuda"]
+        self._name = name
+        self._give_up = give_up
+        self._failures = 0
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
+        states = [generator.get_state() for generator in self._generators]
+        before = [inputs[at].detach().clone() for at in self._written]
+        error: Exception | None = None
+        try:
+            *outputs, as_expected = self._graph(*inputs)
+            if as_expected:
+                return tuple(outputs)
+        except Exception as failed:
+            # What the graph computes behind the check may fail on data that does not pass it.
+            error = failed
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+        with torch.no_grad():
+            for at, saved in zip(self._written, before, strict=True):
+                inputs[at].copy_(saved)
+        self._report(error)
+        return None
+
+    def _report(self, error: Exception | None) -> None:
+        counters["expectations"][self._name] += 1
+        if logs.enabled("recompiles"):
+            _log.info("%s runs eagerly this time: %s", self._name, error or "a check of its data failed")
+        self._failures += 1
+        if self._failures == _PATIENCE:
+            self._give_up()
+
+
+class Unexpected:
+    """The part of a frame's new code that goes on with the user's."""
+
+    def __init__(self, asm: Asm, code: CodeType, arg_names: tuple[str, ...]) -> None:
+        self.asm = asm
+        self.code = _as_it_stands(code, len(arg_names))
+        self.arg_names = arg_names
+        self._label: Label = asm.label()
+
+    def test(self) -> None:
+        """[outputs or None] -> [outputs]"""
+        self.asm.dup()
+        self.asm.jump_if("NONE", self._label)
+
+    def write(self) -> None:
+        """Emit it, behind the end of the code. The arguments are where they were when the frame began."""
+        asm = self.asm
+        asm.place(self._label)
+        asm.pop()
+        asm.begin_call(_C.Continue)
+        asm.make_function(self.code, asm.load_closure if asm.freevars else None)
+        for name in self.arg_names:
+            asm.take_local(name)
+        asm.call(1 + len(self.arg_names))
+        asm.return_value()
+
+
+def _as_it_stands(code: CodeType, slots: int) -> CodeType:
+    """The user's code, which nobody compiles, with its argument slots as plain parameters."""
+    plain = code.replace(co_argcount=slots, co_posonlyargcount=0, co_kwonlyargcount=0,
+                         co_flags=code.co_flags & ~(CO_VARARGS | CO_VARKEYWORDS))
+    _C.set_flags(plain, _C.SKIP)
+    return plain

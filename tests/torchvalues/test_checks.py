@@ -1,0 +1,167 @@
+"""`if <data>: raise` stays in the graph: the other side is taken, and where the data says otherwise the call runs eagerly.
+
+PYTEST_DONT_REWRITE: the programs here have asserts of their own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fxjit
+from fxjit.testing import CompileCounter
+
+
+class Meter:
+    def __init__(self):
+        self.calls = 0
+        self.passed = 0
+
+
+def guarded(x, meter):
+    meter.calls += 1
+    y = x * 2
+    if (y < 0).any():
+        raise ValueError(f"negative: {y.tolist()}")
+    meter.passed += 1
+    return y.sqrt()
+
+
+def outcome(fn, *args):
+    try:
+        return fn(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def assert_like_eager(fn, compiled, *args):
+    theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
+    torch.manual_seed(0)
+    expected = outcome(fn, *theirs)
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    actual = outcome(compiled, *ours)
+    assert torch.equal(torch.rand(1), drawn), "other random numbers were drawn"
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(actual, expected)
+    else:
+        assert actual == expected
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(b, nn.Module):
+            torch.testing.assert_close(dict(a.named_buffers()), dict(b.named_buffers()), equal_nan=True)
+        elif isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b)
+        else:
+            assert vars(a) == vars(b)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_check_is_no_break_and_raises_what_eager_raises(backend):
+    fxjit.reset()
+    compiled = fxjit.compile(guarded, backend=backend, fullgraph=True)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        assert_like_eager(guarded, compiled, x, Meter())
+
+
+def test_asserts_nested_calls_and_closures():
+    limit = 3.0
+
+    def inner(x):
+        assert (x < limit).all(), f"{limit} or more"
+        return x + 1
+
+    def outer(x):
+        return inner(x) * 2
+
+    fxjit.reset()
+    compiled = fxjit.compile(outer, backend="eager", fullgraph=True)
+    for x in (torch.zeros(2), torch.full((2,), 9.0)):
+        assert_like_eager(outer, compiled, x)
+
+
+def test_what_the_check_protects_may_fail_in_the_graph():
+    def look_up(table, at):
+        if (at >= len(table)).any():
+            raise KeyError("no such row")
+        return table[at]
+
+    fxjit.reset()
+    compiled = fxjit.compile(look_up, backend="eager", fullgraph=True)
+    assert_like_eager(look_up, compiled, torch.randn(4), torch.tensor([1, 3]))
+    assert_like_eager(look_up, compiled, torch.randn(4), torch.tensor([1, 9]))
+
+
+def test_random_numbers_and_written_inputs_are_as_before():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+
+        def forward(self, x):
+            y = nn.functional.dropout(self.norm(x))
+            if not torch.isfinite(x).all():
+                raise FloatingPointError("not finite")
+            return y
+
+    def call(module, x):
+        return module(x)
+
+    fxjit.reset()
+    compiled = fxjit.compile(call, backend="eager", fullgraph=True)
+    assert_like_eager(call, compiled, Noisy(), torch.randn(3, 2))
+    assert_like_eager(call, compiled, Noisy(), torch.full((3, 2), torch.inf))
+
+
+def test_what_cannot_be_undone_breaks_the_graph(breaks):
+    def write(big):
+        big.mul_(2)
+        if (big > 9).any():
+            raise ValueError("too big")
+        return big + 1
+
+    assert breaks(write, torch.zeros(1000, 1000)) == "data-branch"
+    fxjit.reset()
+    assert_like_eager(write, fxjit.compile(write, backend="eager"), torch.full((1000, 1000), 8.0))
+
+    def write_behind_its_back(x):
+        x.data.mul_(2)
+        if (x > 9).any():
+            raise ValueError("too big")
+        return x + 1
+
+    assert breaks(write_behind_its_back, torch.zeros(3)) == "data-branch"
+
+
+def test_a_check_that_often_fails_becomes_a_break():
+    counter = CompileCounter()
+    fxjit.reset()
+    compiled = fxjit.compile(guarded, backend=counter)
+    for _ in range(5):
+        assert_like_eager(guarded, compiled, -torch.ones(2), Meter())
+    assert counter.frame_count == 2, "one graph up to the check once it is a break, and none behind it"
+
+
+def test_branches_that_go_on_still_break(breaks):
+    def handled(x):
+        try:
+            if x.sum() > 0:
+                raise ValueError
+        except ValueError:
+            return x
+        return x * 2
+
+    assert breaks(handled, torch.ones(3)) == "data-branch"
+    with fxjit.config.patch(capture_checks=False):
+        assert breaks(guarded, torch.ones(3), Meter()) == "data-branch"
+
+
+def test_gradients_go_through(check):
+    def loss(x):
+        y = x.exp()
+        if torch.isnan(y).any():
+            raise ValueError("nan")
+        return y.sum()
+
+    check(loss, torch.randn(3, requires_grad=True))
