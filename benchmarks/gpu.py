@@ -83,6 +83,7 @@ def operators() -> dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]]:
         "arithmetic": (lambda x, y: (x * 2 + y).relu() / (y.abs() + 1) - x.floor(), [(1000, 77), (1000, 77)]),
         "functions": (lambda x: x.exp().log1p() + x.tanh() * x.sin() + torch.erf(x) + x.abs().sqrt(), [(333, 101)]),
         "activations": (lambda x: F.gelu(x) + F.silu(x) + F.softplus(x) + F.leaky_relu(x), [(4096, 33)]),
+        "integers": (lambda x: ((x * 9).int() // 4, (x * 9).long() % 5, (x > 0) & (x < 1), (x * 9).int().sum(1)), [(100, 130)]),
         "broadcasting": (lambda x, y: x * y + x.sum(0), [(64, 513), (64, 1)]),
         "transposed": (lambda x, y: x.t() + y, [(300, 1025), (1025, 300)]),
         "sums": (lambda x: (x.sum(0), x.sum(1), x.sum(), x.mean(1)), [(257, 4099)]),
@@ -589,7 +590,7 @@ def in_process(work: str, arguments: dict[str, Any], limit: float, caches: str) 
 
 
 def describe(item: dict[str, Any]) -> str:
-    words = [str(value) for key, value in item.items() if key not in ("result", "error")]
+    words = [str(value) for key, value in item.items() if key not in ("result", "error", "only")]
     return " ".join(words) + (f": {item['error']}" if "error" in item else "")
 
 
@@ -598,9 +599,12 @@ def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
     small = {} if bench.device != "cpu" else {"size": 1 << 20}
     bench.stage("operators")
     kinds = ("float32", "bfloat16", "float64")
-    bench.side_by_side([{"work": "operators", "limit": 150, "dtypes": [kind]} for kind in kinds], processes)
+    names, parts = list(operators()), 3
+    bench.side_by_side([{"work": "operators", "limit": 150, "dtypes": [kind], "only": names[part::parts]}
+                        for kind in kinds for part in range(parts)], processes)
     bench.stage("modes")
-    bench.run("modes", 150)
+    names = list(modes(bench.device))
+    bench.side_by_side([{"work": "modes", "limit": 150, "only": names[part::parts]} for part in range(parts)], processes)
     bench.stage("model")
     pairs = [(name, mode, dtype) for name in models for dtype in DTYPES for mode in MODES]
     bench.side_by_side(

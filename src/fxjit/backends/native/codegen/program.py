@@ -251,8 +251,9 @@ class ProgramWriter:
         if code is None or device is None or buffer.device.type not in DEVICES:
             raise Unsupported(f"tensors of {buffer.dtype} on {buffer.device}")
         at, place = self.number(*buffer.size, *buffer.stride), "" if buffer.device.type == "cpu" else f" on {buffer.device}"
-        self.add(ALLOC, [Slot(buffer.name), code, len(buffer.size), at, device, buffer.device.index or 0],
-                 f"{buffer.name} = empty {buffer.dtype} {buffer.size}, {buffer.stride}{place}", defines=buffer.name, buffer=buffer)
+        text = f"{buffer.name} = empty {buffer.dtype} {buffer.size}, {buffer.stride}{place}"
+        self.add(ALLOC, [Slot(buffer.name), code, len(buffer.size), at, device, buffer.device.index or 0], text,
+                 defines=buffer.name, buffer=buffer)
 
     # Steps
 
@@ -268,9 +269,8 @@ class ProgramWriter:
         if not isinstance(kernel, Kernel):
             if launch.entry not in self.cells:
                 self.cells[launch.entry] = self.constant([])
-            at = self.number(*kernel.symbols)
-            self.add(KERNEL, [self.cells[launch.entry], len(kernel.buffers), len(kernel.symbols), at, *map(Slot, kernel.buffers)], text,
-                     tensors=kernel.buffers)
+            given = [self.cells[launch.entry], len(kernel.buffers), len(kernel.symbols), self.number(*kernel.symbols)]
+            self.add(KERNEL, [*given, *map(Slot, kernel.buffers)], text, tensors=kernel.buffers)
             return
         if launch.entry not in self.entries:
             self.entries.append(launch.entry)
