@@ -26,6 +26,7 @@ from .hidden import keep_versions
 from .native.passes.cleanup import share_equal
 from .rnn import keep_workspace
 from .saved import keep_old_values
+from .siblings import keep_refusals
 
 log = logs.artifact("aot_graphs")
 # What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
@@ -33,8 +34,9 @@ _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardO
 
 
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
-# `amsgrad` is on, or which have no kernel for fake tensors.
-_LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake impl or Meta kernel registered")
+# `amsgrad` is on, or which have no kernel for fake tensors; and of writes to expanded tensors, which eager refuses.
+_LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake impl or Meta kernel registered",
+           "more than one element of the written-to tensor refers to a single memory location")
 
 
 class GraphCompiler(Protocol):
@@ -150,9 +152,23 @@ def _compile_whole(
     if parts.meta is not None:
         # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
         parts.meta.bw_donated_idxs = []
+    if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
+        counters["aot"]["graphs run as captured"] += 1
+        return gm if restore is None else lambda *args: restore(gm(*args))
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
-    compiled = keep_versions(compiled, gm, example_inputs, parts.meta)
+    compiled = keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
+    """Whether an input is written to under autograd whose memory holds another one, too. Autograd counts the writes to a
+    memory: it would refuse to derive by what AOTAutograd saved of the other before it does the write."""
+    if meta is None or len(meta.input_info) != len(example_inputs):
+        return False
+    given = [(info, each.untyped_storage()._cdata) for info, each in zip(meta.input_info, example_inputs, strict=True)
+             if isinstance(each, torch.Tensor) and each.layout is torch.strided and info.requires_grad]
+    memories = [memory for _, memory in given]
+    return any(info.mutates_data and memories.count(memory) > 1 for info, memory in given)
 
 
 def _compile_part(compiler: GraphCompiler, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str,

@@ -1,0 +1,241 @@
+"""What shares memory, what was written to and what is a view after a call: as in eager, whatever the backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+@dataclass
+class Given:
+    """What a function is called with, and the leaves of the autograd graph behind it."""
+
+    inputs: Sequence[torch.Tensor]
+    leaves: Sequence[torch.Tensor] = ()
+
+
+Make = Callable[[], Given]
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
+
+
+def plain(*shapes: tuple[int, ...]) -> Make:
+    return lambda: Given([numbers(*shape) + k for k, shape in enumerate(shapes)])
+
+
+one, two = plain((4, 3)), plain((4, 3), (4, 3))
+
+
+def leaf() -> Given:
+    x = numbers(4, 3).requires_grad_()
+    return Given([x], [x])
+
+
+def grown() -> Given:
+    """Not a leaf: may be written to."""
+    x = numbers(4, 3).requires_grad_()
+    return Given([x * 2], [x])
+
+
+def twice_the_same() -> Given:
+    x = numbers(4, 3)
+    return Given([x, x])
+
+
+def with_its_view() -> Given:
+    x = numbers(4, 3)
+    return Given([x, x.t()])
+
+
+def overlapping() -> Given:
+    x = numbers(6)
+    return Given([x[:4], x[2:]])
+
+
+def apart() -> Given:
+    x = numbers(8)
+    return Given([x[:4], x[4:]])
+
+
+def halves_with_grad() -> Given:
+    x = numbers(8).requires_grad_()
+    base = x * 1
+    return Given([base[:4], base[4:]], [x])
+
+
+def also(change: Any, result: Any) -> Any:
+    """For lambdas: the change is made, the result returned."""
+    return result
+
+
+CASES: dict[str, tuple[Make, Callable[..., Any]]] = {
+    # What is returned is, or is a view of, what was given.
+    "the input": (one, lambda x: x),
+    "the input beside a result": (one, lambda x: (x, x + 1)),
+    "the input twice": (one, lambda x: (x, x)),
+    "a view": (one, lambda x: x.t()),
+    "a view of a view": (one, lambda x: x[1:].t()[::2]),
+    "a detached input": (leaf, lambda x: (x.detach(), x * 2)),
+    "a view with grad": (leaf, lambda x: (x.view(-1), x.sin())),
+    "an expanded input": (one, lambda x: x[:1].expand(5, 3)),
+    "as_strided": (one, lambda x: x.as_strided((2, 2), (1, 4), 1)),
+    "all of it as a view": (one, lambda x: x.view_as(x)),
+    "another type of the same": (one, lambda x: x.view(torch.int32)),
+    "real numbers of complex": (lambda: Given([torch.tensor([1 + 2j, 3 - 1j])]), lambda x: torch.view_as_real(x)),
+    "no copy where none is needed": (one, lambda x: (x.contiguous(), x.float(), x.reshape(4, 3), x.clone())),
+    # Results that share memory with one another.
+    "a result and its view": (one, lambda x: (lambda y: (y, y.t()))(x + 1)),
+    "a result twice": (one, lambda x: (lambda y: (y, y))(x + 1)),
+    "two views of a hidden result": (one, lambda x: (lambda y: (y[1:], y[:2].t()))(x * 2)),
+    "chunks of a result": (one, lambda x: (x + 1).chunk(2)),
+    "split of an input": (one, lambda x: x.split(2)),
+    "unbound rows": (one, lambda x: x.unbind()),
+    "a view with grad of a result": (leaf, lambda x: (lambda y: (y, y[1:]))(x * 2)),
+    # Writes.
+    "a write": (one, lambda x: x.add_(1)),
+    "a write and nothing returned": (one, lambda x: also(x.mul_(2), None)),
+    "a write through a view": (one, lambda x: also(x[1:].mul_(2), x + 1)),
+    "a write through two views": (one, lambda x: also((x[1:].mul_(2), x.t()[0].zero_()), x.t())),
+    "an assignment": (one, lambda x: also(x.__setitem__((slice(1, 3), 0), 5.0), x.sum())),
+    "a masked assignment": (one, lambda x: also(x.__setitem__(x > 5, 0.0), x)),
+    "a diagonal": (one, lambda x: also(x.diagonal().zero_(), x * 2)),
+    "unfolded": (one, lambda x: also(x.unfold(0, 2, 2).mul_(3), x)),
+    "a strided write": (one, lambda x: also(x.as_strided((2,), (5,), 2).fill_(9), x + 0)),
+    "a write into an expansion of a copy": (one, lambda x: also(x.select(1, 0).copy_(x[:, 2]), x)),
+    "a view taken before the write": (one, lambda x: (lambda v: also(x.add_(1), (v, v * 2)))(x[1])),
+    "a result taken before the write": (one, lambda x: (lambda y: also(x.add_(1), y))(x * 2)),
+    "a copy into the other": (two, lambda x, y: also(x.copy_(y), x * y)),
+    "the two exchanged": (two, lambda x, y: (lambda t: also((x.copy_(y), y.copy_(t)), None))(x.clone())),
+    "a write to what is not returned": (two, lambda x, y: also(y.zero_(), x + y)),
+    "a detached write": (grown, lambda x: also(x.detach().add_(1), x * 2)),
+    "a write to a non-leaf": (grown, lambda x: also(x.mul_(3), x.sin())),
+    "a write to a row of a non-leaf": (grown, lambda x: also(x[0].mul_(3), x.sin())),
+    "a write to .data": (leaf, lambda x: also(x.data.add_(1), x * 2)),
+    # Inputs that share memory.
+    "the same twice": (twice_the_same, lambda x, y: x + y),
+    "the same twice, written": (twice_the_same, lambda x, y: also(x.add_(1), x * y)),
+    "with its view": (with_its_view, lambda x, v: x + v.t()),
+    "with its view, written": (with_its_view, lambda x, v: also(v.mul_(2), x + 1)),
+    "with its view, both written": (with_its_view, lambda x, v: also((v.mul_(2), x.add_(1)), (x, v))),
+    "overlapping": (overlapping, lambda x, y: x + y),
+    "overlapping, written": (overlapping, lambda x, y: also(x.mul_(2), y + 0)),
+    "overlapping, both written": (overlapping, lambda x, y: also((x.mul_(2), y.add_(1)), x * y)),
+    "apart": (apart, lambda x, y: also(x.mul_(2), x + y)),
+    "views with grad of one base": (halves_with_grad, lambda x, y: x * y),
+    "written views with grad of one base": (halves_with_grad, lambda x, y: also(x.mul_(2), x * y)),
+    # `out=`
+    "out=": (two, lambda x, y: torch.add(x, 1, out=y)),
+    "out= and more": (two, lambda x, y: also(torch.mul(x, y, out=y), y + 1)),
+    "out= the operand": (one, lambda x: torch.exp(x, out=x)),
+    "out= a view": (two, lambda x, y: also(torch.sum(x, 0, out=y[1]), y)),
+    "out= of another size": (plain((4, 3), (0,)), lambda x, y: torch.add(x, 1, out=y)),
+    "two of out=": (lambda: Given([numbers(4, 3), numbers(4), numbers(4).long()]),
+                    lambda x, v, i: torch.max(x, 1, out=(v, i))),
+    # Sizes, strides and storages that change.
+    "t_": (one, lambda x: x.t_()),
+    "squeeze_": (plain((1, 3)), lambda x: also(x.squeeze_(), x + 1)),
+    "unsqueeze_": (one, lambda x: also(x.unsqueeze_(0), x * 2)),
+    "resize_": (one, lambda x: also(x.resize_(2, 3), x * 2)),
+    "resize_ to more": (one, lambda x: also(x.resize_(5, 3)[4].fill_(1), x * 2)),
+    "set_": (two, lambda x, y: also(x.set_(y), x * 2)),
+    ".data of another": (two, lambda x, y: also(setattr(x, "data", y), x * 2)),
+    "requires_grad_": (one, lambda x: also(x.requires_grad_(), x * 2)),
+    "detach_": (grown, lambda x: also(x.detach_(), x * 2)),
+}  # fmt: skip
+RAISING: dict[str, tuple[Make, Callable[..., Any]]] = {
+    "a write to a leaf": (leaf, lambda x: x.add_(1)),
+    "a write to a view of a leaf": (leaf, lambda x: x[0].add_(1)),
+    "a write to an expanded input": (lambda: Given([numbers(3).expand(4, 3)]), lambda x: x.add_(1)),
+    "a write to a part of a split with grad": (leaf, lambda x: (x * 1).split(2)[0].add_(1)),
+    "a write to a part of an unbind with grad": (grown, lambda x: x.unbind()[0].mul_(2)),
+    "a write to a chunk with grad": (grown, lambda x: x.chunk(2)[1].mul_(2)),
+    "out= with grad": (lambda: Given([*leaf().inputs, numbers(4, 3)]), lambda x, y: torch.add(x, 1, out=y)),
+    "out= of another type": (lambda: Given([numbers(3), numbers(3).long()]), lambda x, y: torch.mul(x, 1.5, out=y)),
+    "a result that does not fit": (lambda: Given([torch.arange(3)]), lambda x: x.add_(1.5)),
+    "a result of another shape": (plain((3,), (4, 3)), lambda x, y: x.add_(y)),
+}
+
+
+def leaves(result: Any) -> list[torch.Tensor]:
+    return [each for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
+
+
+def storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def facts(inputs: Sequence[torch.Tensor], outputs: list[torch.Tensor]) -> list[tuple[object, ...]]:
+    """What can be seen of each tensor but its values; memory is named by the first tensor that is in it."""
+    every = [*inputs, *outputs]
+    storages = [storage(each) for each in every]
+    return [
+        (
+            each.dtype, tuple(each.shape), each.stride(), each.storage_offset(), storages.index(storages[k]),
+            next(j for j, other in enumerate(every) if other is each), each.requires_grad, each.is_leaf,
+        )
+        for k, each in enumerate(every)
+    ]  # fmt: skip
+
+
+def run(function: Callable[..., Any], make: Make, grad: bool) -> tuple[list[Any], list[torch.Tensor]]:
+    """Facts; then values, gradients of the leaves, and what a write to each result changes."""
+    given = make()
+    with torch.set_grad_enabled(grad):
+        outputs = leaves(function(*given.inputs))
+    every = [*given.inputs, *outputs]
+    values = [each.detach().clone() for each in every]
+    differentiable = [each for each in every if each.requires_grad and not each.is_leaf]
+    if differentiable and given.leaves:
+        sums = [each.square().sum() for each in differentiable]
+        values += [each for each in torch.autograd.grad(sums, given.leaves, allow_unused=True) if each is not None]
+    seen = facts(given.inputs, outputs)
+    for each in outputs:
+        each.detach()[(0,) * each.dim()] = 7
+        values += [other.detach().clone() for other in every]
+    return seen, values
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", list(CASES))
+def test_memory_is_shared_as_in_eager(name, backend):
+    make, function = CASES[name]
+    compiled = fxjit.compile(function, backend=backend)
+    for grad in (True, False, True):
+        (seen, values), (wanted, expected) = run(compiled, make, grad), run(function, make, grad)
+        assert seen == wanted
+        torch.testing.assert_close(values, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", list(RAISING))
+def test_what_may_not_be_written_to_raises_as_in_eager(name, backend):
+    make, function = RAISING[name]
+    wanted, after = error_of(function, make)
+    compiled = fxjit.compile(function, backend=backend)
+    for _ in range(2):
+        got, inputs = error_of(compiled, make)
+        assert type(got) is type(wanted) and said(got) == said(wanted)
+        assert all(torch.equal(a, b) for a, b in zip(inputs, after, strict=True))
+
+
+def said(error: Exception) -> str:
+    """A compiled graph's result is not the output of the operator that eager names."""
+    return re.sub(r"^Output \d+ of \w+", "Output", str(error))
+
+
+def error_of(function: Callable[..., Any], make: Make) -> tuple[Exception, Sequence[torch.Tensor]]:
+    inputs = make().inputs
+    with pytest.raises((RuntimeError, ValueError, TypeError)) as caught:
+        function(*inputs)
+    return caught.value, inputs
