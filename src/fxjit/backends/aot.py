@@ -58,10 +58,9 @@ def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequenc
 
 
 def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
-    interpreter = torch.fx.Interpreter(gm)
-
     def run(args: list[Any]) -> Any:
-        return interpreter.boxed_run(args)
+        # One a call: it keeps the values of the run it is in, and threads run beside each other.
+        return torch.fx.Interpreter(gm).boxed_run(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
