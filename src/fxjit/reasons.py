@@ -450,6 +450,12 @@ BYTECODE = (
         ("Move what breaks out of the `with` block.",),
     ),
     Reason(
+        "object-let-go",
+        "Object with weak references let go",
+        "`{value}` has weak references, and may end where the name is deleted: the running program does that.",
+        ("Leave the `del` out.", "Delete the name outside of the compiled function."),
+    ),
+    Reason(
         "loop-resumed",
         "Loop around a graph break",
         "The graph broke inside this loop, which was resumed: each iteration is compiled by itself, and the running program "

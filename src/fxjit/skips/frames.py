@@ -122,10 +122,11 @@ def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
     if kind.__module__ == "numpy":
         return config.trace_numpy
     inside: Iterable[object] = ()
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        inside = value
-    elif isinstance(value, dict):
-        inside = dict.values(value)
+    for container in (list, tuple, set, frozenset, deque):
+        if issubclass(kind, container):
+            inside = container.__iter__(value)  # type: ignore[attr-defined]
+    if issubclass(kind, dict):
+        inside = dict.values(value)  # type: ignore[arg-type]
     if any(_holds_tensor(torch, each, depth - 1) for each in itertools.islice(inside, 64)):
         return True
     if issubclass(kind, MethodType):

@@ -112,7 +112,10 @@ def set_(t: Tracer, values: Value | None = None, /) -> Value:
 def _set_of(t: Tracer, values: Value | None, cls: type) -> SetValue:
     if isinstance(values, SetValue):
         return SetValue(t, values.elements.values(), cls, order=values.order)
-    return SetValue(t, _elements(t, values), cls)
+    made = SetValue(t, _elements(t, values), cls)
+    if values is not None and values.pytype() is dict:
+        made.order = cls(made.elements)  # of a dict, it takes its room beforehand
+    return made
 
 
 @function(frozenset)

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.interp import places
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
@@ -53,8 +54,11 @@ def _store_slot(m: Machine, name: str, value: Value) -> None:
 @op("DELETE_FAST")
 def delete_fast(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
-    if m.locals.pop(name, None) is None:
+    value = m.locals.pop(name, None)
+    if value is None:
         _unbound(m, name)
+    if m.parent is None and places.end_is_awaited(m, value):
+        m.t.break_("object-let-go", value=value.describe())
 
 
 @op("LOAD_FAST_AND_CLEAR")

@@ -5,6 +5,7 @@ machine.py asks before it decides a stop, and when it stands at one.
 
 from __future__ import annotations
 
+import weakref
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -84,11 +85,21 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
     if kind is type or issubclass(kind, type):
         return True
-    return not issubclass(kind, _UNSEEN) and not kind.__module__.startswith("torch")
+    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not kind.__module__.startswith("torch")
 
 
-#: What has no weak references or finalizers, and tensors and modules, whose memory matters more.
-_UNSEEN = (int, float, complex, str, bytes, type(None), range, slice, ModuleType, torch.Tensor, torch.nn.Module)
+def end_is_awaited(machine: Machine, value: Value) -> bool:
+    """Whether the object of a local that is deleted is one that somebody refers to weakly: that may end it here and now."""
+    if any(each is value for each in (*machine.stack, *machine.locals.values())):
+        return False
+    obj = value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
+    return obj is not None and _end_is_seen(value, set()) and weakref.getweakrefcount(obj) > 0
+
+
+#: What has no weak references or finalizers.
+_UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
+#: Whose memory matters more.
+_LET_GO = (ModuleType, torch.Tensor, torch.nn.Module)
 
 
 def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> tuple[WithBlock, ...]:

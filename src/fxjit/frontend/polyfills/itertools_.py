@@ -131,16 +131,22 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
         raise ValueError("n must be >= 0")
     items = iter(iterable)
     queues: list[list[Any]] = [[] for _ in range(n)]
-    return tuple([_tee(items, queues, queue) for queue in queues])
+    asking: list[bool] = []
+    return tuple([_tee(items, queues, queue, asking) for queue in queues])
 
 
-def _tee(items: Iterator[Any], queues: list[list[Any]], queue: list[Any]) -> Iterator[Any]:
+def _tee(items: Iterator[Any], queues: list[list[Any]], queue: list[Any], asking: list[bool]) -> Iterator[Any]:
     while True:
         if not queue:
-            for item in items:
-                break
-            else:
+            if asking:
+                raise RuntimeError("cannot re-enter the tee iterator")
+            asking.append(True)
+            try:
+                item = next(items)
+            except StopIteration:
                 return
+            finally:
+                asking.pop()
             for other in queues:
                 other.append(item)
         yield queue.pop(0)

@@ -74,6 +74,7 @@ class ClassValue(Value):
                 return t.make(self.cls.__members__[name])
             return descriptors.bind(t, raw, owner, name, None, self)
         if meta_raw is not NOT_IMPLEMENTED and meta_owner is not None:
+            descriptors.guard_not_overridden(t, self.cls, None, name)
             if isinstance(meta_raw, descriptors.BUILTIN_CALLABLES):
                 return protocol.make_builtin_method(t, self, name)
             return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))

@@ -6,6 +6,7 @@ objects.py, classes.py and modules.py call `bind`, `is_data_descriptor` and `ass
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from typing import Any, Final
@@ -24,6 +25,8 @@ _TRUSTED: Final = frozenset({
     "contextlib", "operator", "math", "copy", "inspect", "re", "warnings", "logging", "weakref", "sympy", "_weakrefset",
     "_collections_abc", "typing_extensions", "fxjit", "string", "numbers", "os", "threading", "contextvars", "_thread",
 })
+#: What is read and written where it is, also in classes of trusted packages (`weakref.finalize` keeps a registry).
+_CHANGEABLE: Final = (dict, list, set, collections.deque)
 _DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
@@ -36,14 +39,14 @@ def is_trusted(module: str | None) -> bool:
 
 def class_attribute_source(owner: type, name: str) -> Source | None:
     """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard."""
-    if is_trusted(owner.__module__):
+    if is_trusted(owner.__module__) and not isinstance(owner.__dict__.get(name), _CHANGEABLE):
         return None
     return ItemSource(AttrSource(ConstSource(owner, owner.__qualname__), "__dict__"), name)
 
 
-def guard_not_overridden(t: Tracer, cls: type, owner: type, name: str) -> None:
-    """`name` was found in `owner`: no class that `cls` looks in before has one of its own later."""
-    for nearer in cls.__mro__:
+def guard_not_overridden(t: Tracer, cls: type, owner: type | None, name: str) -> None:
+    """`name` was found in `owner` (None: in no class): no class that `cls` looks in before has one of its own later."""
+    for nearer in cls.__mro__ or (cls,):
         if nearer is owner:
             return
         if not is_trusted(nearer.__module__) and name not in nearer.__dict__:

@@ -27,6 +27,8 @@ _FROM_ARGS: Final[tuple[tuple[type, str, int], ...]] = (
 _KEYWORDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
     (ImportError, ("name", "path")), (AttributeError, ("name", "obj")), (NameError, ("name",)),
 )
+#: Classes whose `__str__` shows the arguments, as `_native_str` does.
+_STR_OF_ARGS: Final = (BaseException, KeyError, OSError, ImportError, BaseExceptionGroup)
 
 
 class ExceptionValue(UserObjectValue):
@@ -119,6 +121,8 @@ class ExceptionValue(UserObjectValue):
 
     def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
         """`BaseException.__init__`."""
+        if self.source is not None and any(issubclass(self.cls, cls) for cls, *_ in (*_FROM_ARGS, *_KEYWORDS)):
+            t.break_("attribute-unsupported", value=self.describe(), name="__init__")  # attributes change with the arguments
         native_init(t, self, args, kwargs)
         return t.make(None)
 
@@ -140,6 +144,9 @@ class ExceptionValue(UserObjectValue):
         return self._native_str(t)
 
     def _native_str(self, t: Tracer) -> Value:
+        owner = descriptors.find(self.cls, "__str__")[1]
+        if owner not in _STR_OF_ARGS and not (owner is SyntaxError and len(self.args) == 1):
+            t.break_("repr-unsupported", value=self.describe())  # of attributes that can be written
         if issubclass(self.cls, BaseExceptionGroup) and len(self.args) == 2:
             count = protocol.length(t, self.args[1]).as_constant()
             text = protocol.str_(t, self.args[0]).as_constant()
@@ -205,6 +212,8 @@ def has_python_init(cls: type) -> bool:
 def native_init(t: Tracer, exc: ExceptionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
     """The `__init__` that CPython's own exception classes have."""
     exc.set_args(t, args)
+    for name in [name for name in t.effects.stored_attrs(exc) if any(name in names for _, names in _KEYWORDS)]:
+        t.effects.store_attr(exc, name, t.make(None))  # initialised before
     if not kwargs:
         return
     allowed = next((names for cls, names in _KEYWORDS if issubclass(exc.cls, cls)), ())

@@ -235,7 +235,8 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         if handler is not None:
             return handler(t, [receiver, *args], dict(kwargs))
         known = receiver.is_constant() and all(arg.is_constant() for arg in args)
-        slot = None if known and isinstance(receiver.as_constant(), PLAIN_OPERANDS) else _SLOT_METHODS.get(name)
+        itself = known and (owner is not None or isinstance(receiver.as_constant(), PLAIN_OPERANDS))
+        slot = None if itself else _SLOT_METHODS.get(name)
         if slot is not None and not kwargs and len(args) == slot[0]:
             return slot[1](t, receiver, *args)
         return _call_on_constants(t, receiver, name, args, kwargs, owner)

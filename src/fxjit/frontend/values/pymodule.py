@@ -11,7 +11,7 @@ from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import AttrSource, Source
+from fxjit.guards.source import AttrSource, ConstSource, Source
 
 
 class PyModuleValue(Value):
@@ -48,9 +48,10 @@ class PyModuleValue(Value):
             t.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
         stable = descriptors.is_trusted(self.module.__name__) and isinstance(
             found, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType))
-        if stable or self.source is None:
+        if stable:
             return t.make(found)
-        return t.wrap(found, AttrSource(self.source, name)).realize()
+        source = self.source or ConstSource(self.module, self.module.__name__)
+        return t.wrap(found, AttrSource(source, name)).realize()
 
     def _written(self, t: Tracer, name: str) -> Value | _NotImplemented | None:
         """As effects.load_attr; what functions of the module wrote to its globals counts."""
@@ -61,7 +62,8 @@ class PyModuleValue(Value):
         return t.effects.load_attr(self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        if type(self.module) is not types.ModuleType and name.startswith("__"):
+        of_class = descriptors.find(type(self.module), name)[0]
+        if descriptors.is_data_descriptor(of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if type(self.module) is not types.ModuleType:
             t.effects.store_attr(self, name, value)  # its class may have a say: torch.backends.cudnn and its like

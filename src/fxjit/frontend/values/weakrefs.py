@@ -1,4 +1,5 @@
-"""Weak references that existed before the frame: calling one gives its object, found again by calling it."""
+"""Weak references that existed before the frame: calling one gives its object, found again by calling it. What a weak proxy
+stands for is left to the running program."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import CallSource, Source
@@ -31,6 +33,12 @@ class WeakReferenceValue(Value):
         if op in ("==", "!=") and isinstance(other, WeakReferenceValue):
             t.break_("value-slot", slot="__eq__", type="weakref")
         return NOT_IMPLEMENTED
+
+
+@wraps(weakref.ProxyType, weakref.CallableProxyType)
+def _wrap_proxy(t: Tracer, obj: object, source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    return UntraceableValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
 
 
 @wraps(weakref.ref)

@@ -1,0 +1,150 @@
+"""Weak references, finalizers and what they see: when an object ends, and what stays alive until then."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import weakref
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import check
+
+X = torch.ones(2)
+
+
+class Plain:
+    def method(self) -> int:
+        return 1
+
+
+class Number(float):
+    pass
+
+
+KEPT = Plain()
+
+
+def test_a_finalizer_runs_once() -> None:
+    def run(x: torch.Tensor) -> Any:
+        obj = Plain()
+        finalizer = weakref.finalize(obj, len, "abc")
+        return x + 1, finalizer.alive, finalizer(), finalizer(), finalizer.peek(), finalizer.detach(), finalizer.alive
+
+    assert check(run, X, fullgraph=False)[1:] == (True, 3, None, None, None, False)
+
+
+def test_finalizers_run_where_the_name_is_deleted() -> None:
+    def run(x: torch.Tensor) -> Any:
+        obj, seen = Plain(), []
+        first = weakref.finalize(obj, seen.append, "first")
+        second = weakref.finalize(obj, seen.append, "second")
+        del first
+        before = second.alive
+        del obj
+        return x + 1, before, second.alive, seen
+
+    assert check(run, X, fullgraph=False)[1:] == (True, False, ["second", "first"])
+
+
+def test_a_reference_is_dead_after_del() -> None:
+    def run(x: torch.Tensor) -> Any:
+        obj = Plain()
+        ref = weakref.ref(obj)
+        alive = ref() is obj
+        del obj
+        method = weakref.WeakMethod(KEPT.method)
+        watched = weakref.ref(method)
+        del method
+        return x + 1, alive, ref() is None, watched() is None
+
+    assert check(run, X, fullgraph=False)[1:] == (True, True, True)
+
+
+def test_a_weak_proxy_keeps_the_truth_and_the_numbers_of_its_object() -> None:
+    def run(x: torch.Tensor) -> Any:
+        number, items = Number(2.0), Items()
+        proxy = weakref.proxy(number)
+        return x + 1, proxy + 1.0, 1.0 + proxy, bool(weakref.proxy(items)), bool(items)
+
+    assert check(run, X, fullgraph=False)[1:] == (3.0, 3.0, False, False)
+
+
+class Items(list[int]):
+    pass
+
+
+def test_weak_dictionaries() -> None:
+    def run(x: torch.Tensor) -> Any:
+        found: weakref.WeakKeyDictionary[Plain, int] = weakref.WeakKeyDictionary()
+        first, second = Plain(), Plain()
+        found[first], found[second] = 1, 2
+        lengths = [len(found)]
+        del second
+        lengths.append(len(found))
+        return x + 1, lengths, list(found.values()), found.popitem()[1], len(found)
+
+    assert check(run, X, fullgraph=False)[1:] == ([2, 1], [1], 1, 0)
+
+
+class Entered:
+    """An iterator that asks the iterator made of it."""
+
+    other: Iterator[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.other)
+
+
+def test_tee_is_not_entered_again() -> None:
+    def run(x: torch.Tensor) -> Any:
+        source = Entered()
+        first, source.other = itertools.tee(source)
+        try:
+            next(first)
+        except RuntimeError as error:
+            return x + 1, "tee" in str(error)
+        return x + 1, "not raised"
+
+    assert check(run, X, fullgraph=False)[1] is True
+
+
+class Money(Decimal):
+    def __truediv__(self, other: Any) -> Any:
+        return type(self)(super().__truediv__(other))
+
+
+def test_super_of_a_number_is_its_base() -> None:
+    def run(x: torch.Tensor, amount: Money, by: Money) -> Any:
+        return x + 1, amount / by
+
+    check(run, X, Money(-15), Money(16), fullgraph=False)
+    assert statistics.mean([Fraction(1, 2)]) == Fraction(1, 2)
+
+
+@pytest.mark.parametrize("error", [
+    UnicodeEncodeError("ascii", "xxxxx", 1, 5, "foo"), UnicodeDecodeError("ascii", b"xxxxx", 1, 2, "foo"),
+    SyntaxError("bad", ("file", 3, 1, "text")), ImportError("no", name="n"), KeyError("k"), OSError(2, "gone"),
+])
+def test_texts_of_exceptions(error: Exception) -> None:
+    def run(x: torch.Tensor, cls: type[Exception], args: tuple[Any, ...]) -> Any:
+        made = cls(*args)
+        return x + 1, str(made)
+
+    assert check(run, X, type(error), error.args, fullgraph=False)[1] == str(type(error)(*error.args))
+
+
+def test_an_exception_initialised_again_forgets() -> None:
+    def run(x: torch.Tensor) -> Any:
+        error = ImportError("test", name="name", path="path")
+        error.__init__()  # type: ignore[misc]
+        return x + 1, error.args, error.msg, error.name, error.path
+
+    assert check(run, X, fullgraph=False)[1:] == ((), None, None, None)
