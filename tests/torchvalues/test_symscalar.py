@@ -56,3 +56,40 @@ def test_a_loop_over_a_size_holds_for_that_size():
     for size in (2, 3, 4):
         x = torch.randn(size)
         torch.testing.assert_close(compiled(x), fn(x))
+
+
+KEYS = {
+    "an int": lambda i: i,
+    "two": lambda i: (i, 0, i),
+    "a slice before": lambda i: (slice(None), i),
+    "an ellipsis before": lambda i: (..., i),
+    "new dimensions": lambda i: (None, i, slice(1), None),
+    "a tensor before": lambda i: (torch.tensor([0, 2]), i),
+    "a bool before": lambda i: (True, i),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
+def test_one_graph_for_many_subscripts(name, written):
+    """Zero and one are numbers like others, once an int was seen to vary."""
+    key = KEYS[name]
+    fxjit.reset()
+    counter = CompileCounter()
+    x = torch.randn(3, 4, 5)
+
+    def read(x, i):
+        return x[key(i)] * 2
+
+    def write(x, i):
+        x = x.clone()
+        x[key(i)] = 7.0
+        return x
+
+    fn = write if written else read
+    compiled = fxjit.compile(fn, backend=counter)
+    for i in (2, 1, 0, 2):
+        torch.testing.assert_close(compiled(x, i), fn(x, i))
+    assert counter.frame_count == 2
+    with pytest.raises(IndexError):
+        compiled(x, 7)
