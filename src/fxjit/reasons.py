@@ -525,7 +525,7 @@ SKIPS = (
     Reason(
         "skip-recompile-limit",
         "Recompile limit reached",
-        "`{function}` has {limit} entries, which is `config.recompile_limit`, and none holds: {why}",
+        "`{function}` was compiled {limit} times, which is `config.{setting}`, and no entry holds: {why}",
         (
             "Mark what changes as dynamic (`fxjit.mark_dynamic`), or keep it the same from call to call.",
             "Raise `fxjit.config.recompile_limit`.",

@@ -92,11 +92,12 @@ def add(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object] =
 
 
 def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object]) -> list[weakref.ref[Any]]:
-    own = [weakref.ref(code), weakref.ref(key) if type(key).__weakrefoffset__ else lambda: key, weakref.ref(entry)]
+    key_ref: Callable[[], object] = weakref.ref(key) if type(key).__weakrefoffset__ else lambda: key
+    own: tuple[Callable[[], Any], ...] = (weakref.ref(code), key_ref, weakref.ref(entry))
 
     def drop(_: weakref.ref[Any], remove: Callable[..., bool] = remove) -> None:  # bound: globals go at the end of the process
         found = [ref() for ref in own]
-        if None not in found:
+        if all(part is not None for part in found):
             remove(*found)
 
     return [weakref.ref(obj, drop) for obj in mortal]

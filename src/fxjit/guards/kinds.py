@@ -52,6 +52,12 @@ class WeakHeld:
     def alive(self) -> bool:
         return self._ref is None or self._ref() is not None
 
+    @property
+    def objects(self) -> tuple[object, ...]:
+        """The object, if it is there and may go."""
+        obj = None if self._ref is None else self._ref()
+        return () if obj is None else (obj,)
+
     def is_(self, value: object) -> bool:
         return self.obj is value and self.alive
 
@@ -97,6 +103,11 @@ class Guard:
     def ops(self) -> tuple[Op, ...]:
         """The checks of _tree.c; they get the guard's values."""
         return (("python", self.holds),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        """The objects it compares with by identity: once one of them is gone it never holds again."""
+        return ()
 
     def holds(self, *values: Any) -> bool:
         raise AssertionError(f"{type(self).__name__} has no meaning")
@@ -157,6 +168,10 @@ class TypeIs(Guard):
     def ops(self) -> tuple[Op, ...]:
         return (("type", self._held.obj),)
 
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return self._held.objects
+
     def holds(self, *values: Any) -> bool:
         return self._held.is_(type(values[0]))
 
@@ -208,6 +223,10 @@ class IdIs(Guard):
     def ops(self) -> tuple[Op, ...]:
         return (("is", self._held.obj) if self._held.alive else ("never",),)
 
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return self._held.objects
+
     def holds(self, *values: Any) -> bool:
         return self._held.is_(values[0])
 
@@ -232,6 +251,10 @@ class CodeIs(Guard):
     @property
     def ops(self) -> tuple[Op, ...]:
         return (("code", self._held.obj) if self._held.alive else ("never",),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return self._held.objects
 
     def holds(self, *values: Any) -> bool:
         value = values[0]
@@ -311,6 +334,10 @@ class ConstIs(Guard):
         if self._held is None:
             return (("const", self._value),)
         return (("is", self._held.obj) if self._held.alive else ("never",),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return () if self._held is None else self._held.objects
 
     def holds(self, *values: Any) -> bool:
         return same_constant(self._value, values[0]) if self._held is None else self._held.is_(values[0])
@@ -447,6 +474,10 @@ class _HeldKey:
     def key(self) -> Any:
         return self._value if self._held is None else self._held.obj
 
+    @property
+    def objects(self) -> tuple[object, ...]:
+        return () if self._held is None else self._held.objects
+
     def is_(self, key: object) -> bool:
         return same_constant(self._value, key) if self._held is None else self._held.is_(key)
 
@@ -473,6 +504,10 @@ class KeysAre(Guard):
         if not all(held.alive for held in self._keys):
             return (("never",),)
         return (("keys", self.keys),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return tuple(obj for held in self._keys for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
         found = list(values[0])
@@ -501,6 +536,10 @@ class SetIs(Guard):
         if not all(held.alive for held in self._elements):
             return (("never",),)
         return (("set", tuple(held.key for held in self._elements)),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return tuple(obj for held in self._elements for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
         value = values[0]
@@ -535,6 +574,10 @@ class HasKey(Guard):
     @property
     def ops(self) -> tuple[Op, ...]:
         return (("has_key", self._held.key, self.present) if self._held.alive else ("never",),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return self._held.objects
 
     def holds(self, *values: Any) -> bool:
         return self._held.alive and (self._held.key in values[0]) is self.present
@@ -651,6 +694,10 @@ class GuardSet:
 
     def add(self, guard: Guard, user_stack: str | None = None) -> None:
         self._guards.setdefault(guard, user_stack)
+
+    def mortal(self) -> list[object]:
+        """The objects without which they never hold again, each once."""
+        return list({id(obj): obj for guard in self._guards for obj in guard.mortal}.values())
 
     def user_stack(self, guard: Guard) -> str | None:
         """Where in the user's program the trace came to rely on it."""
