@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from types import SimpleNamespace
 
+import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
 from fxjit.backends import cudagraphs
-from fxjit.backends.cudagraphs import Recorded, recording_of, why_not, written_inputs
+from fxjit.backends.cudagraphs import CudaRecorder, Recorded, recording_of, varying_inputs, why_not, written_inputs
 from fxjit.counters import counters
 
 
@@ -26,7 +29,7 @@ class FakeRecorder:
     """`protected` are tensors that recording, which runs nothing on a GPU, must leave as they are."""
 
     def __init__(self, *protected):
-        self.protected, self.recordings, self.replays, self.others = protected, 0, 0, False
+        self.protected, self.recordings, self.replays, self.others, self.current = protected, 0, 0, False, 0
 
     def record(self, run, places):
         self.recordings += 1
@@ -48,6 +51,9 @@ class FakeRecorder:
 
     def busy(self):
         return self.others
+
+    def stream(self):
+        return self.current
 
 
 def boxed(function):
@@ -241,6 +247,129 @@ def test_nothing_is_recorded_or_replayed_inside_another_recording():
     assert recorder.recordings == 1
 
 
+def test_sizes_that_only_a_tensor_has_are_told_apart():
+    """No number among the inputs says how long they are."""
+    recorder = FakeRecorder()
+    call = Recorded(boxed(lambda x: [x * 2]), "inference", frozenset(), recorder, varying=(0,))
+    for _ in range(5):
+        for size in (2, 3, 1):
+            x = torch.randn(size)
+            torch.testing.assert_close(call([x])[0], x * 2)
+    assert recorder.recordings == 3
+
+
+def test_what_is_recorded_for_a_stream_is_replayed_on_that_one_alone():
+    recorder = FakeRecorder()
+    call = Recorded(boxed(lambda x: [x * 2]), "inference", frozenset(), recorder)
+    for turn in range(10):
+        recorder.current = turn % 2
+        x = torch.randn(3)
+        torch.testing.assert_close(call([x])[0], x * 2)
+    assert recorder.recordings == 2 and recorder.replays == 6
+
+
+def test_two_threads_in_one_graph_do_not_share_its_memory():
+    """A thread that comes while another is between copying its inputs and handing out results runs kernel by kernel."""
+    recorder = FakeRecorder()
+    inside, go_on = threading.Event(), threading.Event()
+    slow = threading.local()
+
+    def double(x):
+        if getattr(slow, "here", False):
+            inside.set()
+            assert go_on.wait(30)
+        return [x * 2]
+
+    call = Recorded(boxed(double), "inference", frozenset(), recorder)
+    for _ in range(4):
+        call([torch.ones(3)])
+    results = []
+
+    def other():
+        slow.here = True
+        results.append(call([torch.full((3,), 5.0)])[0].clone())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(30)
+    before = counters["cudagraphs"]["not replayed: another thread is in the same graph"]
+    torch.testing.assert_close(call([torch.full((3,), 7.0)])[0], torch.full((3,), 14.0))
+    go_on.set()
+    thread.join()
+    torch.testing.assert_close(results[0], torch.full((3,), 10.0))
+    assert counters["cudagraphs"]["not replayed: another thread is in the same graph"] - before == 1
+
+
+# torch's own recorder, with what it calls written down
+
+
+@pytest.fixture
+def diary(monkeypatch):
+    """torch.cuda, as far as a recording goes, on a machine without a GPU."""
+    said = []
+
+    class Context:
+        def __init__(self, *what, **how):
+            self.what, self.how = what, how
+
+        def __enter__(self):
+            said.append(("enter", *self.what, tuple(sorted(self.how))))
+
+        def __exit__(self, *problem):
+            said.append(("exit", *self.what))
+
+    class Capture(Context):
+        fails = False
+
+        def __exit__(self, *problem):
+            super().__exit__(*problem)
+            if self.fails:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    stream = SimpleNamespace(cuda_stream=0)
+    for name, fake in {
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None), "device": lambda device: Context("device", device.index),
+        "synchronize": lambda: None, "current_stream": lambda device=None: stream, "stream": lambda given: Context("stream"),
+        "graph": lambda graph, **how: Capture("capture", how["stream"], how["pool"], how["capture_error_mode"]),
+        "graph_pool_handle": lambda: object(), "Stream": lambda device: f"side of {device}",
+        "is_current_stream_capturing": lambda: False,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    cudagraphs._pool.cache_clear()
+    yield said, Capture, stream
+    cudagraphs._pool.cache_clear()
+
+
+def captures(said):
+    return [each for each in said if each[:2] == ("enter", "capture")]
+
+
+def test_each_device_is_recorded_on_a_stream_of_its_own(diary):
+    """torch's default stream for recording belongs to whichever device was first."""
+    said, _, stream = diary
+    for index in (0, 1, 0):
+        CudaRecorder(torch.device("cuda", index)).record(lambda args: args, [])
+    first, second, third = captures(said)
+    assert [each[2] for each in (first, second, third)] == ["side of cuda:0", "side of cuda:1", "side of cuda:0"]
+    assert [each[1] for each in said if each[0] == "enter" and each[1] == "device"] == ["device"] * 3
+    assert first[4] == "thread_local", "another thread's work would spoil a recording"
+    # Recordings share memory where they are replayed one after the other, and nowhere else.
+    assert first[3] is third[3] and first[3] is not second[3]
+    stream.cuda_stream = 77
+    CudaRecorder(torch.device("cuda", 0)).record(lambda args: args, [])
+    assert captures(said)[-1][3] is not first[3]
+
+
+def test_a_recording_that_fails_leaves_the_stream_as_it_was(diary):
+    """torch's own context does not, where ending the recording raises."""
+    said, capture, _ = diary
+    capture.fails = True
+    call = Recorded(boxed(lambda x: [x + 1]), "inference", frozenset(), CudaRecorder(torch.device("cuda", 0)))
+    for _ in range(5):
+        torch.testing.assert_close(call([torch.ones(2)])[0], torch.full((2,), 2.0))
+    assert said[-2:] == [("exit", "stream"), ("exit", "device", 0)] and len(captures(said)) == 1
+
+
 # What can be recorded
 
 
@@ -262,6 +391,11 @@ def test_inputs_that_are_written_to_are_found_through_views():
         return torch.ops.aten.add.Tensor(x, 1)
 
     assert written_inputs(cuda_graph(function, (4,), (2, 2), (4,))) == {1}
+
+
+def test_inputs_whose_sizes_vary_are_found():
+    gm = make_fx(lambda n, x, y: x + y.sum() + n, tracing_mode="symbolic")(7, torch.ones(5, 3), torch.ones(()))
+    assert varying_inputs(gm) == (1,)
 
 
 def test_the_backend_of_that_name():

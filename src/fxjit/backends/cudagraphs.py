@@ -5,7 +5,7 @@ three things. Inputs that had the same address at each call so far (parameters, 
 are, and the address is compared; all others are copied to the recording's own memory, and back where the graph writes to
 them. Outputs are given out as they are, in the recording's memory, if nothing given out before is still alive; an output
 that was found alive is cloned from then on. Where a call does not fit, the kernels are launched one by one: the result is
-always right, and `counters["cudagraphs"]` and the log `cudagraphs` say why it was not a replay. All recordings of a device
+always right, and `counters["cudagraphs"]` and the log `cudagraphs` say why it was not a replay. All recordings for a stream
 share one memory pool: each leaves its outputs in it, and the memory in between is free for the next.
 
 The backend `cudagraphs` does this to the captured graph itself; `mode="reduce-overhead"` to what the native backend made.
@@ -14,6 +14,7 @@ The backend `cudagraphs` does this to the captured graph itself; `mode="reduce-o
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,9 +47,12 @@ class Recorder(Protocol):
     def busy(self) -> bool:
         """Whether somebody else is recording on this thread's stream."""
 
+    def stream(self) -> int:
+        """The stream that a replay would be on now: what is recorded for one is not replayed on another."""
+
 
 class CudaRecorder:
-    """torch's graphs, one memory pool a device."""
+    """torch's graphs, one memory pool a stream: those that share memory must not run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -56,18 +60,27 @@ class CudaRecorder:
     def record(self, run: Run, places: list[Any]) -> tuple[Callable[[], None], Sequence[Any]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device):
+            pool, side = _pool(self.device, self.stream())
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph, pool=_pool(self.device)):
+            # The outer context puts the stream back where ending a recording raises. Other threads may do as they please.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"),
+            ):
                 outputs = run(list(places))
         return graph.replay, outputs
 
     def busy(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
+    def stream(self) -> int:
+        return torch.cuda.current_stream(self.device).cuda_stream
+
 
 @functools.cache
-def _pool(device: torch.device) -> Any:
-    return torch.cuda.graph_pool_handle()
+def _pool(device: torch.device, stream: int) -> tuple[Any, Any]:
+    """The memory of what is replayed on a stream, and the stream of the same device that it is recorded on."""
+    return torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
 
 @dataclass(slots=True)
@@ -107,10 +120,14 @@ class Recorded:
 
     _boxed_call = True
 
-    def __init__(self, run: Run, name: str, written: frozenset[int], recorder: Recorder) -> None:
-        self.run, self.name, self.written, self.recorder = run, name, written, recorder
+    def __init__(
+        self, run: Run, name: str, written: frozenset[int], recorder: Recorder, varying: tuple[int, ...] = ()
+    ) -> None:
+        """`varying` are the positions of tensors whose sizes are not the same at every call."""
+        self.run, self.name, self.written, self.recorder, self.varying = run, name, written, recorder, varying
         self.seen: dict[tuple[Any, ...], _Sizes] = {}
         self.numbers: list[int] | None = None
+        self.lock = threading.Lock()
 
     def finish(self) -> Recorded:
         finish = getattr(self.run, "finish", None)
@@ -122,9 +139,18 @@ class Recorded:
         return lambda *args: tuple(self(list(args)))
 
     def __call__(self, args: list[Any]) -> Any:
+        if not self.lock.acquire(blocking=False):
+            return self.plainly(args, "another thread is in the same graph")
+        try:
+            return self.call(args)
+        finally:
+            self.lock.release()
+
+    def call(self, args: list[Any]) -> Any:
         if self.numbers is None:
             self.numbers = [k for k, each in enumerate(args) if not isinstance(each, torch.Tensor)]
-        key = tuple([args[k] for k in self.numbers])
+        shapes = [(*args[k].shape, *args[k].stride()) for k in self.varying]
+        key = (self.recorder.stream(), *[args[k] for k in self.numbers], *shapes)
         sizes = self.seen.get(key)
         if sizes is None:
             if len(self.seen) >= MAX_RECORDINGS:
@@ -265,7 +291,7 @@ def recorded(compiled: Run, gm: torch.fx.GraphModule, name: str) -> Run:
         log.info("%s is not recorded: %s", name, why)
         return compiled
     (device,) = devices_of(gm)
-    return Recorded(compiled, name, written_inputs(gm), CudaRecorder(device))
+    return Recorded(compiled, name, written_inputs(gm), CudaRecorder(device), varying_inputs(gm))
 
 
 def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:
@@ -285,6 +311,16 @@ def why_not(gm: torch.fx.GraphModule) -> str | None:
         if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
             return f"{node.target} waits for numbers in a tensor"
     return None
+
+
+def varying_inputs(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """The positions of the tensors among the inputs that have a symbol for a size or a stride."""
+    metas = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    return tuple(
+        k for k, meta in enumerate(metas)
+        if isinstance(meta, torch.Tensor) and meta.layout is torch.strided
+        and any(isinstance(each, torch.SymInt) for each in (*meta.shape, *meta.stride()))
+    )  # fmt: skip
 
 
 def written_inputs(gm: torch.fx.GraphModule) -> frozenset[int]:
