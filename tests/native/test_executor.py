@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -206,6 +208,28 @@ def test_large_values_have_memory_of_their_own(texts):
     graph = compiled(lambda x: ((x.relu() @ x.t()).relu() @ x,), x)
     torch.testing.assert_close(graph([x])[0], (x.relu() @ x.t()).relu() @ x)
     assert "arena" not in texts[0]
+
+
+def flags_of(address: int) -> str:
+    """What the kernel says of the mapping that holds an address."""
+    wanted, inside = "", False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif line.startswith("VmFlags:") and inside:
+            wanted = line
+    return wanted
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="large pages are asked for on Linux")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_large_results_ask_for_large_pages(dynamic):
+    x = torch.randn(3 * 2**20)
+    function = fxjit.compile(lambda x: x * 2 + 1, dynamic=dynamic)
+    y = function(x)
+    torch.testing.assert_close(y, x * 2 + 1)
+    assert " hg" in flags_of(y.data_ptr() + 2**22)
+    assert torch.equal(function(x[: 2**19]), x[: 2**19] * 2 + 1)
 
 
 def test_threads_run_one_program_at_once():

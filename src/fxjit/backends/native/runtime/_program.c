@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "_executor.h"
 #include "_module.h"
@@ -20,6 +23,8 @@
 #define MAX_STACK 32
 #define MAX_CALL_ARGS 64
 #define ARENA_ALIGNMENT 128
+#define LARGE_PAGE (1 << 21)
+#define LARGE_COUNT (1 << 20) /* elements from which a tensor may be some large pages long */
 
 enum {
     I_ALLOC,   /* dst dtype ndim at device index   sizes and strides at numbers[at] */
@@ -77,6 +82,8 @@ static struct {
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*reinterpret)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*delete_handle)(void *);
+    int32_t (*storage_size)(void *, int64_t *);
+    int32_t (*cpu)(void); /* the number of that kind of device */
     int32_t (*bmm_out)(void *, void *, void *);
     PyObject *(*wrap)(const void *); /* THPVariable_Wrap(const at::TensorBase &) */
     gemm_fn sgemm, dgemm;
@@ -95,6 +102,8 @@ resolve(void)
     *(void **)&shim.empty_strided = fxjit_torch_symbol("aoti_torch_empty_strided");
     *(void **)&shim.reinterpret = fxjit_torch_symbol("aoti_torch__reinterpret_tensor");
     *(void **)&shim.delete_handle = fxjit_torch_symbol("aoti_torch_delete_tensor_object");
+    *(void **)&shim.cpu = fxjit_torch_symbol("aoti_torch_device_type_cpu");
+    *(void **)&shim.storage_size = fxjit_torch_symbol("aoti_torch_get_storage_size");
     *(void **)&shim.bmm_out = fxjit_torch_symbol("aoti_torch_cpu_bmm_out");
     *(void **)&shim.wrap = fxjit_torch_symbol("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     /* The BLAS that ATen itself calls, where libtorch exports it: LP64 Fortran names, as MKL and OpenBLAS have them. */
@@ -306,6 +315,37 @@ expect(frame_t *frame, const int64_t *operands)
 
 /* -- memory and kernels --------------------------------------------------------------------------------------------*/
 
+/* Most of the time of a pass over large new memory is the kernel handing out its pages: asks for large ones, which change
+ * nothing but that. Pages that do not lie in the memory as a whole stay as they are. */
+static void
+ask_for_large_pages(void *data, int64_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    uintptr_t first = ((uintptr_t)data + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1);
+    uintptr_t end = ((uintptr_t)data + (uintptr_t)bytes) & ~(uintptr_t)(LARGE_PAGE - 1);
+    if (first < end) {
+        (void)madvise((void *)first, end - first, MADV_HUGEPAGE); /* a kernel without them says no, which is no error */
+    }
+#else
+    (void)data;
+    (void)bytes;
+#endif
+}
+
+static void
+prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
+{
+    int64_t count = 1, bytes = 0;
+    void *data = NULL;
+    for (int64_t i = 0; i < ndim; i++) {
+        count *= sizes[i];
+    }
+    if (count >= LARGE_COUNT && shim.storage_size != NULL && shim.storage_size(handle, &bytes) == 0 &&
+        shim.get_data_ptr(handle, &data) == 0) {
+        ask_for_large_pages(data, bytes);
+    }
+}
+
 static int
 allocate(frame_t *frame, const int64_t *operands)
 {
@@ -316,6 +356,9 @@ allocate(frame_t *frame, const int64_t *operands)
                            (int32_t)operands[5], &handle) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "memory for a tensor of a compiled graph could not be allocated");
         return -1;
+    }
+    if (shim.cpu != NULL && (int32_t)operands[4] == shim.cpu()) {
+        prepare_large(handle, operands[2], sizes);
     }
     clear_slot(slot);
     slot->handle = handle;
@@ -689,6 +732,9 @@ run_filled(program_object *self, slot_t *slots, int as_list)
             goto done;
         }
         frame.arena = arena;
+        if (self->arena >= LARGE_COUNT) {
+            ask_for_large_pages(arena, self->arena);
+        }
     }
     result = run(&frame, as_list);
 done:
