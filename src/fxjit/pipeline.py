@@ -38,6 +38,7 @@ from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Expectation, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
+from fxjit.guards.kinds import ShapeExpr
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -95,8 +96,10 @@ def _collector_waiting() -> Iterator[None]:
 
 
 def _under_a_transform() -> bool:
-    """Whether a transform (vmap, grad) or a dispatch mode is at work outside: it wants to see each operator itself."""
-    return torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
+    """Whether a transform (vmap, grad), a dispatch mode or `torch.jit.trace` is at work outside: it wants to see each operator
+    itself."""
+    outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
+    return outside or torch._C._get_tracing_state() is not None
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
@@ -238,6 +241,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         new_code = resume.assemble(result, plan, compiled)
     with _stage("guards", name, seconds):
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
+    if trace.policy.unbacked and _breaks_a_promise(tree, frame):
+        return None
     if not _holds_on_own_frame(tree, frame):
         wait = entries.mark_failed(frame.code, options)
         what = "what its guards look at changed while it was compiled, or fxjit guards it wrongly"
@@ -351,6 +356,12 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
             f"a backend must return a callable, not {type(compiled).__name__}"))
     # What the backend calls while it runs is not the user's program: the hook does not look at it.
     return _C.DisabledFunction(compiled, opaque=True)
+
+
+def _breaks_a_promise(tree: Any, frame: Frame) -> bool:
+    """Whether torch._check is about to fail in this frame: then it runs as it stands, and says so itself."""
+    failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+    return failure is not None and isinstance(failure[1], ShapeExpr)
 
 
 def _holds_on_own_frame(tree: Any, frame: Frame) -> bool:

@@ -96,11 +96,30 @@ def test_a_marked_size_that_the_program_fixes_is_an_error_in_the_programs_terms(
         fxjit.compile(fn, backend="eager")(x)
 
 
-def test_a_marked_size_of_one_is_an_error_that_says_so() -> None:
-    x = torch.ones(1, 2)
-    fxjit.mark_dynamic(x, 0)
-    with pytest.raises(ConstraintViolationError, match="0 and 1 are always constants"):
-        fxjit.compile(times_rows, backend="eager")(x)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_marked_size_of_nought_or_one_is_a_constant_and_the_next_varies(first: int) -> None:
+    calls = [torch.ones(size, 2) for size in (first, 5, 7)]
+    for x in calls:
+        fxjit.mark_dynamic(x, 0)
+    agree(fxjit.compile(times_rows, backend="eager"), times_rows, [(x,) for x in calls])
+    assert compiles() == 2
+
+
+def test_what_is_promised_of_an_unbacked_size_is_guarded_and_told_where_it_does_not_hold() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] > 3, lambda: "more than three rows")
+        return x * 2 if x.shape[0] > 3 else x
+
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for rows in (5, 2, 9):
+        x = torch.ones(rows, 2)
+        fxjit.mark_unbacked(x, 0)
+        if rows > 3:
+            assert torch.equal(compiled(x), fn(x))
+            continue
+        with pytest.raises(RuntimeError, match="more than three rows"):
+            compiled(x)
+    assert compiles() == 1
 
 
 def test_a_size_that_may_be_dynamic_can_be_fixed_by_the_program() -> None:

@@ -101,6 +101,7 @@ class ShapePolicy:
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
+        self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
@@ -150,12 +151,11 @@ class ShapePolicy:
         """Raises where a size marked dynamic came out as a constant. Called when trace and backend are done."""
         for name, dim, now, size in self._marked:
             value = size if isinstance(size, int) else size.node.maybe_as_int()
-            if value is None:
-                continue
+            if value is None or (isinstance(size, int) and now in (0, 1)):
+                continue  # sizes 0 and 1 are always constants, and the next one varies
             what = f"{name}.size({dim}) was marked dynamic, but it can only be compiled as the constant {value}: "
             if isinstance(size, int):
-                why = (f"it is {now} here, and sizes 0 and 1 are always constants; mark a tensor with another size"
-                       if now in (0, 1) else "something fixed it before the trace")
+                why = "something fixed it before the trace"
             else:
                 symbol = size.node._expr
                 decided = [str(guard.expr).replace(str(symbol), f"{name}.size({dim})") for guard in self.shape_env.guards
@@ -175,6 +175,7 @@ class ShapePolicy:
         forced = _marks(tensor, "_dynamo_dynamic_indices") | _marks(tensor, "_dynamo_weak_dynamic_indices")
         fixed = _marks(tensor, "_dynamo_static_indices")
         unbacked = _marks(tensor, "_dynamo_unbacked_indices")
+        self.unbacked = self.unbacked or bool(unbacked)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         return [
             DimDynamic.UNBACKED if dim in unbacked
