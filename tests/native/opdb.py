@@ -149,8 +149,8 @@ def gradients(outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) 
 
 
 def cotangent(output: torch.Tensor) -> torch.Tensor:
-    """Laid out as the output: AOTAutograd compiles backward graphs for such ones, and copies others."""
-    values = (torch.arange(output.numel(), dtype=torch.float64) * 0.37).cos().reshape(output.shape)
+    """Laid out as the output: AOTAutograd compiles backward graphs for such ones, and copies others. Every type holds it."""
+    values = (torch.arange(output.numel(), dtype=torch.float64) * 0.37).cos().mul(8).round().div(8).reshape(output.shape)
     return torch.empty_like(output, requires_grad=False).copy_(values)
 
 

@@ -258,3 +258,13 @@ def test_a_result_of_another_type_than_was_promised():
     result = normed(*wanted)
     got = fxjit.compile(normed, backend="native")(x, mean, var)
     torch.testing.assert_close([got, mean, var], [result, *wanted[1:]])
+
+
+def test_sizes_that_an_operator_finds_are_known_where_its_results_are_checked(kernels):
+    def function(x):
+        return x.masked_select(x > 0), *torch.unique(x.round(), return_counts=True)
+
+    compiled = kernels(function, torch.randn(4), mode="symbolic")
+    for given in (torch.tensor([1.5, -2.0, 3.0, 3.0]), torch.randn(4), -torch.ones(4)):
+        for actual, expected in zip(compiled(given), function(given), strict=True):
+            assert torch.equal(actual, expected)

@@ -101,12 +101,12 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
 
 
 def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """ATen's `logit` rounds its bounds to a half type; the decomposition computes with all of them."""
+    """ATen rounds numbers and tensors without dimensions to a half type; the decomposition computes with all of them."""
 
-    def decompose(x: torch.Tensor, *args: Any) -> Any:
-        if x.dtype in (torch.float16, torch.bfloat16):
+    def decompose(*args: Any) -> Any:
+        if any(isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16) for each in args):
             return NotImplemented
-        return decomposition(x, *args)
+        return decomposition(*args)
 
     return decompose
 
@@ -118,7 +118,9 @@ def table() -> dict[Any, Callable[..., Any]]:
 
     packets = [getattr(torch.ops.aten, name) for name in NAMES if hasattr(torch.ops.aten, name)]
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(packets))
-    found[torch.ops.aten.logit.default] = whole_for_half_types(found[torch.ops.aten.logit.default])
+    for operator, decomposition in found.items():
+        if operator.overloadpacket in (torch.ops.aten.logit, torch.ops.aten.xlogy, torch.ops.aten.special_xlog1py):
+            found[operator] = whole_for_half_types(decomposition)
     found[torch.ops.aten.native_dropout.default] = native_dropout
     found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
     return found

@@ -274,14 +274,15 @@ class Wrapper:
         name = self.low.home.get(node) or f"x_{node.name}"
         self.named[node] = name
         self.lines.append(Line(f"{name} = {text}", uses, {name}))
-        self.check(name, node)
+        results = {node: name}
         for user in node.users:
             if user.target is operator.getitem and user in self.low.home:
-                item = self.low.home[user]
+                item = results[user] = self.low.home[user]
                 self.lines.append(Line(f"{item} = {name}[{user.args[1]}]", {name}, {item}))
                 self.named[user] = item
-                self.check(item, user)
         self.bind_unbacked(node, name)
+        for result, item in results.items():
+            self.check(item, result)
 
     def bind_unbacked(self, node: torch.fx.Node, name: str) -> None:
         for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
