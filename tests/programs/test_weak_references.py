@@ -40,7 +40,7 @@ def test_a_finalizer_runs_once() -> None:
 
 def test_finalizers_run_where_the_name_is_deleted() -> None:
     def run(x: torch.Tensor) -> Any:
-        obj, seen = Plain(), []
+        obj, seen = Plain(), list[str]()
         first = weakref.finalize(obj, seen.append, "first")
         second = weakref.finalize(obj, seen.append, "second")
         del first

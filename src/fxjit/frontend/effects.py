@@ -87,12 +87,8 @@ class Effects:
         self._log.append(CallLater(fn, tuple(args)))
 
     def length(self) -> int:
-        """A place in the log, for `calls_since`."""
+        """A place in the log, for `withdraw_calls`."""
         return len(self._log)
-
-    def calls_since(self, start: int) -> bool:
-        """Whether a call was put off since `start`."""
-        return any(isinstance(effect, CallLater) for effect in self._log[start:])
 
     def withdraw_calls(self, start: int) -> bool:
         """Forget the calls put off since `start`, if nothing else happened since."""

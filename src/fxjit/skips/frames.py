@@ -124,7 +124,7 @@ def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
     inside: Iterable[object] = ()
     for container in (list, tuple, set, frozenset, deque):
         if issubclass(kind, container):
-            inside = container.__iter__(value)  # type: ignore[attr-defined]
+            inside = container.__iter__(value)  # type: ignore[attr-defined,arg-type]
     if issubclass(kind, dict):
         inside = dict.values(value)  # type: ignore[arg-type]
     if any(_holds_tensor(torch, each, depth - 1) for each in itertools.islice(inside, 64)):

@@ -69,10 +69,7 @@ class EffectLog(Protocol):
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
 
     def length(self) -> int:
-        """A place in the log, for the two below."""
-
-    def calls_since(self, start: int) -> bool:
-        """Whether a call was put off since `start`."""
+        """A place in the log, for `withdraw_calls`."""
 
     def withdraw_calls(self, start: int) -> bool:
         """Forget the calls put off since `start`, if nothing else happened since; whether it could."""

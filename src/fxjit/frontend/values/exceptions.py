@@ -121,7 +121,8 @@ class ExceptionValue(UserObjectValue):
 
     def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
         """`BaseException.__init__`."""
-        if self.source is not None and any(issubclass(self.cls, cls) for cls, *_ in (*_FROM_ARGS, *_KEYWORDS)):
+        with_more = (*(row[0] for row in _FROM_ARGS), *(row[0] for row in _KEYWORDS))
+        if self.source is not None and issubclass(self.cls, with_more):
             t.break_("attribute-unsupported", value=self.describe(), name="__init__")  # attributes change with the arguments
         native_init(t, self, args, kwargs)
         return t.make(None)

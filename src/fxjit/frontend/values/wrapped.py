@@ -10,7 +10,9 @@ from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
 from fxjit.frontend.values.functions import items_of, string_items
+from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
 from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
+from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
@@ -107,8 +109,9 @@ class StaticMethodValue(Value):
 
 
 class CachedFunctionValue(Value):
-    """A function under functools.lru_cache or functools.cache: its function is traced, once in a trace for the same constants.
-    One that is called for what it writes to the outside (`warning_once`) is called itself, after the graph."""
+    """A function under functools.lru_cache or functools.cache: its function is traced, once in a trace for the same constants
+    and objects that are equal to themselves only. One that is called for what it writes to the outside (`warning_once`) is
+    called itself, after the graph; any other that changes what existed before is called by the running program."""
 
     def __init__(self, fn: Any, source: Source | None) -> None:
         super().__init__(source)
@@ -136,7 +139,7 @@ class CachedFunctionValue(Value):
     def _call_function(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         before = t.effects.length()
         result = t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
-        if t.effects.calls_since(before):
+        if t.effects.length() != before:
             if not (result.is_constant() and result.as_constant() is None and t.effects.withdraw_calls(before)):
                 t.break_("call-print", function=self.fn.__qualname__)
             t.effects.call_later(call_named, (self.fn, tuple(kwargs), *args, *kwargs.values()))
@@ -159,10 +162,13 @@ class CachedFunctionValue(Value):
 
 
 def _constant_key(args: Sequence[Value], kwargs: Mapping[str, Value]) -> Any:
-    """What stands for the arguments in a cache; None where they are not all plain constants."""
+    """What stands for the arguments in a cache; None where they are not all plain constants, or equal to themselves only."""
     parts: list[Any] = []
     for name, value in (*enumerate(args), *kwargs.items()):
         value = value.realize()
+        if isinstance(value, UserObjectValue) and compares_by_identity(value.cls):
+            parts += [name, value.cls, IdentityKey(value)]
+            continue
         if not value.is_constant() or not isinstance(value.as_constant(), (int, float, str, bytes, type(None), type)):
             return None
         parts += [name, value.pytype(), value.as_constant()]
