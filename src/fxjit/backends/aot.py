@@ -34,9 +34,11 @@ _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardO
 
 
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
-# `amsgrad` is on, or which have no kernel for fake tensors; and of writes to expanded tensors, which eager refuses.
+# `amsgrad` is on, or which have no kernel for fake tensors; of writes to expanded tensors, which eager refuses; and of writes
+# over what a derivative wants, which eager refuses once somebody asks for the derivative.
 _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake impl or Meta kernel registered",
-           "more than one element of the written-to tensor refers to a single memory location")
+           "more than one element of the written-to tensor refers to a single memory location",
+           "has been modified by an inplace operation")
 
 
 class GraphCompiler(Protocol):

@@ -1,8 +1,9 @@
 """Calling AOTAutograd's compiled graphs without its runtime wrappers, where those would have nothing to do.
 
 `aot.py` notes what AOTAutograd compiled (`Parts`) and asks `direct_call` for a callable over the graph's own inputs:
-one function for an inference graph, one autograd node for a training graph. None where a wrapper has work: an input is
-mutated, an output aliases something, subclasses, effects, functional random numbers, autocast.
+one function for an inference graph, one autograd node for a training graph. What a graph writes to its inputs by itself,
+as batch norm does, only has to be counted. None where a wrapper has work: a write that autograd follows or that changes a
+shape, an output that aliases something, subclasses, effects, functional random numbers, autocast.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, 
 
 from fxjit import _C
 
+from .again import SecondRun, draws_numbers, second_run
+
 Boxed = Callable[[list[Any]], Any]
 
 
@@ -33,12 +36,14 @@ class Parts:
     autocast: bool = False
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...] = ()
+    draws: bool = False
 
     def note(self, name: str, graph: torch.fx.GraphModule) -> None:
         """Before a graph is compiled, which may rewrite it."""
         context = torch._guards.TracingContext.try_get()
         if name != "backward":
             self.meta = getattr(context, "fw_metadata", None)
+            self.draws = draws_numbers(graph)
             self.autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
         self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
         (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
@@ -69,6 +74,24 @@ def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocas
     meta = parts.meta
     if meta is None or autocast or parts.autocast or not _is_plain(meta, gm):
         return None
+    call = _unguarded(parts, meta, num_inputs, second_run(gm, meta, parts.draws))
+    written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
+    return call if call is None or not written else _counted(call, written)
+
+
+def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[..., Any]:
+    """`call`, before which the inputs that its graph writes to count one write more: kernels do not count theirs."""
+    count = torch.autograd.graph.increment_version
+
+    def run(*args: Any) -> Any:
+        count([args[index] for index in written])
+        return call(*args)
+
+    return _unseen(run)
+
+
+def _unguarded(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, again: SecondRun | None) -> Callable[..., Any] | None:
+    """The same, of a graph known to be plain."""
     if set(parts.graphs) == {"inference"}:
         graph = parts.graphs["inference"]
         if parts.num_inputs["inference"] != num_inputs or len(parts.outputs["inference"]) != meta.num_outputs:
@@ -87,7 +110,7 @@ def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocas
             grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
         ):
             return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        return _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach)
+        return _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach, again)
     return None
 
 
@@ -95,8 +118,10 @@ _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 def _is_plain(meta: ViewAndMutationMeta, gm: torch.fx.GraphModule) -> bool:
-    """No mutation, no alias, no subclass, no effect, no functional random numbers; nothing held by the module."""
-    if any(info.mutates_data or info.mutates_metadata for info in meta.input_info):
+    """No writes but those in the graph, no alias, no subclass, no effect, no functional random numbers; nothing held by the
+    module."""
+    written = {index for index, info in enumerate(meta.input_info) if info.mutates_data}
+    if written - set(meta.mutated_graph_handled_indices) or any(info.mutates_metadata for info in meta.input_info):
         return False
     if any(info.output_type not in _UNALIASED for info in meta.output_info):
         return False
@@ -120,7 +145,7 @@ def _unseen(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutationMeta,
-              reach: tuple[int, ...]) -> Callable[..., Any]:
+              reach: tuple[int, ...], again: SecondRun | None) -> Callable[..., Any]:
     """One autograd node: forward keeps what the backward graph wants, backward gives it the gradients."""
     returned = meta.num_forward_returns
     num_symbols = meta.num_symints_saved_for_bw or 0
@@ -139,6 +164,8 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     tensors = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor))
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+        if again is not None:
+            ctx.kept = again.keep(args)
         outs = forward_graph(list(args))
         if type(outs) is not list:
             outs = list(outs)
@@ -169,6 +196,12 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     def backward(ctx: Any, *grads: Any) -> Any:
         given = grads[0] if len(grads) == 1 and type(grads[0]) is list else list(grads)
         del grads
+        if again is not None:
+            kept, ctx.kept = ctx.kept, None
+            if kept is not None and torch.is_grad_enabled():
+                ctx.kept = kept
+                _may_run(undetermined)
+                return again.gradients(kept, wanted, given)
         args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
         if unchecked:
             args += ctx.unchecked
@@ -236,6 +269,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("a compiled graph has no second derivative: torch.compile with aot_autograd does not currently "
-                           "support double backward, nor does fxjit. Use backend='eager' for what is differentiated twice")
+        raise RuntimeError("this compiled graph has no second derivative: torch.compile with aot_autograd does not currently "
+                           "support double backward, and fxjit only where the graph draws no random numbers and writes to no "
+                           "input. Use backend='eager' for what is differentiated twice")
 
