@@ -154,6 +154,32 @@ def test_chunks_of_a_long_row_are_as_many_as_programs_that_a_gpu_runs_at_once(se
     assert seen.kinds == ["split", "persistent"]
 
 
+# Numbers
+
+
+SPREAD = {
+    "variance of rows": lambda x: torch.var(x, 1),
+    "variance of columns": lambda x: torch.var(x, 0),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "group norm": lambda x: F.group_norm(x[None], 4)[0],
+    "batch norm": lambda x: torch.ops.aten._native_batch_norm_legit_functional(x, *[x.new_ones(64)] * 4, True, 0.1, 1e-5)[0],
+}
+
+
+@pytest.mark.parametrize("longest", [16, 4096])
+@pytest.mark.parametrize("name", list(SPREAD))
+def test_a_large_mean_does_not_hide_a_small_variance(monkeypatch, seen, name, longest):
+    """The mean is taken off before squares are summed, in rows that are held and in rows that are looped over."""
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.LONGEST_ROW", longest)
+    monkeypatch.setattr("fxjit.backends.native.schedule.gpu.TALLEST_COLUMN", longest)
+    x = 1000 + 0.1 * torch.randn(40, 64, generator=torch.Generator().manual_seed(0))
+    exact = SPREAD[name](x.double())
+    actual = run_interpreted(SPREAD[name], x)
+    assert seen.kernels
+    # Within what rounding the mean to float32 does to a deviation of 0.1.
+    torch.testing.assert_close(actual.double(), exact, rtol=2e-2, atol=2e-2)
+
+
 # Sizes that vary
 
 

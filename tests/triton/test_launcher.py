@@ -123,6 +123,7 @@ def graph_for_driver(monkeypatch, driver, tmp_path):
     for name, value in (("is_here", True), ("open_driver", None), ("capability", 90), ("gpu_name", "a GPU")):
         monkeypatch.setattr(gpu, name, lambda *args, value=value: value)
     monkeypatch.setattr(gpu.torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(gpu.torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(gpu, "_loaded", {})
     monkeypatch.setattr(gpu.GraphKernels, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
 

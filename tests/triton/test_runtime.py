@@ -28,6 +28,7 @@ def machine(monkeypatch, driver, tmp_path):
     monkeypatch.setattr(gpu, "capability", lambda device: 90)
     monkeypatch.setattr(gpu, "gpu_name", lambda device: "a GPU")
     monkeypatch.setattr(gpu.torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(gpu.torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(gpu, "_loaded", {})
     with config.patch(cache_dir=str(tmp_path)):
         yield driver
@@ -132,6 +133,16 @@ def test_the_fastest_candidate_is_taken_and_remembered(machine, seen, monkeypatc
     again = gpu.KernelCaller(kernel, [])
     again.ready()[0](a, b)
     assert again.config == kernel.configs[1]
+
+
+def test_nothing_is_measured_while_the_program_records(machine, seen, monkeypatch):
+    kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
+    monkeypatch.setattr(gpu, "measure", lambda call, args: pytest.fail("it was measured"))
+    monkeypatch.setattr(gpu.torch.cuda, "is_current_stream_capturing", lambda: True)
+    caller = gpu.KernelCaller(kernel, [])
+    machine.expects()
+    caller.ready()[0](torch.empty(8), torch.empty(8))
+    assert len(diary(machine)) == 1 and caller.config is None
 
 
 def test_candidates_are_measured_on_copies_of_what_they_change(machine, seen, monkeypatch):

@@ -158,10 +158,10 @@ class KernelCaller:
         count = len(self.kernel.buffers)
         aligned = not any(tensor.data_ptr() & 15 for tensor in args[:count])
         variant = self.variant(args[count:], aligned)
-        if self.config is None:
+        if self.config is None and not torch.cuda.is_current_stream_capturing():
             self.choose(variant, args)
-        assert self.config is not None
-        self.launcher(variant, self.config)(*args)
+        # Nothing can be measured while a program of its own records a CUDA graph: the choice waits for another call.
+        self.launcher(variant, self.config or self.kernel.configs[0])(*args)
 
     def launcher(self, variant: Variant, chosen: Config) -> Any:
         known = self.launchers.get((variant, chosen))

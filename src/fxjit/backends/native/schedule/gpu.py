@@ -27,6 +27,8 @@ PROGRAMS = 1024
 CHUNK = 8192
 # A dimension that is not worth a block axis of its own.
 NARROW = 8
+# The largest block that a loop over a row reads at once.
+WIDEST_BLOCK = 4096
 # Work an element may cost to be computed again.
 RECOMPUTED = 400
 
@@ -232,7 +234,8 @@ def largest_span(nest: Nest) -> Size:
     total: Size = max((span for span in spans if isinstance(span, int)), default=0)
     for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
         total = add(total, span)
-    return total
+    # Chunks are whole blocks: together they go past the end.
+    return total if nest.kind != "split" else add(total, nest.chunks * WIDEST_BLOCK)
 
 
 def reaches(domain: Sizes, accessed: Iterable[Sizes]) -> Iterator[Size]:
