@@ -92,3 +92,35 @@ def test_an_unbound_variable_of_a_closure_is_told_of_as_the_frames_own(fn, way, 
         expected = same(fn, torch.ones(2), way)
     if way and fn is not caught and not (fn is assigned_on_one_way_only and way > 1):
         assert expected[0] is UnboundLocalError
+
+
+# -- comprehensions that run inline, whose names share slots with cells -----------------------------------------------
+
+
+def first_plain_then_in_a_closure(x, items):
+    items = [v for v in items if cut(v) != 4]
+    return [(lambda: x + v)() for v in items]
+
+
+def around_a_closures_variable(x, items):
+    v = x * 2
+    read = lambda: v  # noqa: E731
+    items = [cut(v) + 1 for v in items]
+    return items, read(), [[cut(v) * w for w in items] for v in items]
+
+
+def raises_in_the_middle(x, items):
+    v = x * 2
+    try:
+        items = [cut(v)[7] for v in items]
+    except TypeError:
+        items = [1]
+    return [(lambda: x + v)() for v in items], v
+
+
+@pytest.mark.parametrize("fn", [first_plain_then_in_a_closure, around_a_closures_variable, raises_in_the_middle])
+@pytest.mark.parametrize("in_try", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_break_in_a_comprehension_keeps_its_names_apart_from_those_around_it(fn, in_try, nested):
+    with fxjit.config.patch(resume_in_try=in_try, resume_in_loops=True, nested_graph_breaks=nested):
+        same(fn, torch.ones(2), [1, 5])

@@ -41,6 +41,12 @@ def swallows():
         log.append(error.args)
 
 
+@contextlib.contextmanager
+def own_stream():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield
+
+
 class Own:
     def __init__(self, swallow=False):
         self.swallow = swallow
@@ -97,6 +103,8 @@ RESUMED = {
     "autocast to half": lambda: torch.autocast("cpu", dtype=torch.float16),
     "torch.amp.autocast": lambda: torch.amp.autocast("cpu"),
     "autocast off": lambda: torch.autocast("cpu", enabled=False),
+    "autocast for a GPU": lambda: torch.autocast("cuda", dtype=torch.float16),
+    "torch.cuda.amp.autocast": lambda: torch.cuda.amp.autocast(dtype=torch.bfloat16),
     "device": lambda: torch.device("meta"),
     "record_function": lambda: torch.profiler.record_function("here"),
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
@@ -132,7 +140,14 @@ GENERIC = {
     "own class over torch's": lambda: OverTorchs(),
     "own class that looks at the traceback": lambda: Looks(),
 }
-MANAGERS = RESUMED | KEPT | GENERIC
+#: What a machine without a GPU refuses to make or to enter, with an error of torch's.
+NEED_A_GPU = {
+    "cuda.device of a GPU": lambda: torch.cuda.device(0),
+    "own over a cuda.Stream": own_stream,
+    "cuda.device_of": lambda: torch.cuda.device_of(torch.ones(1)),
+    "a device without a backend": lambda: torch.device("cuda"),
+}
+MANAGERS = RESUMED | KEPT | GENERIC | NEED_A_GPU
 
 
 def state():
@@ -231,8 +246,8 @@ def outcome(fn, x):
     torch.manual_seed(0)
     try:
         result = fn(x)
-    except ValueError as error:
-        frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    except (ValueError, RuntimeError, AssertionError) as error:
+        frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
         result = [type(error), error.args, frames[1:]]
     look()
     return result, list(log)

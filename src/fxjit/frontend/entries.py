@@ -97,7 +97,7 @@ def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object
 
     def drop(_: weakref.ref[Any], remove: Callable[..., bool] = remove) -> None:  # bound: globals go at the end of the process
         found = [ref() for ref in own]
-        if all(part is not None for part in found):
+        if all(part is not None for part in found) and _C is not None:  # and with them what `remove` needs
             remove(*found)
 
     return [weakref.ref(obj, drop) for obj in mortal]

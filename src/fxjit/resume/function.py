@@ -90,7 +90,8 @@ class _Writer:
         first = first_argument(code)
         self.first = CAPTURED_SELF if first in cells else first
         self.locals = tuple(name for name in entrance.locals if name != self.first)
-        parameters = [*self.inner, *(parameter(self.code, at) for at in self.stack), *self.locals]
+        parameters = [*self.inner, *(parameter(self.code, at) for at in self.stack)]
+        parameters += [local_parameter(self.code, name) for name in self.locals]
         if self.first is not None:
             parameters.insert(0, self.first)
         hidden = tuple(name for name in code.cellvars if name not in cells)
@@ -122,6 +123,11 @@ class _Writer:
     def _restore_stack(self) -> None:
         """Push what the parameters bring; a block entered here is guarded by the original's own handler from then on."""
         asm, entrance = self.asm, self.entrance
+        for name in self.locals:
+            given = local_parameter(self.code, name)
+            if given != name:
+                asm.take_local(given)
+                asm.store_local(name)
         handlers = self.exit_handlers
         guarding: Guarding | None = None
         for at, is_null in enumerate(entrance.nulls):
@@ -206,6 +212,12 @@ def parameter(code: Code, at: int) -> str:
     """The parameter that brings a stack entry to a continuation of `code`; which may be one itself, with such parameters of
     its own among its locals."""
     return _free_name(code, f".stack{at}")
+
+
+def local_parameter(code: Code, name: str) -> str:
+    """The parameter that brings local `name`. One that shares its slot with a cell (of a comprehension that runs inline) has
+    another name: the cell is a free variable of the continuation."""
+    return _free_name(code, f".{name}") if name in own_cells(code) else name
 
 
 def _free_name(code: Code, name: str) -> str:

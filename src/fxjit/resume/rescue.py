@@ -14,7 +14,7 @@ from fxjit.frontend.bytecode.flow import live_before
 from fxjit.frontend.bytecode.instruction import Code, Handler
 from fxjit.resume.blocks import chain, is_cleanup
 from fxjit.resume.cache import begin_of, continuation_of
-from fxjit.resume.function import Entrance, parameter
+from fxjit.resume.function import Entrance, local_parameter, parameter
 from fxjit.resume.stop import after_raising
 
 
@@ -55,7 +55,7 @@ class Rescue:
             else:
                 asm.take_local(parameter(self.original, at))
         for name in continuation.locals:
-            asm.take_local(name)
+            asm.take_local(local_parameter(self.original, name))
         asm.call(1 + (continuation.first is not None) + len(continuation.stack) + len(continuation.locals))
         asm.return_value()
 

@@ -220,7 +220,7 @@ class Rest:
     def _closure(self, continuation: Continuation) -> None:
         asm = self.asm
         for name in continuation.freevars:
-            if name in self.code.freevars:
+            if name in self.code.freevars and name not in self.bound:  # a local may have its slot meanwhile
                 asm.load_cell(name)
             elif name in self.cells:
                 asm.load_local(self.cells[name])

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from .instruction import Code
 from .normalize import LEAVES
 
-_READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+#: 3.13 loads cells and plain locals by one instruction, and a comprehension that runs inline may use a slot for both.
+_READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE"})
 _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 _GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
 _SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
@@ -110,12 +111,17 @@ def live_before(code: Code, index: int) -> frozenset[str]:
     live: list[int] | None = code.facts.get("live")
     if live is None:
         live = code.facts["live"] = _liveness(code)
-    return frozenset(name for nth, name in enumerate(code.varnames) if live[index] >> nth & 1)
+    return frozenset(name for nth, name in enumerate(_slots(code)) if live[index] >> nth & 1)
+
+
+def _slots(code: Code) -> tuple[str, ...]:
+    """The names that may be plain locals: a comprehension that runs inline uses the slot of a cell as one."""
+    return tuple(dict.fromkeys((*code.varnames, *code.cellvars, *code.freevars)))
 
 
 def _liveness(code: Code) -> list[int]:
     """Bit sets of live locals before each instruction, by iteration from the end to a fixed point."""
-    bit = {name: 1 << nth for nth, name in enumerate(code.varnames)}
+    bit = {name: 1 << nth for nth, name in enumerate(_slots(code))}
     count = len(code.instructions)
     gen, keep, after = [0] * count, [-1] * count, []
     for instruction in code.instructions:

@@ -70,6 +70,8 @@ def _can_wait(frame: Machine) -> bool:
         return False
     if "__class__" in frame.code.freevars and frame.code.argument_slots and frame.first_slot is None:
         return False
+    if not set(frame.locals).isdisjoint((*frame.code.cellvars, *frame.code.freevars)):
+        return False  # a comprehension that runs inline has the slot of a cell
     return all(value.resumable for value in frame.stack if isinstance(value, WithExitValue)) and _only_blocks_are_open(frame)
 
 

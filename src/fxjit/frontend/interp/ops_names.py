@@ -35,6 +35,8 @@ def _unbound(m: Machine, name: str) -> NoReturn:
 def store_fast(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
     value = m.stack.pop()
+    if type(value) is Lazy and (name in m.code.cellvars or name in m.code.freevars):
+        value = value.realize()
     if name in m.cells or value is NULL or type(value) is CellValue:
         _store_slot(m, name, value)
     else:
@@ -45,7 +47,7 @@ def _store_slot(m: Machine, name: str, value: Value) -> None:
     """An inlined comprehension gives back what LOAD_FAST_AND_CLEAR took: nothing, a local, or the cell in the same slot."""
     m.cells.pop(name, None)
     m.locals.pop(name, None)
-    if isinstance(value, CellValue) and name in m.code.cellvars:
+    if isinstance(value, CellValue) and (name in m.code.cellvars or name in m.code.freevars):
         m.cells[name] = value
     elif value is not NULL:
         m.locals[name] = value
