@@ -8,6 +8,7 @@ and counted.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import dis
 import gc
 import threading
@@ -39,6 +40,8 @@ from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Expectation, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
 from fxjit.guards.kinds import ShapeExpr
+from fxjit.guards.modules import without_module_internals
+from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -107,10 +110,12 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-    for setting, count in (("recompile_limit", len(known)), ("accumulated_recompile_limit", entries.compiles(frame.code))):
-        if count >= getattr(config, setting):
-            _limit_reached(options, frame, setting, why)
-            return None
+    if len(known) >= config.recompile_limit:
+        _limit_reached(options, frame, "recompile_limit", config.recompile_limit, why)
+        return None
+    if entries.compiles(frame.code) >= config.accumulated_recompile_limit:
+        _limit_reached(options, frame, "accumulated_recompile_limit", config.accumulated_recompile_limit, why)
+        return None
     if known:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
@@ -143,8 +148,7 @@ def _why_not(entry: _C.Entry, frame: Frame) -> str:
     return why or "its guards hold: another thread stored it just now"
 
 
-def _limit_reached(options: Options, frame: Frame, setting: str, why: list[str]) -> None:
-    limit = getattr(config, setting)
+def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why: list[str]) -> None:
     because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
         raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the newest entry does "
@@ -240,6 +244,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     with _stage("bytecode", name, seconds):
         new_code = resume.assemble(result, plan, compiled)
     with _stage("guards", name, seconds):
+        if not config.guard_nn_modules:
+            scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+            result = dataclasses.replace(result, guards=without_module_internals(result.guards, scope))
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
     if trace.policy.unbacked and _breaks_a_promise(tree, frame):
         return None

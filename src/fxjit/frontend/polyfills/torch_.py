@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.utils import _pytree
 
@@ -33,6 +35,22 @@ def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, di
         for result in results:
             result.reverse()
     return _pytree.tree_unflatten([torch.stack(result, dim) for result in results], spec)
+
+
+@polyfill(torch.utils.checkpoint.checkpoint)
+def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, context_fn: Any = None,
+               determinism_check: str = "default", debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
+    """The call itself: what is kept for the backward is decided by whoever compiles the graph."""
+    kwargs.pop("preserve_rng_state", None)
+    if use_reentrant is False:
+        return function(*args, **kwargs)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    if not torch.is_grad_enabled() or any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+        return function(*args)
+    warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
+    with torch.no_grad():  # the backward of the reentrant kind belongs to its arguments
+        return function(*args)
 
 
 @polyfill(torch._C._group_tensors_by_device_and_dtype)

@@ -1,13 +1,11 @@
-"""Functions of torch that take the user's functions: branches, loops and checkpoints.
+"""Functions of torch that take the user's functions and would be operators of a higher order in a graph.
 
-With a predicate known while tracing, `torch.cond` is the branch itself. A checkpoint is traced through: what it saves
-is decided by whoever compiles the graph.
+With a predicate known while tracing, `torch.cond` is the branch itself.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.utils.checkpoint
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
@@ -24,10 +22,3 @@ def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
     return t.call(branch, operands, None)
 
-
-@handles(torch.utils.checkpoint.checkpoint)
-def _checkpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    options = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
-    function = args[0] if args else kwargs["function"]
-    passed = {key: value for key, value in kwargs.items() if key not in options and key != "function"}
-    return t.call(function, args[1:], passed)

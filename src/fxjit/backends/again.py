@@ -1,0 +1,63 @@
+"""Second derivatives of a compiled graph: a backward graph cannot be differentiated, so under `create_graph=True` the captured
+graph runs once more, operator by operator, and autograd derives that.
+
+direct.py asks for it where a training graph is compiled, and keeps the graph's inputs with its autograd node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+
+from fxjit import _C
+
+#: The inputs of one run, and how often each that is derived by had been written to.
+Kept = tuple[tuple[Any, ...], list[int]]
+
+
+class SecondRun:
+    """The captured graph, run again for its derivative."""
+
+    def __init__(self, gm: torch.fx.GraphModule, meta: ViewAndMutationMeta) -> None:
+        self._graph = _C.DisabledFunction(gm, opaque=True)
+        self._derived_by = tuple(index for index, info in enumerate(meta.input_info) if info.requires_grad)
+
+    def keep(self, inputs: tuple[Any, ...]) -> Kept:
+        """What `gradients` needs of a run."""
+        return inputs, [inputs[index]._version for index in self._derived_by]
+
+    def gradients(self, kept: Kept, results: Sequence[int], given: Sequence[Any]) -> tuple[Any, ...]:
+        """The gradients of the inputs, which can be differentiated, from those of `results`."""
+        inputs, versions = kept
+        if versions != [inputs[index]._version for index in self._derived_by]:
+            raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
+                               "operation: an input of a compiled graph that is differentiated twice")
+        with torch.enable_grad():
+            given_to = list(inputs)
+            for index in self._derived_by:  # one tensor may be several inputs
+                given_to[index] = inputs[index].view_as(inputs[index])
+            by = [given_to[index] for index in self._derived_by]
+            outputs = self._graph(*given_to)
+            pairs = [(outputs[index], given[index]) for index in results if given[index] is not None]
+            found = torch.autograd.grad([output for output, _ in pairs], by, [grad for _, grad in pairs],
+                                        create_graph=True, allow_unused=True)
+        gradients: list[Any] = [None] * len(inputs)
+        for index, gradient in zip(self._derived_by, found, strict=True):
+            gradients[index] = gradient
+        return tuple(gradients)
+
+
+def second_run(gm: torch.fx.GraphModule, meta: ViewAndMutationMeta, draws: bool) -> SecondRun | None:
+    """None where running twice is not running once: the graph draws random numbers or writes to its inputs."""
+    if draws or meta.mutated_graph_handled_indices or any(info.mutates_data for info in meta.input_info):
+        return None
+    return SecondRun(gm, meta)
+
+
+def draws_numbers(graph: torch.fx.GraphModule) -> bool:
+    """Whether an ATen graph has an operator that draws random numbers."""
+    targets = [node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    return any(torch.Tag.nondeterministic_seeded in target.tags for target in targets)
