@@ -247,7 +247,8 @@ def outcome(fn, x):
     try:
         result = fn(x)
     except (ValueError, RuntimeError, AssertionError) as error:
-        frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
+        frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+                  if frame.filename == __file__]
         result = [type(error), error.args, frames[1:]]
     look()
     return result, list(log)
