@@ -44,7 +44,16 @@ def test_the_accumulated_limit_counts_all_compiles_of_a_function() -> None:
             compiled = fxjit.compile(label, backend=lambda gm, inputs: gm)
             for n in (1, 2):
                 torch.testing.assert_close(compiled(x, "a" * n), x * n)
-    assert entries.compiles(label.__code__) <= 4
+    assert entries.compiles(label.__code__) == 2
+    assert counters["skip"]["Recompile limit reached"] >= 1
+
+
+def test_an_error_names_the_accumulated_limit() -> None:
+    with config.patch(accumulated_recompile_limit=1, fail_on_recompile_limit_hit=True):
+        compiled = fxjit.compile(label, backend="eager")
+        compiled(torch.ones(2), "a")
+        with pytest.raises(RecompileLimitExceeded, match=r"1 times \(accumulated_recompile_limit\).*expected 'a', found 'bb'"):
+            compiled(torch.ones(2), "bb")
 
 
 def test_the_limit_can_be_an_error() -> None:

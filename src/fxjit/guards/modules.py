@@ -1,0 +1,42 @@
+"""`config.guard_nn_modules = False`: a program that promises not to change the insides of its modules has them not guarded.
+
+What kernels rely on stays guarded, tensors and relations between sizes, and so does `training`, which programs change as a
+matter of course.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fxjit.guards.kinds import Guard, GuardSet, NotSameObject, SameObject, ShapeExpr, TensorIs
+from fxjit.guards.source import Scope, Source
+
+_ABOUT_TENSORS = (TensorIs, ShapeExpr, SameObject, NotSameObject)
+
+
+def without_module_internals(guards: GuardSet, scope: Scope) -> GuardSet:
+    """The guards but those on what is inside of modules, for the frame of `scope`."""
+    kept = GuardSet()
+    for guard in guards:
+        if not _is_internal(guard, scope):
+            kept.add(guard, guards.user_stack(guard))
+    return kept
+
+
+def _is_internal(guard: Guard, scope: Scope) -> bool:
+    if isinstance(guard, _ABOUT_TENSORS) or not guard.sources:
+        return False
+    return all(source.accessor[1] != "training" and _is_inside(source, scope) for source in guard.sources)
+
+
+def _is_inside(source: Source, scope: Scope) -> bool:
+    """Whether a module is on the way to `source`."""
+    base = source.base
+    while base is not None:
+        try:
+            if isinstance(base.fetch(scope), nn.Module):
+                return True
+        except Exception:  # the user's own look-up; its guard stays
+            return False
+        base = base.base
+    return False
