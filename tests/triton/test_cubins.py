@@ -55,9 +55,6 @@ PROGRAMS = {
     "cat": (lambda x, y: torch.cat([x, y * 2], 1) + 1, [(512, 100), (512, 200)]),
 }  # fmt: skip
 
-# Left to ATen in halves.
-FLOAT32_ONLY = {"batch norm"}
-
 
 def resources(binary: Binary) -> dict[str, int]:
     """Registers, bytes of stack (where spilled registers go) and of shared memory."""
@@ -89,7 +86,7 @@ def usual(kernel: TritonKernel) -> Variant:
 def test_binaries(seen, name):
     """In float32 and in bfloat16, by turns; the block sizes that are taken where nothing is measured."""
     function, shapes = PROGRAMS[name]
-    dtype = (torch.float32, torch.bfloat16)[list(PROGRAMS).index(name) % 2 and name not in FLOAT32_ONLY]
+    dtype = (torch.float32, torch.bfloat16)[list(PROGRAMS).index(name) % 2]
     for_gpu(function, *shapes, dtype=dtype)
     assert seen.kernels
     for arch in ARCHITECTURES:

@@ -180,6 +180,31 @@ def test_a_large_mean_does_not_hide_a_small_variance(monkeypatch, seen, name, lo
     torch.testing.assert_close(actual.double(), exact, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_batch_norm_of_halves_has_statistics_in_float32(seen, dtype):
+    """A GPU's do; the program around it is a training step's."""
+    x, grad = torch.randn(6, 8, 5, 5).to(dtype), torch.randn(6, 8, 5, 5).to(dtype)
+    weight, bias, mean, var = torch.rand(8) + 0.5, torch.randn(8), torch.randn(8), torch.rand(8)
+
+    def step(x, grad, weight, bias, mean, var):
+        normalize = torch.ops.aten._native_batch_norm_legit_functional
+        y, save_mean, invstd, mean, var = normalize(x, weight, bias, mean, var, True, 0.1, 1e-5)
+        backward = torch.ops.aten.native_batch_norm_backward
+        masks = [True, True, True]
+        gradients = backward(grad, x, weight, mean, var, save_mean.float(), invstd.float(), True, 1e-5, masks)
+        return y.relu(), mean.float(), var.float(), *(each.float() for each in gradients)
+
+    actual = run_interpreted(step, x, grad, weight, bias, mean, var)
+    assert seen.kernels and actual[0].dtype is dtype
+    exact = [each.double() for each in (x, grad, weight, bias, mean, var)]
+    leaves = [each.requires_grad_() for each in (exact[0], exact[2], exact[3])]
+    y = F.batch_norm(exact[0], exact[4], exact[5], exact[2], exact[3], training=True)
+    gradients = torch.autograd.grad(y, leaves, exact[1])
+    tolerance = dict(rtol=1e-4, atol=1e-4) if dtype is torch.float32 else dict(rtol=2e-2, atol=4e-2)
+    for one, other in zip(actual, (y.relu(), exact[4], exact[5], *gradients), strict=True):
+        torch.testing.assert_close(one.double(), other.detach(), **tolerance)
+
+
 # Sizes that vary
 
 

@@ -10,6 +10,7 @@ import torch.fx
 from ..index import Sizes, prod, segments, sizes_of
 from ..ir import Expr, Value, compute_type, expand, load_all, reshape, reshape_strides
 from ..ops import cast, const, op
+from ..target import by_triton
 from .indexing import over
 from .reduce import count_as, keep, mean_expr, reduce_expr, stored, variance
 from .table import Lowering, NoLowering, lowers, meta_of
@@ -145,22 +146,27 @@ def lower_batch_norm(
 ) -> tuple[Any, ...]:
     """(y, mean, 1/std, new running mean, new running variance)."""
     x = low.value(x)
-    if not training or any(size == 0 for size in x.size) or x.dtype is not torch.float32:
+    if not training or any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
         raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
-    dims = (0, *range(2, x.ndim))
+    dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
     batch_var, batch_mean = variance(low, x, dims, 0, x.dtype)
     batch_var = stored(low, batch_var, x.size[1:2])
-    invstd = stored(low, op("rsqrt", op("add", batch_var, const(eps, x.dtype))), x.size[1:2])
+    invstd = stored(low, op("rsqrt", op("add", batch_var, const(eps, kind))), x.size[1:2])
     y = op("mul", op("sub", x.expr, over(batch_mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
     if bias is not None:
         y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))
-    count = count_as(prod(x.size[dim] for dim in dims), 1, x.dtype)
-    unbiased = op("div", op("mul", batch_var, count), op("sub", count, const(1, x.dtype)))
+    count = count_as(prod(x.size[dim] for dim in dims), 1, kind)
+    unbiased = op("div", op("mul", batch_var, count), op("sub", count, const(1, kind)))
     running = [
-        op("add", op("mul", low.value(old).expr, const(1 - momentum, x.dtype)), op("mul", new, const(momentum, x.dtype)))
+        op("add", op("mul", low.value(old).expr, const(1 - momentum, kind)), op("mul", new, const(momentum, kind)))
         for old, new in ((mean, batch_mean), (var, unbiased))
     ]
     return results(node, y, batch_mean, invstd, *running)
+
+
+def normalized_in_float32(low: Lowering, x: Value) -> bool:
+    """Whether the statistics are float32, whatever is normalized: on a GPU those of halves are, on a CPU not always."""
+    return x.dtype is torch.float32 or (compute_type(x.dtype) is torch.float32 and by_triton(low.device))
 
 
 def scaled(low: Lowering, invstd: Expr, weight: Any) -> Expr:
@@ -173,22 +179,22 @@ def lower_batch_norm_backward(
     mean: Any, invstd: Any, train: bool, eps: float, mask: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     grad, x = low.value(grad), low.value(x)
-    if any(size == 0 for size in x.size) or x.dtype is not torch.float32:
+    if any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
         raise NoLowering("batch norm of nothing, or of halves with float statistics")
-    dims = (0, *range(2, x.ndim))
+    dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
     if train:
         m, r = low.value(mean).expr, low.value(invstd).expr
     else:
         m = low.value(running_mean).expr
-        r = stored(low, op("rsqrt", op("add", low.value(running_var).expr, const(eps, x.dtype))), x.size[1:2])
+        r = stored(low, op("rsqrt", op("add", low.value(running_var).expr, const(eps, kind))), x.size[1:2])
     centred = op("sub", x.expr, over(m, (1,), x.ndim))
-    total = reduce_expr(low, grad.expr, x.size, dims, "sum", x.dtype)
-    dot = reduce_expr(low, op("mul", grad.expr, centred), x.size, dims, "sum", x.dtype)
+    total = reduce_expr(low, grad.expr, x.size, dims, "sum", kind)
+    dot = reduce_expr(low, op("mul", grad.expr, centred), x.size, dims, "sum", kind)
     dx: Expr | None = None
     if mask[0] and not train:
         dx = op("mul", grad.expr, over(stored(low, scaled(low, r, weight), x.size[1:2]), (1,), x.ndim))
     elif mask[0]:
-        count = count_as(prod(x.size[dim] for dim in dims), 1, x.dtype)
+        count = count_as(prod(x.size[dim] for dim in dims), 1, kind)
         average = stored(low, op("div", total, count), x.size[1:2])
         slope = stored(low, op("div", op("mul", op("mul", dot, r), r), count), x.size[1:2])
         factor = stored(low, scaled(low, r, weight), x.size[1:2])
