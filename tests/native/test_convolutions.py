@@ -45,10 +45,29 @@ def check_layer(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2), (6, 4, 4, 5, 5), (3, 8, 2, 1, 1)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_derivatives_of_pixelwise_convolutions(shape, bias, layout):
+def test_pixelwise_convolutions(shape, bias, layout, left):
     images, channels, results, height, width = shape
     layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
-    check_layer(layer, torch.randn(images, channels, height, width).to(memory_format=layout))
+    check_layer(layer, torch.randn(images, channels, height, width).to(memory_format=layout), lambda y: y.relu() + 1)
+    many_small = images > 4 and height * width < 16
+    assert many_small == any("convolution" in each for each in left)
+
+
+def test_a_pixelwise_convolution_of_parts_of_tensors():
+    """An input, a weight and a bias that are slices of others, a step that is not one, a group."""
+    x, weight, bias = torch.randn(2, 8, 5, 6), torch.randn(6, 9, 1, 1), torch.randn(12)
+
+    def function(x, weight, bias):
+        given = x[:, 1:5]
+        return (
+            F.conv2d(given, weight[:, ::2][:, :4], bias[::2]), F.conv2d(given, weight[:, 4:8], stride=2),
+            F.conv2d(given.contiguous(), weight[:, 1:5], bias[6:]), F.conv2d(x, weight[:, :4], groups=2),
+            F.conv2d(given.contiguous(), weight[:, :4], padding=1), F.conv2d(x[:1, :4], weight[::2, :4], bias[:3]).square(),
+        )  # fmt: skip
+
+    for ours, eager in zip(fxjit.compile(function)(x, weight, bias), function(x, weight, bias), strict=True):
+        torch.testing.assert_close(ours, eager)
+        assert ours.stride() == eager.stride()
 
 
 def test_a_gradient_that_is_not_channels_last():

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
-from .convolution import multiply_backward
+from .convolution import multiply_backward, multiply_forward
 from .linear import join_linear
 
 aten = torch.ops.aten
@@ -128,4 +128,4 @@ def hashable(x: Any) -> Any:
     return (type(x).__name__, repr(x) if isinstance(x, float) else x)
 
 
-PASSES = (split_to_slices, drop_aliases, multiply_backward, join_linear, drop_dead, share_equal)
+PASSES = (split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, drop_dead, share_equal)

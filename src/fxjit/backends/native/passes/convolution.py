@@ -1,5 +1,5 @@
-"""Derivatives of 1x1 convolutions as matrix products: oneDNN turns its operands into a layout of its own and back at each
-call, which costs more than BLAS needs for the whole. A pass of `cleanup.PASSES`.
+"""1x1 convolutions and their derivatives as matrix products: oneDNN turns its operands into a layout of its own and back at
+each call, which costs more than BLAS needs for the whole. Two passes of `cleanup.PASSES`.
 """
 
 from __future__ import annotations
@@ -15,31 +15,52 @@ aten = torch.ops.aten
 PIXELS, FEW_IMAGES = 16, 4
 
 
-def multiply_backward(graph: torch.fx.Graph) -> None:
-    """`convolution_backward` of one pixel by one, step 1, one group, over contiguous images or channels-last ones."""
-    for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
-        if not is_pixelwise(node) or any(user.target is not operator.getitem for user in node.users):
+def multiply_forward(graph: torch.fx.Graph) -> None:
+    """`convolution` of one pixel by one, step 1, one group: a product for each image, or one for all where they are channels
+    last."""
+    for node in list(graph.find_nodes(op="call_function", target=aten.convolution.default)):
+        x, weight = (_value(arg) for arg in node.args[:2])
+        stride, padding, dilation, transposed, _, groups = node.args[3:]
+        if node.kwargs or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
             continue
-        if all(_value(arg).is_contiguous() for arg in node.args[:3]):
+        images = (x, node.meta["val"])
+        if all(_last(each) for each in images):
+            _multiply_rows(graph, node)
+        elif all(each.is_contiguous() for each in images):
+            _multiply(graph, node)
+
+
+def multiply_backward(graph: torch.fx.Graph) -> None:
+    """The same of `convolution_backward`."""
+    for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
+        _, stride, padding, dilation, transposed, _, groups, _ = node.args[3:]
+        grad, x, weight = (_value(arg) for arg in node.args[:3])
+        plain = not node.kwargs and _is_dense(grad) and all(user.target is operator.getitem for user in node.users)
+        if not plain or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
+            continue
+        if all(each.is_contiguous() for each in (grad, x, weight)):
             _split(graph, node)
         elif _is_channels_last(node):
             _split_channels_last(graph, node)
 
 
-def is_pixelwise(node: torch.fx.Node) -> bool:
-    _, x, weight = values = [_value(arg) for arg in node.args[:3]]
-    _, stride, padding, dilation, transposed, _, groups, _ = node.args[3:]
-    if node.kwargs or not all(_is_dense(value) for value in values):
+def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
+    stride, padding, dilation, transposed, groups = how
+    if not _is_dense(x) or not _is_dense(weight):
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
     return all(plain) and torch.get_float32_matmul_precision() == "highest" and (pixels >= PIXELS or images <= FEW_IMAGES)
 
 
+def _last(images: torch.Tensor) -> bool:
+    return images.is_contiguous(memory_format=torch.channels_last)
+
+
 def _is_channels_last(node: torch.fx.Node) -> bool:
     """The input and its gradient are; the gradient of the results is made so, where it is not."""
     images = (_value(node.args[1]), node.meta["val"][0])
-    return all(each is None or each.is_contiguous(memory_format=torch.channels_last) for each in images)
+    return all(each is None or _last(each) for each in images)
 
 
 def _value(node: Any) -> Any:
@@ -68,6 +89,37 @@ class _Calls:
         with torch.no_grad(), self.mode:
             new.meta["val"] = target(*given, **kwargs)
         return new
+
+
+def _multiply(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    x, weight, bias = node.args[:3]
+    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
+    results, pixels = node.meta["val"].shape[1], height * width
+    call = _Calls(graph, node)
+    with graph.inserting_before(node):
+        matrix = call(aten.view.default, weight, [results, channels])
+        if images == 1:
+            product = call(aten.mm.default, matrix, call(aten.view.default, x, [channels, pixels]))
+        else:
+            each = call(aten.expand.default, call(aten.unsqueeze.default, matrix, 0), [images, results, channels])
+            product = call(aten.bmm.default, each, call(aten.view.default, x, [images, channels, pixels]))
+        y = call(aten.view.default, product, [images, results, height, width])
+        if bias is not None:
+            y = call(aten.add.Tensor, y, call(aten.view.default, bias, [results, 1, 1]))
+    _replace(graph, node, y)
+
+
+def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """A pixel of all channels is a row."""
+    x, weight, *rest = node.args[:3]
+    results, channels = _value(weight).shape[:2]
+    call = _Calls(graph, node)
+    with graph.inserting_before(node):
+        rows = call(aten.permute.default, x, [0, 2, 3, 1])
+        bias = [] if rest[0] is None else rest
+        product = call(aten.linear.default, rows, call(aten.view.default, weight, [results, channels]), *bias)
+        y = call(aten.permute.default, product, [0, 3, 1, 2])
+    _replace(graph, node, y)
 
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -107,7 +159,7 @@ def _split_channels_last(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         return call(aten.view.default, call(aten.permute.default, value, [0, 2, 3, 1]), [images * height * width, columns])
 
     with graph.inserting_before(node):
-        if not grad.meta["val"].is_contiguous(memory_format=torch.channels_last):  # type: ignore[union-attr]
+        if not _last(grad.meta["val"]):  # type: ignore[union-attr]
             grad = call(aten.clone.default, grad, memory_format=torch.channels_last)
         if 0 in users:
             product = call(aten.mm.default, rows(grad, results), call(aten.view.default, weight, [results, channels]))
@@ -122,7 +174,8 @@ def _split_channels_last(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _mode_of(node: torch.fx.Node) -> Any:
-    (first, *_) = (each for each in node.meta["val"] if each is not None)
+    value = node.meta["val"]
+    (first, *_) = (each for each in (value if isinstance(value, (tuple, list)) else [value]) if each is not None)
     return first.fake_mode
 
 
