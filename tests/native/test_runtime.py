@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 
@@ -146,6 +148,59 @@ def test_a_compiler_that_hangs_is_stopped(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cc, "TIMEOUT", 0.5)
     with config.patch({"cpp.compiler": sleeper}), pytest.raises(CppCompileError, match="did not finish"):
         cc.start(SOURCE.format(0)).library()
+
+
+def test_what_a_hanging_compiler_started_is_stopped_with_it(folder, tmp_path, monkeypatch):
+    """g++ is a driver: what hangs is a child of it, which holds the pipe."""
+    driver = executable(tmp_path / "slow++", "case $1 in --version) echo slow 1;; *) sleep 60 & wait;; esac")
+    monkeypatch.setattr(cc, "TIMEOUT", 0.5)
+    start = time.monotonic()
+    with config.patch({"cpp.compiler": driver}), pytest.raises(CppCompileError, match="did not finish"):
+        cc.start(SOURCE.format(0)).library()
+    assert time.monotonic() - start < 30
+
+
+def test_a_full_disk_is_left_for_a_temporary_folder(folder, tmp_path):
+    """With a warning, whether it is the linker that finds no room or the writing of the source."""
+    compiler = f'case "$*" in *{folder}*) echo "ld: final link failed: No space left on device"; exit 1;; esac; exec g++ "$@"'
+    with config.patch({"cpp.compiler": executable(tmp_path / "full++", compiler)}):
+        with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels .*No space left"):
+            assert compile_one(30).process is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert compile_one(30).process is None  # found where it was put
+
+
+def test_a_source_that_cannot_be_written_goes_to_a_temporary_folder(folder, monkeypatch):
+    scratch = cache.KernelCache.scratch
+
+    def full(self, suffix):
+        if self.folder == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return scratch(self, suffix)
+
+    monkeypatch.setattr(cache.KernelCache, "scratch", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert compile_one(31).loaded.k0(None, None) == 31
+
+
+def test_an_entry_that_goes_while_it_is_loaded_is_made_again(folder):
+    """Another process may trim the folder, or find an entry that a third one is replacing."""
+    key = compile_one(32).key
+    found = cc.start(SOURCE.format(32))
+    assert found.process is None
+    cache.KernelCache(folder).remove(key)
+    assert found.library().k0(None, None) == 32 and found.process is not None
+
+
+def test_what_killed_processes_left_is_removed_in_time(folder):
+    compile_one(33)
+    old, new = folder / "tmp-old.so", folder / "tmp-new.so"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    cache.KernelCache(folder).trim(1 << 30)
+    assert new.exists() and not old.exists() and cache.KernelCache(folder).entries() == 1
 
 
 def executable(path: Path, script: str) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from fxjit.counters import counters
 log = logs.artifact("cache")
 # What is kept beside libraries: kernels for a GPU, and which block sizes were fastest.
 KEPT = (".cubin", ".json")
+# After so many seconds nobody writes to a temporary file any more.
+ABANDONED = 24 * 3600.0
 
 
 class KernelCache:
@@ -45,8 +48,8 @@ class KernelCache:
             os.utime(library)  # the clock that `trim` goes by
         return library
 
-    def put(self, key: str, built: Path, source: str) -> Path:
-        """Moves a library that was built in this folder (`scratch`) to its name; returns where it is now."""
+    def put(self, key: str, built: Path, source: str) -> None:
+        """Moves a library that was built in this folder (`scratch`) to its name."""
         library = self.folder / f"{key}.so"
         try:
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()
@@ -55,8 +58,8 @@ class KernelCache:
             write_whole(self.folder / f"{key}.sum", checksum)
         except OSError as error:
             log.warning("the compiled kernel could not be kept in %s: %s", self.folder, error)
-            return built if built.exists() else library
-        return library
+            with contextlib.suppress(OSError):
+                built.unlink(missing_ok=True)
 
     def get_data(self, key: str, suffix: str) -> bytes | None:
         """What `put_data` kept under this key, if it is there whole."""
@@ -101,7 +104,11 @@ class KernelCache:
         return total
 
     def entries(self) -> int:
-        return sum(1 for path in self.folder.iterdir() if path.suffix in (".so", *KEPT))
+        return len(self.kept())
+
+    def kept(self) -> list[Path]:
+        """The libraries and their like, without those that are being written."""
+        return [path for path in self.folder.iterdir() if path.suffix in (".so", *KEPT) and not path.name.startswith("tmp-")]
 
     def clear(self) -> None:
         for path in list(self.folder.iterdir()):
@@ -109,10 +116,13 @@ class KernelCache:
                 path.unlink()
 
     def trim(self, limit: int) -> None:
-        """Removes the libraries used longest ago until the folder is below `limit` bytes."""
+        """Removes the libraries used longest ago until the folder is below `limit` bytes, and what killed processes left."""
+        for path in self.folder.glob("tmp-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED:
+                    path.unlink()
         try:
-            found = [path for path in self.folder.iterdir() if path.suffix in (".so", *KEPT)]
-            libraries = sorted(found, key=lambda path: path.stat().st_mtime)
+            libraries = sorted(self.kept(), key=lambda path: path.stat().st_mtime)
             excess = self.size() - limit
         except OSError:
             return
@@ -175,13 +185,28 @@ def usable(folder: Path) -> Path:
         os.unlink(name)
         return folder
     except OSError as error:
-        warnings.warn(
-            f"fxjit cannot keep compiled kernels in {folder} ({error}); they are compiled again in each process. "
-            "Set fxjit.config.cache_dir or FXJIT_CACHE_DIR to a folder you can write to.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return temporary()
+        return instead_of(folder, error)
+
+
+def instead_of(folder: Path, problem: object) -> Path:
+    warnings.warn(
+        f"fxjit cannot keep compiled kernels in {folder} ({problem}); they are compiled again in each process. "
+        "Set fxjit.config.cache_dir or FXJIT_CACHE_DIR to a folder you can write to.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return temporary()
+
+
+def refuge(cache: KernelCache, problem: object) -> KernelCache | None:
+    """From now on the cache in the place of one whose disk takes nothing more; None for one in a temporary folder."""
+    if any(str(cache.folder) == each.name for each in _temporary):
+        return None
+    found = KernelCache(instead_of(cache.folder, problem))
+    for key, opened in _opened.items():
+        if opened is cache:
+            _opened[key] = found
+    return found
 
 
 def temporary() -> Path:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from fxjit import config, logs
 from fxjit.errors import CppCompileError
 
 from ..codegen.prelude import prelude
-from .cache import KernelCache, count, open_cache
+from .cache import KernelCache, count, open_cache, refuge
 
 log = logs.artifact("cache")
 TIMEOUT = 300.0
 CANDIDATES = ("g++", "c++", "clang++")
+# What compilers and linkers say of a disk that takes nothing more.
+DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 @functools.cache
@@ -114,56 +117,79 @@ def libraries() -> list[str]:
 class Compilation:
     """A library on its way."""
 
-    def __init__(self, key: str, source: str, cache: KernelCache, ready: Path | None) -> None:
-        self.key, self.source, self.cache = key, source, cache
+    def __init__(self, key: str, source: str, compiler: list[str], cache: KernelCache, ready: Path | None) -> None:
+        self.key, self.source, self.compiler, self.cache = key, source, compiler, cache
         self.ready = ready
         self.process: subprocess.Popen[bytes] | None = None
         self.command: list[str] = []
-        self.output: Path | None = None
         self.loaded: ctypes.CDLL | None = None
 
-    def begin(self, command: list[str]) -> None:
+    def begin(self) -> None:
         try:
-            self.output = self.cache.scratch(".so")
-            text = self.cache.scratch(".cpp")
-            text.write_text(self.source)
-            self.command = [*command, str(text), "-o", str(self.output), *libraries()]
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=config.child_environment(LC_ALL="C"),
-            )
+            self.start_compiler()
         except OSError as error:
-            raise CppCompileError(f"The C++ compiler could not be started: {error}\n  {' '.join(command)}") from error
+            if not self.moves(error):
+                raise CppCompileError(f"The C++ compiler could not be started: {error}\n  {' '.join(self.compiler)}") from error
+
+    def start_compiler(self) -> None:
+        self.output, self.text = self.cache.scratch(".so"), self.cache.scratch(".cpp")
+        self.text.write_text(self.source)
+        self.command = [*self.compiler, str(self.text), "-o", str(self.output), *libraries()]
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=config.child_environment(LC_ALL="C"),
+            start_new_session=True,  # so that what it starts can be stopped with it
+        )
+
+    def moves(self, problem: object) -> bool:
+        """Begins again in a folder for this process alone; False if it began in one."""
+        cache = refuge(self.cache, problem)
+        if cache is None:
+            return False
+        self.cache = cache
+        self.begin()
+        return True
 
     def library(self) -> ctypes.CDLL:
         """The loaded library; waits for the compiler."""
-        if self.loaded is None:
-            path = self.ready if self.ready is not None else self.finish()
+        if self.loaded is None and self.ready is not None:
             try:
-                self.loaded = ctypes.CDLL(str(path))
+                self.loaded = ctypes.CDLL(str(self.ready))
             except OSError as error:
+                log.info("%s cannot be loaded and is made again: %s", self.ready, error)  # removed meanwhile, perhaps
                 self.cache.remove(self.key)
-                raise CppCompileError(f"A compiled kernel cannot be loaded: {error}") from error
+                self.begin()
+        if self.loaded is None:
+            self.loaded = self.finish()
         return self.loaded
 
-    def finish(self) -> Path:
-        assert self.process is not None and self.output is not None
+    def finish(self) -> ctypes.CDLL:
+        assert self.process is not None
         try:
             said, _ = self.process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.communicate()
             raise CppCompileError(self.report(f"The C++ compiler did not finish within {TIMEOUT:.0f} s.")) from None
         if self.process.returncode != 0:
             self.output.unlink(missing_ok=True)
             text = said.decode(errors="replace")[:4000]
+            full = next((each for each in DISK_FULL if each in text), None)
+            if full is not None and self.moves(full):
+                return self.finish()
             raise CppCompileError(self.report(f"The C++ compiler failed ({self.process.returncode}):\n{text}"))
-        Path(self.command[-1 - len(libraries()) - 2]).unlink(missing_ok=True)
-        os.chmod(self.output, 0o700)
-        return self.cache.put(self.key, self.output, self.source)
+        try:
+            os.chmod(self.output, 0o700)
+            # Before it is in the cache, where other processes may remove or replace it.
+            loaded = ctypes.CDLL(str(self.output))
+        except OSError as error:
+            raise CppCompileError(self.report(f"A compiled kernel cannot be loaded: {error}")) from error
+        self.text.unlink(missing_ok=True)
+        self.cache.put(self.key, self.output, self.source)
+        return loaded
 
     def report(self, problem: str) -> str:
         return f"{problem}\nThe source is kept; the command was:\n  {' '.join(self.command)}"
@@ -180,9 +206,9 @@ def start(source: str) -> Compilation:
     ready = cache.get(key)
     count(ready is not None)
     log.info("%s %s", "hit" if ready else "miss", key)
-    compilation = Compilation(key, whole, cache, ready)
+    compilation = Compilation(key, whole, command, cache, ready)
     if ready is None:
-        compilation.begin(command)
+        compilation.begin()
     return compilation
 
 
