@@ -451,9 +451,10 @@ BYTECODE = (
     ),
     Reason(
         "object-let-go",
-        "Object with weak references let go",
-        "`{value}` has weak references, and may end where the name is deleted: the running program does that.",
-        ("Leave the `del` out.", "Delete the name outside of the compiled function."),
+        "Object whose end can be seen let go",
+        "`{value}` has weak references or a `__del__`, and may end where its name is deleted or overwritten: the running "
+        "program does that.",
+        ("Leave the `del` out, or use another name.", "Let the object go outside of the compiled function."),
     ),
     Reason(
         "loop-resumed",

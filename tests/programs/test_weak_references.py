@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 import weakref
 from collections.abc import Iterator
@@ -148,3 +149,52 @@ def test_an_exception_initialised_again_forgets() -> None:
         return x + 1, error.args, error.msg, error.name, error.path
 
     assert check(run, X, fullgraph=False)[1:] == ((), None, None, None)
+
+
+class Finalized:
+    log: list[int] = []  # noqa: RUF012
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        self.log.append(self.number)
+
+
+def test_finalizers_run_where_the_name_gets_another_object() -> None:
+    def run(x: torch.Tensor) -> Any:
+        Finalized.log.clear()
+        obj: Any = Finalized(1)
+        obj = Finalized(2)
+        after_another = list(Finalized.log)
+        del obj
+        return x + 1, after_another, list(Finalized.log)
+
+    assert check(run, X, fullgraph=False)[1:] == ([1], [1, 2])
+
+
+def test_a_generator_let_go_is_closed() -> None:
+    def run(x: torch.Tensor) -> Any:
+        log = []
+
+        def items() -> Iterator[int]:
+            try:
+                yield 1
+            finally:
+                log.append("closed")
+
+        generator = items()
+        first = next(generator)
+        del generator
+        return x + first, log
+
+    check(run, X, fullgraph=False)
+
+
+def test_iterators_over_constants_are_made_anew() -> None:
+    pattern = re.compile("a")
+
+    def run(x: torch.Tensor) -> Any:
+        return x + 1, [found.start() for found in pattern.finditer("aab")]
+
+    assert check(run, X, fullgraph=False, calls=3)[1] == [0, 1]

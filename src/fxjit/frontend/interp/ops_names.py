@@ -40,6 +40,9 @@ def store_fast(m: Machine, i: Instruction) -> None:
     if name in m.cells or value is NULL or type(value) is CellValue:
         _store_slot(m, name, value)
     else:
+        old = m.locals.get(name)
+        if old is not None and old is not value and places.end_is_awaited(m, name, old):
+            m.t.break_("object-let-go", value=old.describe())
         m.locals[name] = value
 
 
@@ -59,7 +62,7 @@ def delete_fast(m: Machine, i: Instruction) -> None:
     value = m.locals.pop(name, None)
     if value is None:
         _unbound(m, name)
-    if m.parent is None and places.end_is_awaited(m, value):
+    if places.end_is_awaited(m, name, value):
         m.t.break_("object-let-go", value=value.describe())
 
 

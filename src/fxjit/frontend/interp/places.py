@@ -17,8 +17,9 @@ from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import EffectLog, Lazy, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, EffectLog, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
+from fxjit.frontend.values.protocol import type_lookup
 from fxjit.guards.source import LocalSource
 
 if TYPE_CHECKING:
@@ -88,12 +89,17 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not kind.__module__.startswith("torch")
 
 
-def end_is_awaited(machine: Machine, value: Value) -> bool:
-    """Whether the object of a local that is deleted is one that somebody refers to weakly: that may end it here and now."""
-    if any(each is value for each in (*machine.stack, *machine.locals.values())):
+def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
+    """Whether the object of a local that is deleted or overwritten may end here and now, and somebody sees it: it has weak
+    references or a finalizer."""
+    if machine.parent is not None or not isinstance(value.source, LocalSource):
         return False
     obj = value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
-    return obj is not None and _end_is_seen(value, set()) and weakref.getweakrefcount(obj) > 0
+    if obj is None or (type_lookup(type(obj), "__del__") is NOT_IMPLEMENTED and weakref.getweakrefcount(obj) == 0):
+        return False
+    held = any(each is value for each in machine.stack) or any(
+        each is value for other, each in machine.locals.items() if other != name)
+    return not held and _end_is_seen(value, set())
 
 
 #: What has no weak references or finalizers.

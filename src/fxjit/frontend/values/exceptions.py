@@ -27,8 +27,8 @@ _FROM_ARGS: Final[tuple[tuple[type, str, int], ...]] = (
 _KEYWORDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
     (ImportError, ("name", "path")), (AttributeError, ("name", "obj")), (NameError, ("name",)),
 )
-#: Classes whose `__str__` shows the arguments, as `_native_str` does.
-_STR_OF_ARGS: Final = (BaseException, KeyError, OSError, ImportError, BaseExceptionGroup)
+#: Classes whose `__str__` shows attributes, which can be written, and not the arguments.
+_STR_OF_ATTRIBUTES: Final = (UnicodeEncodeError, UnicodeDecodeError, UnicodeTranslateError, SyntaxError)
 
 
 class ExceptionValue(UserObjectValue):
@@ -145,9 +145,8 @@ class ExceptionValue(UserObjectValue):
         return self._native_str(t)
 
     def _native_str(self, t: Tracer) -> Value:
-        owner = descriptors.find(self.cls, "__str__")[1]
-        if owner not in _STR_OF_ARGS and not (owner is SyntaxError and len(self.args) == 1):
-            t.break_("repr-unsupported", value=self.describe())  # of attributes that can be written
+        if issubclass(self.cls, _STR_OF_ATTRIBUTES) and not (issubclass(self.cls, SyntaxError) and len(self.args) == 1):
+            t.break_("repr-unsupported", value=self.describe())
         if issubclass(self.cls, BaseExceptionGroup) and len(self.args) == 2:
             count = protocol.length(t, self.args[1]).as_constant()
             text = protocol.str_(t, self.args[0]).as_constant()

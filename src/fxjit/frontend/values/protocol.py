@@ -54,6 +54,8 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
         result = fn(*constants)
     except Exception as error:
         t.raise_(type(error), *error.args)
+    if hasattr(type(result), "__next__"):  # it is used up: each run needs one of its own
+        t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
     return t.make(result)
 
 
