@@ -157,118 +157,10 @@ def difference(ours: Callable[..., Any], eager: Callable[..., Any], inputs: list
 # -- modes ----------------------------------------------------------------------------------------------------------
 
 
-def modes(device: str) -> dict[str, Callable[[], str]]:
-    """name -> a program that says, in words, how what it is given differs from eager; empty if it does not."""
-    import torch
-    import torch.nn.functional as F
-
-    import fxjit
-
-    def several(function: Callable[..., Any], mode: str, shapes: list[tuple[int, ...]], kind: Any = torch.float32) -> str:
-        """Six calls, each on other numbers and in other memory: warm-up, recording, replays."""
-        compiled = fxjit.compile(function, mode=mode)
-        kept = []
-        for k in range(6):
-            torch.manual_seed(k)
-            inputs = [torch.randn(shape, device=device).to(kind).requires_grad_() for shape in shapes]
-            problem = difference(compiled, function, inputs, str(kind).removeprefix("torch."))
-            if problem:
-                return f"call {k}: {problem}"
-            with torch.no_grad():
-                kept.append((compiled(*inputs), function(*inputs)))
-        # What was handed out before is still what it was.
-        for k, (one, other) in enumerate(kept):
-            if not torch.allclose(one, other, rtol=2e-2, atol=2e-2):
-                return f"what call {k} gave has changed since"
-        return ""
-
-    def mutating() -> str:
-        """A buffer that each call writes to, under CUDA graphs."""
-        ours, eager = torch.zeros(64, device=device), torch.zeros(64, device=device)
-
-        def step(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            total.add_(x)
-            return total * 2
-
-        compiled = fxjit.compile(step, mode="reduce-overhead")
-        for k in range(6):
-            x = torch.full((64,), float(k), device=device)
-            if not torch.equal(compiled(ours, x), step(eager, x)) or not torch.equal(ours, eager):
-                return f"call {k} differs"
-        return ""
-
-    def drawing(mode: str) -> str:
-        """Dropout: each call draws anew, the derivative has the same mask, and the same seed the same numbers."""
-        compiled = fxjit.compile(lambda x: F.dropout(x * 2, 0.5, True), mode=mode)
-        masks = []
-        for k in (0, 1, 2, 3, 4, 4):
-            torch.manual_seed(k)
-            x = torch.ones(1000, device=device, requires_grad=True)
-            out = compiled(x)
-            out.sum().backward()
-            if not torch.equal(out, x.grad * x):
-                return f"call {k}: what was dropped has a gradient, or what was kept none"
-            masks.append(out.detach().clone())
-        if not 400 < int((masks[0] != 0).sum()) < 600:
-            return "not a half was kept"
-        return "" if torch.equal(masks[4], masks[5]) and not torch.equal(masks[3], masks[4]) else "the seed is not followed"
-
-    def streams() -> str:
-        """Work on a stream of the program's own, which is the current one."""
-        if device == "cpu":
-            return ""
-        compiled = fxjit.compile(lambda x: (x * 2 + 1).relu().sum(0))
-        stream, x = torch.cuda.Stream(), torch.randn(4096, 4096, device=device)
-        stream.wait_stream(torch.cuda.current_stream())
-        for _ in range(3):
-            with torch.cuda.stream(stream):
-                y = x * 3
-                out = compiled(y)
-            torch.cuda.current_stream().wait_stream(stream)
-            expected = (x * 3 * 2 + 1).relu().sum(0)
-            if not torch.allclose(out, expected, rtol=1e-3, atol=1e-2):
-                return "another stream's kernels were not waited for"
-        return ""
-
-    def off_its_boundary() -> str:
-        memory = torch.randn(4097, device=device)
-        compiled = fxjit.compile(lambda x: x.exp() * 2)
-        for start in (0, 1, 2, 4, 0):
-            x = memory[start : start + 4000]
-            if not torch.allclose(compiled(x), x.exp() * 2):
-                return f"differs {start} elements into the memory"
-        return ""
-
-    def sizes() -> str:
-        compiled = fxjit.compile(lambda x: torch.softmax(x * 2, -1).sum(0), dynamic=True)
-        for shape in ((8, 16), (33, 16), (64, 1000), (100, 5000), (1, 7), (2, 40_000)):
-            x = torch.randn(shape, device=device)
-            if not torch.allclose(compiled(x), torch.softmax(x * 2, -1).sum(0), atol=1e-4):
-                return f"differs at {shape}"
-        return ""
-
-    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.gelu(torch.addmm(b, (x * 2).relu(), w)) + 1
-
-    products = [(512, 256), (256, 384), (384,)]
-    found: dict[str, Callable[[], str]] = {
-        "CUDA graphs": lambda: several(lambda x, y: torch.softmax(x @ y, -1) * 2, "reduce-overhead", [(64, 64), (64, 64)]),
-        "CUDA graphs, mutation": mutating,
-        "CUDA graphs, dropout": lambda: drawing("reduce-overhead"),
-        "dropout": lambda: drawing("default"),
-        "other streams": streams,
-        "memory off its boundary": off_its_boundary,
-        "sizes that vary": sizes,
-    }
-    for kind in (torch.float32, torch.bfloat16, torch.float16):
-        name = str(kind).removeprefix("torch.")
-        found[f"max-autotune, {name}"] = lambda kind=kind: several(linear, "max-autotune-no-cudagraphs", products, kind)
-    return found
-
-
 def work_modes(device: str, only: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """What the modes are for, each against eager, with fxjit's counters: what was recorded or measured, or why not."""
     import fxjit
+    from benchmarks.gpu_modes import modes
     from fxjit.counters import counters
 
     for name, program in modes(device).items():
@@ -596,6 +488,8 @@ def describe(item: dict[str, Any]) -> str:
 
 def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
     """Correctness first, then cold first calls (which fill the caches), then what must have the machine to itself."""
+    from benchmarks.gpu_modes import modes
+
     small = {} if bench.device != "cpu" else {"size": 1 << 20}
     bench.stage("operators")
     kinds = ("float32", "bfloat16", "float64")
