@@ -349,6 +349,10 @@ def test_containers() -> None:
     check(run, X)
 
 
+def backwards(a: int, b: int) -> int:
+    return b - a
+
+
 def test_sorting() -> None:
     def run(x: torch.Tensor) -> Any:
         pairs, asked = [("b", 2), ("a", 3), ("c", 1)], []
@@ -359,7 +363,7 @@ def test_sorting() -> None:
 
         by_key = sorted(pairs, key=key)
         pairs.sort(key=operator.itemgetter(0), reverse=True)
-        compared = sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: int(b < a) - int(a < b)))
+        compared = sorted([3, 1, 2], key=functools.cmp_to_key(backwards))
         return x + 1, by_key, asked, pairs, compared, max(pairs, key=lambda pair: pair[1]), sorted("bAc", key=str.lower)
 
     check(run, X)
