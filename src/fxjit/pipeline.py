@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeGuard
 import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, logs, resume
@@ -99,10 +100,10 @@ def _collector_waiting() -> Iterator[None]:
 
 
 def _under_a_transform() -> bool:
-    """Whether a transform (vmap, grad), a dispatch mode or `torch.jit.trace` is at work outside: it wants to see each operator
-    itself."""
+    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode or `torch.jit.trace` is at work outside: it
+    wants to see each operator itself."""
     outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
-    return outside or torch._C._get_tracing_state() is not None
+    return outside or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:

@@ -9,6 +9,7 @@ the outputs are put right by AOTAutograd's wrapper around the compiled graphs; g
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -92,6 +93,10 @@ def _compile_whole(
     backend: str,
 ) -> Callable[..., Any]:
     """One autograd node for all of the graph."""
+    if not torch.is_grad_enabled() and (recording := _recording(gm)) is not None:
+        with torch.enable_grad():
+            compiled_on = _compile_whole(recording, example_inputs, compiler, decompositions, min_cut, backend)
+        return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
     from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
@@ -159,6 +164,19 @@ def _compile_whole(
     compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
     compiled = keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def _recording(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+    """A graph that is called where autograd does not record and switches recording on: the same for a caller that records,
+    which is where AOTAutograd gives a graph a derivative at all. None for others."""
+    if not any(node.args == (True,) for node in gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)):
+        return None
+    changed = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    first = next(node for node in changed.graph.nodes if node.op != "placeholder")
+    with changed.graph.inserting_before(first):
+        changed.graph.call_function(torch._C._set_grad_enabled, (False,))
+    changed.recompile()
+    return changed
 
 
 def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:

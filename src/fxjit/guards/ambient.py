@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.overrides
 import torch.utils._device
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fxjit import tensor_shim
@@ -35,6 +36,7 @@ class AmbientState:
     torch_function_modes: Hashable
     dispatch_modes: Hashable
     functorch_level: Hashable
+    forward_ad_level: Hashable
 
     @staticmethod
     def capture() -> AmbientState:
@@ -55,6 +57,8 @@ def ops(name: str, value: Hashable) -> tuple[Op, ...]:
     """The checks that `read(name)` is still `value`."""
     if name == "default_device":
         return (("dict_item", torch.utils._device.__dict__, "CURRENT_DEVICE", value),)
+    if name == "forward_ad_level":
+        return (("dict_item", forward_ad.__dict__, "_current_level", value),)
     if name in ("grad_mode", "inference_mode"):
         return (("state", name, int(value is True), ("probe", _READERS[name], value)),)
     if name == "default_dtype":
@@ -127,6 +131,7 @@ _READERS: dict[str, Callable[[], Hashable]] = {
     "torch_function_modes": _torch_function_modes,
     "dispatch_modes": _dispatch_modes,
     "functorch_level": torch._C._functorch.maybe_current_level,
+    "forward_ad_level": lambda: forward_ad._current_level,
 }
 
 # The value each nearly always has, the state of _tensor.h that is then 0, and the function of torch whose result is then
