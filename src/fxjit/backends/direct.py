@@ -154,9 +154,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
                          if not info.requires_grad and issubclass(info.raw_type, torch.Tensor))
     wanted = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor)
                    and getattr(info, "requires_grad_for_backward", info.requires_grad))
-    formats = tuple(tangent.memory_format for tangent in meta.subclass_tangent_meta)  # type: ignore[union-attr]
-    contiguous = tuple(each is not None and each.memory_format is torch.contiguous_format for each in formats)
-    layouts = tuple(zip(wanted, contiguous, formats, strict=True))
+    layouts = _layouts(meta, wanted)
     undetermined = meta.deterministic is False
     # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
     everything = (1 << len(wanted)) - 1
@@ -196,12 +194,10 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     def backward(ctx: Any, *grads: Any) -> Any:
         given = grads[0] if len(grads) == 1 and type(grads[0]) is list else list(grads)
         del grads
-        if again is not None:
-            kept, ctx.kept = ctx.kept, None
-            if kept is not None and torch.is_grad_enabled():
-                ctx.kept = kept
-                _may_run(undetermined)
-                return again.gradients(kept, wanted, given)
+        if again is not None and torch.is_grad_enabled() and ctx.kept is not None:
+            _may_run(undetermined)
+            return again.gradients(ctx.kept, wanted, given)
+        ctx.kept = None
         args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
         if unchecked:
             args += ctx.unchecked
@@ -223,13 +219,18 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             return tuple(backward_graph(args))
         return tuple(grad if bits & used else None for grad, bits in zip(backward_graph(args), reach, strict=True))
 
-    for each in (forward, backward):
-        _unseen(each)
     node = type("CompiledGraph", (torch.autograd.Function,), {
-        "forward": staticmethod(forward), "backward": staticmethod(backward), "boxed_grads_call": True,
+        "forward": staticmethod(_unseen(forward)), "backward": staticmethod(_unseen(backward)), "boxed_grads_call": True,
     })  # fmt: skip
     # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]
+
+
+def _layouts(meta: ViewAndMutationMeta, wanted: tuple[int, ...]) -> tuple[tuple[int, bool, Any], ...]:
+    """For each gradient that is wanted: of which result, whether it is to be contiguous, and its layout."""
+    formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]
+    contiguous = [each is not None and each.memory_format is torch.contiguous_format for each in formats]
+    return tuple(zip(wanted, contiguous, formats, strict=True))
 
 
 def _materialized(ctx: Any, given: list[Any], wanted: tuple[int, ...]) -> int:
