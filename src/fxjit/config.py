@@ -96,8 +96,8 @@ capture_func_transforms: bool = _row(
     True, "Accepted for programs that set it; a call of a torch.func transform ends the graph and runs eagerly either way."
 )
 guard_nn_modules: bool = _row(
-    True, "Guard what a trace read inside of modules. Off: only their tensors and `training`; programs that change anything else "
-    "of a module run code that was compiled for what it was."
+    True, "Guard what a trace read inside of modules. Off: only their tensors and `training`; programs that change anything "
+    "else of a module run code that was compiled for what it was."
 )
 optimize_ddp: bool = _row(
     False,

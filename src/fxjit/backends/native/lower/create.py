@@ -114,8 +114,8 @@ def seed(low: Lowering, node: torch.fx.Node) -> Value:
     if device not in low.seeds:
         bounds = torch.iinfo(torch.int64)
         with low.graph.inserting_before(node):
-            options = {"dtype": torch.int64, "device": device}
-            drawn = low.graph.call_function(torch.ops.aten.randint.low, (bounds.min, bounds.max, []), options)
+            drawn = low.graph.call_function(torch.ops.aten.randint.low, (bounds.min, bounds.max, []),
+                                            {"dtype": torch.int64, "device": device})
         drawn.meta["val"] = tensor_metas(node)[0].new_empty((), dtype=torch.int64)
         buffer = low.new_buffer((), (), torch.int64, "extern")
         low.set_home(drawn, buffer)
@@ -178,7 +178,7 @@ def lower_bernoulli(low: Lowering, node: torch.fx.Node, x: Any, p: float, **how:
 def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: bool | None) -> tuple[Value, Value]:
     """What is kept is memory, which the derivative reads."""
     x, (_, kept_meta) = low.value(x), tensor_metas(node)
-    kept = const(p < 1, torch.bool)
+    kept: Expr = const(p < 1, torch.bool)
     scale = 1.0
     if (train is None or train) and 0 < p < 1:
         kept, scale = bernoulli(low, node, 1 - p), 1 / (1 - p)

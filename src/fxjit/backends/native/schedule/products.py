@@ -139,6 +139,8 @@ class Plan:
         if not same_sizes(sizes_of(meta.stride()), contiguous_strides(size)):
             return None
         name = op_name(node)
+        a: Operand | Batched | None
+        b: Operand | Batched | None
         bias = tensors[0] if name in ("addmm.default", "baddbmm.default") else None
         if name == "linear.default":
             bias = tensors[2] if len(tensors) > 2 else None
@@ -149,8 +151,8 @@ class Plan:
             a, b, k = rows_of(x, self.low), turned(matrix(weight, self.low)), sizes_of(meta_of(x).shape)[-1]
         else:
             x, y = tensors[-2:]
-            read = batched if len(size) == 3 else matrix
-            a, b, k = read(x, self.low), read(y, self.low), sizes_of(meta_of(x).shape)[-1]
+            a, b = (batched(each, self.low) if len(size) == 3 else matrix(each, self.low) for each in (x, y))
+            k = sizes_of(meta_of(x).shape)[-1]
         if any(isinstance(each, int) and each < NARROWEST for each in (*size[-2:], k)) or a is None or b is None:
             return None
         added = None if bias is None else self.bias(bias, size)
@@ -259,7 +261,8 @@ def batched(node: torch.fx.Node, low: Lowering) -> Batched | None:
     meta, base = meta_of(node), meta_of(root)
     if base.dtype is not meta.dtype or root not in low.home:
         return None
-    return Batched(node, *sizes_of(meta.stride()), low.relative_offset(meta, base))
+    batch, row, column = sizes_of(meta.stride())
+    return Batched(node, batch, row, column, low.relative_offset(meta, base))
 
 
 def suits(meta: Any, result: Any) -> bool:
