@@ -127,7 +127,7 @@ class Plan:
 
     # What is multiplied
 
-    def operands(self) -> tuple[tuple[Operand | None, ...], Sizes, Size, Expr | None] | None:
+    def operands(self) -> tuple[tuple[Operand | Batched, ...], Sizes, Size, Expr | None] | None:
         """(the operands, the result's sizes, what is summed over, the bias as an expression over the result)."""
         node, meta = self.node, meta_of(self.node)
         if op_name(node) not in PRODUCTS or any(value != 1 for value in node.kwargs.values()):
