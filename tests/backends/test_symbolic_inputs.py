@@ -51,3 +51,27 @@ def test_comparing_sizes_leaves_them_symbols():
     for size in (2, 3, 4, 5):
         torch.testing.assert_close(compiled(torch.ones(size), torch.ones(size)), torch.full((size,), 2.0))
     assert len(graphs) == 2
+
+
+def mean_of_smooth_l1(x, y):
+    return torch.nn.functional.smooth_l1_loss(x.sin(), y)
+
+
+def heads_of_a_third(x):
+    third = (x.shape[1] + 2) // 3
+    wide = torch.cat([x[:, :third], x[:, :third] + 1], 1)
+    return wide.view(x.shape[0], 2, third).softmax(-1).mul(2).transpose(0, 1).sum(-1) + wide.sum(-1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("fn,inputs", [(mean_of_smooth_l1, 2), (heads_of_a_third, 1)])
+def test_gradients_where_sizes_are_symbols(fn, inputs, backend):
+    """Sizes as numbers in a derivative, and as parts of other sizes."""
+    compiled = fxjit.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for size in (7, 9):
+        ours = [torch.linspace(-2, 3, 5 * size).view(5, size).add(k).requires_grad_() for k in range(inputs)]
+        theirs = [each.detach().clone().requires_grad_() for each in ours]
+        result, expected = compiled(*ours), fn(*theirs)
+        torch.testing.assert_close(result, expected)
+        for a, b in zip(torch.autograd.grad(result.sum(), ours), torch.autograd.grad(expected.sum(), theirs)):
+            torch.testing.assert_close(a, b)

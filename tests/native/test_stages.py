@@ -256,6 +256,7 @@ def test_the_verifier_refuses_what_is_illegal():
 
 def test_arithmetic_of_sizes():
     import sympy
+    from torch.utils._sympy.functions import FloorDiv
 
     s, t = sympy.symbols("s t", integer=True, positive=True)
     assert segments((6, 4), (2, 12)) == [([0, 1], [0, 1])]
@@ -265,4 +266,7 @@ def test_arithmetic_of_sizes():
     assert refine((24,), (4, 6)) == (4, 6) and refine((6, 4), (3, 8)) == (3, 2, 4) and refine((s * 4,), (s, 4)) == (s, 4)
     assert refine((6,), (5,)) is None
     assert exact_quotient(s * t, t) == s and exact_quotient(s, t) is None and exact_quotient(12, 5) is None
+    third = FloorDiv(s + 2, 3)
+    assert exact_quotient(2 * t * third, 2 * third) == t and exact_quotient(s * third, FloorDiv(s, 3)) is None
+    assert segments((t, 2 * third), (t, 2, third)) == [([0], [0]), ([1], [1, 2])]
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1)

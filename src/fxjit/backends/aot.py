@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import sympy
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -81,7 +82,17 @@ def compile_with_aot(
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
     in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(
         part, inputs, compiler, decompositions=decompositions, min_cut=min_cut, backend=backend))
-    return in_parts or _compile_whole(gm, example_inputs, compiler, decompositions, min_cut, backend)
+    if in_parts:
+        return in_parts
+    try:
+        return _compile_whole(gm, example_inputs, compiler, decompositions, min_cut, backend)
+    except KeyError as missing:
+        if not missing.args or not isinstance(missing.args[0], sympy.Symbol):
+            raise
+    # Torch's pass that makes tensors of numbers (the mean's divisor, say) wants a node for each size a number is made of.
+    wider, inputs, places = with_size_inputs(gm, example_inputs)
+    compiled = _compile_whole(wider, inputs, compiler, decompositions, min_cut, backend)
+    return lambda *args: compiled(*args, *(args[position].shape[dim] for position, dim in places))
 
 
 def _compile_whole(
@@ -226,6 +237,27 @@ def without_number(example: Any) -> Any:
 
 def is_plain_scalar(example: Any) -> bool:
     return type(example) is torch.Tensor and example.dim() == 0 and example.layout is torch.strided
+
+
+def with_size_inputs(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[torch.fx.GraphModule, list[Any], list[tuple[int, int]]]:
+    """The graph with one more input for each symbol that is a size of an input, its example inputs, and of which input and
+    dimension each is the size."""
+    changed = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    placeholders = changed.graph.find_nodes(op="placeholder")
+    found: dict[sympy.Symbol, tuple[torch.SymInt, tuple[int, int]]] = {}
+    for position, node in enumerate(placeholders):
+        for dim, size in enumerate(getattr(node.meta.get("example_value"), "shape", ())):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                found.setdefault(size.node.expr, (size, (position, dim)))
+    last = placeholders[-1]
+    for symbol, (size, _) in found.items():
+        with changed.graph.inserting_after(last):
+            last = changed.graph.placeholder(f"size_{symbol}")
+        last.meta["example_value"] = size
+    changed.recompile()
+    return changed, [*example_inputs, *(size for size, _ in found.values())], [place for _, place in found.values()]
 
 
 def with_flat_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:

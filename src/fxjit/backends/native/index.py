@@ -81,7 +81,10 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
         return a // b if b and a % b == 0 else None
     if b == 0:
         return None
-    quotient = sympy.cancel(sympy.sympify(a) / sympy.sympify(b))
+    over = sympy.sympify(a) / sympy.sympify(b)
+    # A floor division, say, is a number like any other here.
+    opaque = {part: sympy.Dummy(integer=True) for part in over.atoms(sympy.Function)}
+    quotient = sympy.cancel(over.xreplace(opaque))
     numerator, denominator = quotient.as_numer_denom()
     if denominator != 1 or not quotient.is_polynomial(*quotient.free_symbols):
         return None
@@ -91,7 +94,7 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
         else not numerator.is_Integer
     ):
         return None
-    return as_size(quotient)
+    return as_size(quotient.xreplace({dummy: part for part, dummy in opaque.items()}))
 
 
 def contiguous_strides(sizes: Sequence[Size]) -> Sizes:

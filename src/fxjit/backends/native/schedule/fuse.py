@@ -18,7 +18,20 @@ import sympy
 import torch
 
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
-from ..ir import Buffer, Compute, Extern, Iota, Load, Statement, loads, permute, reshape, reshape_strides, walk
+from ..ir import (
+    Buffer,
+    Compute,
+    Extern,
+    Iota,
+    Load,
+    NotAffine,
+    Statement,
+    loads,
+    permute,
+    reshape,
+    reshape_strides,
+    walk,
+)
 from ..ops import work
 from ..target import by_triton
 
@@ -186,7 +199,10 @@ class Fuser:
         if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
             return None
         for attempt in (self.as_inner, self.as_row, self.as_permuted, self.regroup):
-            made = attempt(group, compute)
+            try:
+                made = attempt(group, compute)
+            except NotAffine:
+                continue  # the loops do agree, but not in a way that can be seen from symbols
             if made is not None and legal(made, self.hints):
                 return made
         return None
@@ -302,7 +318,8 @@ def restride(old: Sizes, stride: Sizes, new: Sizes) -> Sizes:
     if any(size == 0 for size in new):
         return (0,) * len(new)
     runs = segments(old, new)
-    assert runs is not None
+    if runs is None:
+        raise NotAffine(f"{old} as {new}")
     return reshape_strides(old, stride, new, runs)
 
 
