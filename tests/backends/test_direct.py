@@ -187,3 +187,66 @@ def test_parameters_written_without_grad(backend: str, taken: list[bool]) -> Non
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.backward()
     assert taken == [True]
+
+
+def two_views(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = x * w
+    return rows.t(), rows.view(-1), x * v
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_that_share_memory_are_views_of_one_tensor(backend: str, taken: list[bool]) -> None:
+    def run(fn: Callable[..., Any]) -> list[Any]:
+        x, w, v = (torch.arange(6.0).reshape(2, 3).add(n).requires_grad_() for n in range(3))
+        turned, flat, other = fn(x, w, v)
+        layout = (turned.stride(), turned._is_view(), flat.is_set_to(turned.t().view(-1)), other.requires_grad)
+        flat.mul_(3)
+        (turned.sum() * other.sum()).backward()
+        return [layout, turned.detach(), flat.detach(), x.grad, w.grad, v.grad]
+
+    torch.testing.assert_close(run(fxjit.compile(two_views, backend=backend)), run(two_views))
+    assert taken and all(taken)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", ([0], [1], [2], [0, 1], [1, 2]))
+def test_what_only_unused_results_depend_on_has_no_gradient_beside_views(backend: str, used: list[int]) -> None:
+    def grads(fn: Callable[..., Any]) -> list[torch.Tensor | None]:
+        args = [torch.arange(6.0).reshape(2, 3).add(n).requires_grad_() for n in range(3)]
+        outs = fn(*args)
+        sum(outs[index].sum() for index in used).backward()  # type: ignore[union-attr]
+        return [arg.grad for arg in args]
+
+    compiled, eager = grads(fxjit.compile(two_views, backend=backend)), grads(two_views)
+    assert [grad is None for grad in compiled] == [grad is None for grad in eager]
+    torch.testing.assert_close(compiled, eager)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_beside_the_result_it_is_of_and_one_without_a_gradient(backend: str, taken: list[bool]) -> None:
+    def with_base(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.sin()
+        return rows, rows[0], rows.detach()[1]
+
+    def run(fn: Callable[..., Any]) -> list[Any]:
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        rows, first, second = fn(x)
+        rows.sum().backward(retain_graph=True)
+        first.sum().backward()
+        memory = [first.data_ptr() - rows.data_ptr(), second.data_ptr() - rows.data_ptr()]
+        second.add_(1)
+        return [memory, rows.detach(), first.detach(), second, second.requires_grad, x.grad]
+
+    torch.testing.assert_close(run(fxjit.compile(with_base, backend=backend)), run(with_base))
+    assert taken == [True]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_derivative_through_views(backend: str) -> None:
+    def second(fn: Callable[..., Any]) -> list[torch.Tensor]:
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        turned, flat, _ = fn(x, x, x)
+        (grad,) = torch.autograd.grad((turned.square().sum() * flat.sum()), x, create_graph=True)
+        return [grad.detach(), *torch.autograd.grad(grad.square().sum(), x)]
+
+    torch.testing.assert_close(second(fxjit.compile(two_views, backend=backend)), second(two_views))

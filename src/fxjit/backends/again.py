@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from fxjit import _C
 
@@ -24,13 +24,18 @@ class SecondRun:
     def __init__(self, gm: torch.fx.GraphModule, meta: ViewAndMutationMeta) -> None:
         self._graph = _C.DisabledFunction(gm, opaque=True)
         self._derived_by = tuple(index for index, info in enumerate(meta.input_info) if info.requires_grad)
+        #: For each intermediate that results are views of: one of them.
+        view_of = {info.base_idx: index for index, info in enumerate(meta.output_info)
+                   if info.output_type in (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output)}
+        self._views = tuple(view_of[base] for base in range(meta.num_intermediate_bases))
 
     def keep(self, inputs: tuple[Any, ...]) -> Kept:
         """What `gradients` needs of a run."""
         return inputs, [inputs[index]._version for index in self._derived_by]
 
     def gradients(self, kept: Kept, results: Sequence[int], given: Sequence[Any]) -> tuple[Any, ...]:
-        """The gradients of the inputs, which can be differentiated, from those of `results`."""
+        """The gradients of the inputs, which can be differentiated, from those of `results`: the graph's, and after
+        them the intermediates that some are views of."""
         inputs, versions = kept
         if versions != [inputs[index]._version for index in self._derived_by]:
             raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
@@ -40,7 +45,8 @@ class SecondRun:
             for index in self._derived_by:  # one tensor may be several inputs
                 given_to[index] = inputs[index].view_as(inputs[index])
             by = [given_to[index] for index in self._derived_by]
-            outputs = self._graph(*given_to)
+            outputs = list(self._graph(*given_to))
+            outputs += [outputs[index]._base for index in self._views]
             pairs = [(outputs[index], given[index]) for index in results if given[index] is not None]
             found = torch.autograd.grad([output for output, _ in pairs], by, [grad for _, grad in pairs],
                                         create_graph=True, allow_unused=True)

@@ -2,8 +2,9 @@
 
 `aot.py` notes what AOTAutograd compiled (`Parts`) and asks `direct_call` for a callable over the graph's own inputs:
 one function for an inference graph, one autograd node for a training graph. What a graph writes to its inputs by itself,
-as batch norm does, only has to be counted. None where a wrapper has work: a write that autograd follows or that changes a
-shape, an output that aliases something, subclasses, effects, functional random numbers, autocast.
+as batch norm does, only has to be counted. Results of a training graph that share memory with each other are made again as
+views of what the node returns. None where a wrapper has work: a write that autograd follows or that changes a shape, an
+output that aliases an input, subclasses, effects, functional random numbers, autocast.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 import torch
 import torch._functorch.aot_autograd  # first: its parts import each other, and it knows the order
 import torch.fx
-from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
-from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
+from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format, make_output_handler
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, TensorAlias, ViewAndMutationMeta
 
 from fxjit import _C
 
@@ -96,6 +97,8 @@ def _unguarded(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, again: 
         graph = parts.graphs["inference"]
         if parts.num_inputs["inference"] != num_inputs or len(parts.outputs["inference"]) != meta.num_outputs:
             return None
+        if meta.num_outputs_aliased:
+            return None
         if any(info.requires_grad for info in meta.output_info):
             return None
         if torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info):
@@ -110,27 +113,41 @@ def _unguarded(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, again: 
             grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
         ):
             return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        return _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach, again)
+        call = _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach, again)
+        return _with_views(call, meta) if meta.num_outputs_aliased else call
     return None
 
 
+def _with_views(call: Callable[..., Any], meta: ViewAndMutationMeta) -> Callable[..., Any]:
+    """`call`, whose results that alias an intermediate are made again as views of it, so that autograd knows them as such."""
+    handlers = [make_output_handler(info, meta, True) for info in meta.output_info]
+
+    def run(*args: Any) -> Any:
+        outs = call(*args)  # the results, then the intermediates
+        return tuple(handler((), outs, out) for handler, out in zip(handlers, outs, strict=False))
+
+    return _unseen(run)
+
+
 _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
+_OF_INTERMEDIATE = (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
+                    OutputType.alias_of_intermediate_base_is_user_output)
 
 
 def _is_plain(meta: ViewAndMutationMeta, gm: torch.fx.GraphModule) -> bool:
-    """No writes but those in the graph, no alias, no subclass, no effect, no functional random numbers; nothing held by the
-    module."""
+    """No writes but those in the graph, no alias of an input, no subclass, no effect, no functional random numbers; nothing
+    held by the module."""
     written = {index for index, info in enumerate(meta.input_info) if info.mutates_data}
     if written - set(meta.mutated_graph_handled_indices) or any(info.mutates_metadata for info in meta.input_info):
         return False
-    if any(info.output_type not in _UNALIASED for info in meta.output_info):
+    if any(info.output_type not in (*_UNALIASED, *_OF_INTERMEDIATE) for info in meta.output_info):
         return False
     plain = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta, *meta.subclass_tangent_meta)
     if not all(isinstance(each, PlainTensorMeta) for each in plain if each is not None):
         return False
     odd = (
-        meta.num_intermediate_bases, meta.num_outputs_aliased, meta.num_mutated_inp_runtime_indices, len(meta.tokens),
-        meta.num_backward_tokens, meta.num_outputs_rng_offset, getattr(meta, "num_graphsafe_rng_states", 0),
+        meta.num_mutated_inp_runtime_indices, len(meta.tokens), meta.num_backward_tokens, meta.num_outputs_rng_offset,
+        getattr(meta, "num_graphsafe_rng_states", 0),
         getattr(meta, "num_opaque_objects_saved_for_bw", 0) or 0, int(meta.is_rng_op_functionalized),
         len(getattr(meta, "act_input_indices", ())), int(meta.grad_enabled_mutation is not None),
         len(meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw),
@@ -150,16 +167,18 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     returned = meta.num_forward_returns
     num_symbols = meta.num_symints_saved_for_bw or 0
     unchecked = getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0
-    without_grad = tuple(index for index, info in enumerate(meta.output_info)
-                         if not info.requires_grad and issubclass(info.raw_type, torch.Tensor))
-    wanted = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor)
-                   and getattr(info, "requires_grad_for_backward", info.requires_grad))
+    aliased = tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _OF_INTERMEDIATE)
+    bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
+    own = [(index, info) for index, info in enumerate(meta.output_info)
+           if info.output_type in _UNALIASED and issubclass(info.raw_type, torch.Tensor)]
+    without_grad = tuple(index for index, info in own if not info.requires_grad)
+    wanted = (*(index for index, info in own if getattr(info, "requires_grad_for_backward", info.requires_grad)), *bases)
     layouts = _layouts(meta, wanted)
     undetermined = meta.deterministic is False
     # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
     everything = (1 << len(wanted)) - 1
     partial = any(0 < bits < everything for bits in reach)
-    tensors = tuple(index for index, info in enumerate(meta.output_info) if issubclass(info.raw_type, torch.Tensor))
+    tensors = (*(index for index, _ in own), *bases)
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         if again is not None:
@@ -183,6 +202,8 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             # graph may have made it as a view of a buffer. Otherwise writing to it in place would be refused.
             if outs[index]._is_view():
                 outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
+        for index in aliased:
+            outs[index] = TensorAlias(outs[index])  # autograd passes it by
         if without_grad:
             ctx.mark_non_differentiable(*[outs[index] for index in without_grad])
             ctx._materialize_non_diff_grads = False
