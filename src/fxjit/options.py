@@ -51,6 +51,11 @@ class RegionOptions:
         else:
             self._keywords = _keywords(backend, mode, self.options)
 
+    @property
+    def tells_failures(self) -> bool:
+        """Whether what a compiled graph raises is for whoever asked for it: a backend of one's own, or a check of backends."""
+        return not isinstance(self.chosen_backend, str) or bool(config.repro_after) or config.verify_correctness
+
     def backend(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
         """Compiles one graph, under the settings that mode and options stand for."""
         compile_graph = self._compile

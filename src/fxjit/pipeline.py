@@ -57,6 +57,7 @@ class Options(Protocol):
 
     backend: Callable[..., Any]
     backend_name: str
+    tells_failures: bool
     fullgraph: bool
     dynamic: bool | None
 
@@ -243,7 +244,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             compiled = _expecting(options, frame.code, compiled, graph, expected)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
-        new_code = resume.assemble(result, plan, compiled)
+        starts_over = result.repeatable and not options.tells_failures
+        new_code = resume.assemble(result, plan, compiled, starts_over=starts_over)
     with _stage("guards", name, seconds):
         if not config.guard_nn_modules:
             scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)

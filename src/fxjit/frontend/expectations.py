@@ -18,6 +18,9 @@ from fxjit.frontend.values.tensor import TensorValue
 _MOST_COPIED = 1 << 16
 #: Packages whose functions do nothing that cannot be done again, but for what they write to.
 _REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
+#: In the names of what may draw random numbers.
+_DRAWING = ("rand", "drop", "bernoulli", "normal", "uniform", "multinomial", "exponential", "poisson", "cauchy", "geometric",
+            "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional")
 #: Operators that write to inputs and do not say so.
 _SILENT_WRITERS = ("batch_norm", "instance_norm")
 
@@ -48,6 +51,13 @@ class Expectations:
         assert isinstance(flag, TensorValue)
         self._flag = flag
         return True
+
+    def may_run_again(self, graph: torch.fx.Graph) -> bool:
+        """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
+        return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
+            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or _writes_silently(node) or _may_draw(node)
+            for node in graph.nodes if node.op != "placeholder"
+        )
 
     def finish(self, graph: torch.fx.Graph) -> tuple[bool, Expectation | None]:
         """Whether it may stay so, and what the graph has to tell; None where nothing was taken for granted."""
@@ -86,3 +96,8 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
 
 def _writes_silently(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and any(name in getattr(node.target, "__name__", "") for name in _SILENT_WRITERS)
+
+
+def _may_draw(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return node.op != "output" and any(each in name for each in _DRAWING)

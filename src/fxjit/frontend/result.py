@@ -142,3 +142,5 @@ class TraceResult:
     globals: dict[str, Any]
     finish_trace: Callable[[], None]
     expected: Expectation | None = None
+    #: Whether the user's code may run from its beginning where the graph failed.
+    repeatable: bool = False

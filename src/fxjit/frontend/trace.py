@@ -432,6 +432,7 @@ class Trace:
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
             expected=expected,
+            repeatable=self.expectations.may_run_again(self.builder.graph),
         )
 
     def _guard_what_was_written(self) -> None:

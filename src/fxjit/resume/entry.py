@@ -53,16 +53,19 @@ def plan(result: TraceResult) -> Plan:
     return scratch.plan
 
 
-def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None) -> CodeType:
-    """The frame's new code; `compiled` is the graph's callable, None where there is no graph."""
-    return _Entry(result, planned, compiled).write()
+def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, *,
+             starts_over: bool = False) -> CodeType:
+    """The frame's new code; `compiled` is the graph's callable, None where there is no graph. `starts_over`: the user's code
+    runs from its beginning where the graph fails."""
+    return _Entry(result, planned, compiled, starts_over).write()
 
 
 class _Entry:
     """The new code under construction."""
 
-    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None) -> None:
+    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, starts_over: bool) -> None:
         self.result = result
+        self.starts_over = starts_over and compiled is not None
         self.plan = planned
         self.compiled = compiled
         self.code = result.code
@@ -77,10 +80,13 @@ class _Entry:
         asm, result = self.asm, self.result
         asm.at(_first_positions(self.code))
         asm.prologue()
-        under = rescue(asm, self.code) if self.compiled is not None else None
-        if result.expected is not None:
+        under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
+        guarding = None if under is None else under.guarding
+        if result.expected is not None or self.starts_over:
             self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
-        with asm.under(None if under is None else under.guarding):
+            if self.starts_over:
+                guarding = self.unexpected.guarding()
+        with asm.under(guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
         self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
@@ -117,7 +123,7 @@ class _Entry:
         self.temps += asm.shared_locals
         asm.share(())
         asm.call(len(inputs))
-        if self.unexpected is not None:
+        if self.unexpected is not None and self.result.expected is not None:
             self.unexpected.test()
         outputs = self.plan.outputs
         if not outputs:

@@ -1,7 +1,8 @@
-"""A graph whose last output says whether the trace took the way that the data takes (frontend/expectations.py).
+"""A frame that starts over in the user's own code, because its graph was of no use to this call.
 
-Where it did not, everything is as it was before the graph ran, and the frame's new code goes on with the user's own code from
-its beginning, which raises what it raises."""
+So does a graph whose last output says that the trace did not take the way that the data takes (frontend/expectations.py), and
+one that fails and has changed nothing: everything is as it was before the graph ran, and the user's code raises what it raises,
+from its own line, behind what it does before, and catches what it catches."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ import torch
 
 from fxjit import _C, logs
 from fxjit.counters import counters
+from fxjit.errors import FxjitError
 from fxjit.frontend.bytecode.asm import Asm
-from fxjit.frontend.bytecode.assemble import Label
+from fxjit.frontend.bytecode.assemble import Guarding, Label
 
 _log = logs.artifact("recompiles")
 #: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
@@ -64,14 +66,39 @@ class ExpectingGraph:
             self._give_up()
 
 
+class FailedGraph:
+    """What new code calls with what its graph raised: whether the user's code is to run instead."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told = False
+
+    def __call__(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, FxjitError):
+            return False
+        counters["failed_graphs"][self._name] += 1
+        if not self._told:
+            self._told = True
+            _log.warning("The graph of %s failed (%s: %s); the call runs eagerly, and raises what the program raises.",
+                         self._name, type(error).__name__, str(error).partition("\n")[0])
+        return True
+
+
 class Unexpected:
     """The part of a frame's new code that goes on with the user's."""
 
     def __init__(self, asm: Asm, code: CodeType, arg_names: tuple[str, ...]) -> None:
         self.asm = asm
         self.code = _as_it_stands(code, len(arg_names))
+        self.name = code.co_qualname
         self.arg_names = arg_names
         self._label: Label = asm.label()
+        self._failed: Label | None = None
+
+    def guarding(self) -> Guarding:
+        """A handler for the graph, for one that may fail and be forgotten."""
+        self._failed = self.asm.label()
+        return self.asm.guarding(self._failed, push_lasti=False, depth=0)
 
     def test(self) -> None:
         """[outputs or None] -> [outputs]"""
@@ -81,6 +108,13 @@ class Unexpected:
     def write(self) -> None:
         """Emit it, behind the end of the code. The arguments are where they were when the frame began."""
         asm = self.asm
+        raising = asm.label()
+        if self._failed is not None:
+            asm.place(self._failed)
+            asm.dup()
+            asm.call_const(FailedGraph(self.name), 1)
+            asm.jump_if_false(raising)
+            asm.jump(self._label)
         asm.place(self._label)
         asm.pop()
         asm.begin_call(_C.Continue)
@@ -89,6 +123,9 @@ class Unexpected:
             asm.take_local(name)
         asm.call(1 + len(self.arg_names))
         asm.return_value()
+        if self._failed is not None:
+            asm.place(raising)
+            asm.raise_()
 
 
 def _as_it_stands(code: CodeType, slots: int) -> CodeType:

@@ -1,0 +1,165 @@
+"""A graph that fails when it runs, because of its data: the call raises and catches what eager does, from the program's own
+line, behind the side effects that stand in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.counters import counters
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+def outcome(fn, *args):
+    """What a call gives or raises, where, and what it wrote."""
+    log = []
+    try:
+        result = fn(*args, log).tolist()
+    except Exception as error:  # noqa: BLE001 - an exception is an outcome
+        lines = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[1:]]
+        context = type(error.__context__)
+        result = type(error), str(error), lines, context
+    return result, log
+
+
+def raises_in_the_middle(x, index, log):
+    log.append("before")
+    y = x * 2
+    z = torch.gather(y, 0, index)
+    log.append("behind")
+    return z + 1
+
+
+def catches(x, index, log):
+    y = x + 1
+    try:
+        log.append("tried")
+        y = y.index_select(0, index)
+        log.append("done")
+    except (IndexError, RuntimeError) as error:
+        log.append(type(error))
+        y = y - 1
+    finally:
+        log.append("finally")
+    return y * 3
+
+
+def raises_while_handling(x, index, log):
+    try:
+        raise KeyError("first")
+    except KeyError:
+        log.append("handling")
+        return x[index] + 1
+
+
+@contextlib.contextmanager
+def noted(log):
+    log.append("enter")
+    try:
+        yield
+    except (IndexError, RuntimeError):
+        log.append("swallowed")
+    finally:
+        log.append("exit")
+
+
+def swallows(x, index, log):
+    with noted(log), torch.no_grad():
+        x = x.take(index)
+        log.append("taken")
+    return x * 2
+
+
+def helper(x, index):
+    y = x.exp()
+    return torch.nn.functional.embedding(index, y.reshape(-1, 1))
+
+
+def raises_in_a_helper(x, index, log):
+    log.append(len(log))
+    return helper(x, index).sum() + 1
+
+
+def breaks_within(x, index, log):
+    with noted(log):
+        try:
+            y = x + 1
+            log.append("first")
+            fxjit.graph_break()
+            log.append("second")
+            y = y.index_select(0, index)
+            log.append("third")
+        except TypeError:
+            log.append("not this one")
+        except (IndexError, RuntimeError) as error:
+            log.append(type(error))
+            y = -x
+        log.append("left")
+    return y * 2
+
+
+PROGRAMS = [raises_in_the_middle, catches, raises_while_handling, swallows, raises_in_a_helper, breaks_within]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("resumes", [False, True], ids=["default", "resume_in_try"])
+def test_a_failing_operator_is_the_programs_own_error(program, backend, resumes):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    with fxjit.config.patch(resume_in_try=resumes):
+        for index in ([0, 2], [0, 7], [1, 1], [9, 9]):
+            expected = outcome(program, x, torch.tensor(index))
+            assert outcome(compiled, x, torch.tensor(index)) == expected
+
+
+def test_gradients_flow_through_the_call_that_started_over():
+    compiled = fxjit.compile(catches, backend="native")
+    for index in ([0, 2], [0, 7]):
+        grads = []
+        for fn in (catches, compiled):
+            x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+            fn(x, torch.tensor(index), []).sum().backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
+
+
+def test_it_is_said_once_and_counted(caplog):
+    fxjit.reset()
+    compiled = fxjit.compile(raises_in_the_middle, backend="eager")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="out of bounds"):
+                compiled(torch.ones(3), torch.tensor([5]), [])
+    assert counters["failed_graphs"]["raises_in_the_middle"] == 3
+
+
+def test_a_backend_of_ones_own_is_heard():
+    def broken(gm, example_inputs):
+        def run(*inputs):
+            raise RuntimeError("the backend's own fault")
+
+        return run
+
+    compiled = fxjit.compile(lambda x: x + 1, backend=broken)
+    with pytest.raises(RuntimeError, match="the backend's own fault"):
+        compiled(torch.ones(2))
+
+
+def test_a_graph_that_wrote_to_its_inputs_is_not_run_again():
+    def program(x, y, index, log):
+        x.add_(1)
+        return y[index]
+
+    compiled = fxjit.compile(program, backend="eager")
+    x, y = torch.zeros(2), torch.ones(3)
+    with pytest.raises(IndexError):
+        compiled(x, y, torch.tensor([8]), [])
+    assert x.tolist() == [1.0, 1.0]
