@@ -268,3 +268,46 @@ def test_sizes_that_an_operator_finds_are_known_where_its_results_are_checked(ke
     for given in (torch.tensor([1.5, -2.0, 3.0, 3.0]), torch.randn(4), -torch.ones(4)):
         for actual, expected in zip(compiled(given), function(given), strict=True):
             assert torch.equal(actual, expected)
+
+
+def bags(table, indices, offsets, scales):
+    """The second to fourth results say for the derivative which bag an index was in; torch's shapes of them are not always
+    those that its kernel for halves gives."""
+    return torch.ops.aten._embedding_bag(table, indices, offsets, False, 0, False, scales)
+
+
+def after_bags(table, indices, offsets, scales):
+    return bags(table, indices, offsets, scales)[1] + 1
+
+
+def given_bags():
+    table, scales = torch.randn(10, 4, dtype=torch.bfloat16), torch.rand(6, dtype=torch.bfloat16)
+    return table, torch.tensor([1, 9, 2, 2, 0, 5]), torch.tensor([0, 2, 4]), scales
+
+
+def test_a_result_of_another_shape_than_torch_says_goes_on_as_it_is():
+    inputs = given_bags()
+    for actual, expected in zip(compiled(bags, *inputs)(list(inputs)), bags(*inputs)):
+        assert actual.shape == expected.shape
+        torch.testing.assert_close(actual, expected)
+
+
+def test_what_relies_on_such_a_shape_is_refused():
+    inputs = given_bags()
+    with pytest.raises(RuntimeError, match=r"a result of shape \(0,\) that torch says is \(6,\)"):
+        compiled(after_bags, *inputs)(list(inputs))
+    torch.testing.assert_close(fxjit.compile(after_bags, backend="native")(*inputs), after_bags(*inputs))
+
+
+def test_the_derivative_of_bags_of_halves():
+    table, indices, offsets, scales = given_bags()
+
+    def loss(table, scales):
+        return torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=scales).sin()
+
+    def gradients(fn):
+        leaves = [table.clone().requires_grad_(), scales.clone().requires_grad_()]
+        return torch.autograd.grad(fn(*leaves).sum(), leaves)
+
+    for actual, expected in zip(gradients(fxjit.compile(loss, backend="native")), gradients(loss)):
+        torch.testing.assert_close(actual, expected)

@@ -27,7 +27,7 @@ from .components import compile_parts
 from .hidden import keep_versions
 from .native.passes.cleanup import share_equal
 from .rnn import keep_workspace
-from .saved import keep_old_values
+from .saved import keep_old_values, mark_results_beside
 from .siblings import keep_refusals
 
 log = logs.artifact("aot_graphs")
@@ -142,6 +142,7 @@ def _compile_whole(
         else:
             forward, backward = default_partition(joint, inputs, **keywords)
         keep_old_values(forward, keywords["num_fwd_outputs"])
+        mark_results_beside(forward, backward)
         return forward, backward
 
     with functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):

@@ -6,6 +6,7 @@ with a write to that same input: the derivative would then be that of the new va
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ def keep_old_values(forward: torch.fx.GraphModule, num_outputs: int) -> None:
     output.args = (values if isinstance(output.args[0], list) else tuple(values),)
     graph.lint()
     forward.recompile()
+
+
+def mark_results_beside(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
+    """Marks the inputs of the backward graph that are integers beside an operator's result: theirs is the one shape that an
+    operator may not keep to (see native/codegen/wrapper.py), so who relies on it has to look."""
+    beside = {node.name for node in forward.graph.find_nodes(op="call_function", target=operator.getitem)
+              if isinstance(meta := node.meta.get("val"), torch.Tensor) and not (meta.is_floating_point() or meta.is_complex())}
+    for node in backward.graph.find_nodes(op="placeholder"):
+        if node.name in beside:
+            node.meta["fxjit_result_beside"] = True
 
 
 def _root(node: Any) -> Any:

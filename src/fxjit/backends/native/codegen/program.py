@@ -28,7 +28,7 @@ from ..runtime import cc
 from ..schedule.fuse import Hints, group_work
 from .kernel import Kernel
 from .products import Product, origin, product_of
-from .wrapper import DIRECT, METHODS, Launch, promised
+from .wrapper import DIRECT, METHODS, Launch, is_given_beside, launched_buffers, may_differ, promised
 
 ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL = range(13)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)
@@ -101,6 +101,13 @@ def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ..
     return tensor
 
 
+def put_layout_right(
+    tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """The same for a result that nothing reads by its shape."""
+    return put_right(tensor, size, stride, dtype) if tensor.shape == size else tensor
+
+
 class ProgramWriter:
     """Writes one graph's program; see `write`."""
 
@@ -118,8 +125,10 @@ class ProgramWriter:
         self.entries: list[str] = []
         #: Where the objects are that stand for kernels which are Python objects, by entry.
         self.cells: dict[str, int] = {}
+        self.launched: set[str] = set()
 
-    def write(self, steps: Iterable[Any]) -> Encoded:
+    def write(self, steps: Sequence[Any]) -> Encoded:
+        self.launched = launched_buffers(steps)
         self.take_inputs()
         for step in steps:
             if isinstance(step, Launch):
@@ -195,6 +204,9 @@ class ProgramWriter:
                     for dim, value in enumerate(sizes_of(values)):
                         if isinstance(value, sympy.Symbol):
                             self.bound.setdefault(value, (self.low.home[node], kind, dim))
+        for node in self.gm.graph.find_nodes(op="placeholder"):
+            if is_given_beside(node, self.low, self.launched):
+                self.expect(node, self.low.home[node])
         for node in self.gm.graph.find_nodes(op="get_attr"):
             self.take_attribute(node)
 
@@ -334,7 +346,8 @@ class ProgramWriter:
             code = tensor_shim.shim_code("dtype", meta.dtype)
             if code is None:
                 raise Unsupported(f"tensors of {meta.dtype}")
-            operands: list[int | Slot] = [Slot(name), self.constant(put_right), len(size), self.number(*size, *stride),
+            helper = put_layout_right if may_differ(node, self.low, self.launched) else put_right
+            operands: list[int | Slot] = [Slot(name), self.constant(helper), len(size), self.number(*size, *stride),
                                           code, self.constant(meta.dtype)]
             self.add(EXPECT, operands, f"{name} must be {size}, {stride}", tensors=[name])
 

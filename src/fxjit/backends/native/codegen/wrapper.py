@@ -93,6 +93,7 @@ class Wrapper:
         self.inputs: list[str] = []
         self.prologue: list[str] = []
         self.wanted_symbols: set[sympy.Symbol] = set()
+        self.launched: set[str] = set()
 
     # Text of values
 
@@ -205,6 +206,8 @@ class Wrapper:
                 if isinstance(meta, torch.Tensor):
                     name = self.low.home[node]
                     self.pinned.add(name)
+                    if is_given_beside(node, self.low, self.launched):
+                        self.check(name, node)
                 else:
                     name = f"a_{node.name}"
                     if isinstance(meta, torch.SymInt) and meta.node.expr.is_Symbol:
@@ -317,7 +320,8 @@ class Wrapper:
         ):
             try:
                 size, stride = self.shape(sizes_of(meta.shape)), self.shape(sizes_of(meta.stride()))
-                text = f"{name} = _promised({name}, {size}, {stride}, {self.dtype(meta.dtype)}, _odd)"
+                helper = "_promised_layout" if may_differ(node, self.low, self.launched) else "_promised"
+                text = f"{name} = {helper}({name}, {size}, {stride}, {self.dtype(meta.dtype)}, _odd)"
             except UnprintableSize:
                 return
             self.lines.append(Line(text, {name}, {name}, checked_only=True))
@@ -338,6 +342,7 @@ class Wrapper:
 
     def sources(self, steps: list[Step | Launch]) -> tuple[str, str, str, str]:
         """(the text for every later call, the text for the first one), over a list, and both over plain arguments."""
+        self.launched = launched_buffers(steps)
         self.take_inputs()
         for step in steps:
             if isinstance(step, Launch):
@@ -428,13 +433,45 @@ def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...
              odd: list[str]) -> torch.Tensor:
     """The tensor, with the strides and the type that kernels were compiled for: what a fake tensor says is not always so
     (batch norm's running numbers in half precision are not the float32 it promises)."""
-    same = all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or 0 in size
-    if 0 in size or (tensor.shape == size and same and tensor.dtype is dtype):
+    if 0 in size:
         # A tensor that was promised to be empty is read by no kernel of ours; oneDNN's LSTM says so of its workspace.
+        return tensor
+    if tensor.shape != size:
+        raise RuntimeError(f"an operator gave a result of shape {tuple(tensor.shape)} that torch says is {size}")
+    if tensor.dtype is dtype and all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)):
         return tensor
     odd.append(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} for {dtype} {size} {stride}")
     fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
     return fresh.copy_(tensor)
+
+
+def promised_layout(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
+                    odd: list[str]) -> torch.Tensor:
+    """The same for what only operators and the caller read: of another shape, it goes to them as it is (an embedding bag of
+    halves leaves out what its derivative does not need)."""
+    return promised(tensor, size, stride, dtype, odd) if tensor.shape == size else tensor
+
+
+def launched_buffers(steps: Iterable[Any]) -> set[str]:
+    return {name for step in steps if isinstance(step, Launch) for name in step.kernel.buffers}
+
+
+def read_by_shape(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
+    """Whether the node's tensor is read by what was made for its shape: kernels, and views, whose sizes are in the graph."""
+    return low.home[node] in launched or any(map(is_view, node.users))
+
+
+def may_differ(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
+    """Whether the result may have another shape than torch says: integers beside an operator's result, which tell its
+    derivative what it did. Others may be read by matrix products."""
+    meta = meta_of(node)
+    beside = node.target is operator.getitem and not meta.is_floating_point() and not meta.is_complex()
+    return beside and not read_by_shape(node, low, launched)
+
+
+def is_given_beside(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
+    """Whether an input is such a result of the forward graph, and its shape is relied on here."""
+    return bool(node.meta.get("fxjit_result_beside")) and node in low.home and read_by_shape(node, low, launched)
 
 
 HELPERS: dict[str, Any] = {
@@ -442,6 +479,7 @@ HELPERS: dict[str, Any] = {
     "_floordiv": operator.floordiv,
     "_mod": operator.mod,
     "_promised": promised,
+    "_promised_layout": promised_layout,
 }
 
 # Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
