@@ -163,3 +163,17 @@ def test_derivatives_of_slices(kernels, same, mode):
         ]  # fmt: skip
 
     compare(kernels, same, function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode)
+
+
+@pytest.mark.parametrize("shape,dims", [((4, 1), 1), ((1, 4), 0), ((4, 3), 1), ((), ()), ((1, 1), (0, 1))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_signs_of_sums_of_negative_zeros(kernels, shape, dims, dtype):
+    """A sum begins at zero, also that of one number; the greatest and the least keep the sign."""
+
+    def function(x):
+        return x.sum(dims), x.mean(dims), x.mul(3).sum(dims, keepdim=True), x.amax(dims), x.amin(dims)
+
+    x = torch.full(shape, -0.0, dtype=dtype)
+    for actual, expected in zip(kernels(function, x)(x), function(x)):
+        assert actual.shape == expected.shape and torch.equal(actual, expected)
+        assert torch.equal(actual.signbit(), expected.signbit())

@@ -37,8 +37,10 @@ def reduce_expr(
     dimensions gone or of size 1. The buffer's type is the one computed with, except at a given shape.
     """
     kept = tuple(dim for dim in range(len(size)) if dim not in dims)
-    ordered = permute(expr, kept + dims)
     outer, inner = tuple(size[dim] for dim in kept), tuple(size[dim] for dim in dims)
+    if kind == "sum" and all(length == 1 for length in inner):
+        expr = sum_of_one(expr)
+    ordered = permute(expr, kept + dims)
     if shape is None:
         return low.store(ordered, outer, dtype, rsize=inner, reduction=kind).expr
     buffer = low.new_buffer(*shape, dtype)
@@ -47,6 +49,11 @@ def reduce_expr(
         stride = tuple(stride[dim] for dim in kept)
     low.store_in(buffer, ordered, outer, stride, rsize=inner, reduction=kind)
     return low.load(buffer)
+
+
+def sum_of_one(expr: Expr) -> Expr:
+    """A sum begins at 0, and -0.0 + 0 is 0."""
+    return op("add", expr, const(0.0, expr.dtype)) if expr.dtype.is_floating_point else expr
 
 
 def keep(expr: Expr, dims: tuple[int, ...]) -> Expr:
@@ -70,7 +77,7 @@ def lower_sum(
     x = low.value(x)
     expr = cast(x.expr, compute_type(meta_of(node).dtype))
     if x.ndim == 0:
-        return result(node, expr)
+        return result(node, sum_of_one(expr))
     return direct(low, node, expr, x.size, axes(dims, x.ndim), "sum")
 
 
@@ -92,7 +99,7 @@ def count_as(size: Size, ndim: int, dtype: torch.dtype) -> Expr:
 
 
 def mean_expr(low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...]) -> Expr:
-    total = reduce_expr(low, expr, size, dims, "sum", expr.dtype) if dims else expr
+    total = reduce_expr(low, expr, size, dims, "sum", expr.dtype) if dims else sum_of_one(expr)
     return op("div", total, count_as(prod(size[dim] for dim in dims), len(size) - len(dims), expr.dtype))
 
 
