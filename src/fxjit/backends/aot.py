@@ -114,8 +114,7 @@ def _compile_whole(
 
     from .direct import Parts, direct_call
 
-    pending: list[Any] = []
-    parts = Parts()
+    pending, parts = list[Any](), Parts()
     autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
     gm, restore = with_flat_outputs(ensure_module(gm))
 
