@@ -112,15 +112,21 @@ class WaitingText(Value):
 
 
 class JoinedText(ConstantValue):
-    """A str that is put together of others from outside the frame, of which none is looked at before this is."""
+    """A str that is put together of others from outside the frame and of numbers that vary, of which none is looked at
+    before this is."""
 
-    def __init__(self, parts: tuple[str | Field, ...]) -> None:
+    def __init__(self, t: Tracer, parts: tuple[str | Field, ...]) -> None:
         Value.__init__(self)
+        self.t = t
         self.parts = parts
 
     @property
     def obj(self) -> object:  # type: ignore[override]  # reading it is what counts
-        return "".join([part if isinstance(part, str) else part.value.as_constant() for part in self.parts])
+        return "".join([part if isinstance(part, str) else self._looked_at(part) for part in self.parts])
+
+    def _looked_at(self, field: Field) -> str:
+        text = field.value.tp_repr(self.t) if field.how == "repr" else field.value.tp_str(self.t)
+        return str(text.as_constant())
 
     def pytype(self) -> type:
         return str
@@ -160,15 +166,17 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
     fields = [piece for piece in pieces if isinstance(piece, Field)]
     if not fields:
         return t.make("".join([str(piece) for piece in pieces]))
-    known = all(isinstance(field.value, TextFromOutside) for field in fields)
-    return JoinedText(tuple(pieces)) if known else WaitingText(t, tuple(pieces))
+    known = all(isinstance(field.value, TextFromOutside) or _is_of_numbers(field.value) for field in fields)
+    return JoinedText(t, tuple(pieces)) if known else WaitingText(t, tuple(pieces))
 
 
 def text_that_waits(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
-    """The text of a tensor, or of a container with one, where functions may wait for it, or a text that is its own; None where
-    one is made now."""
+    """The text of a tensor, or of a container with one, where functions may wait for it; of a number that varies, which most
+    texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
     if value.pytype() is str and how != "repr" and not spec:
         return value
+    if not spec and _is_of_numbers(value):
+        return JoinedText(t, (Field(how, spec, value),))
     if not config.reorderable_functions:
         return None
     if not _holds_tensor(value) or (spec and not _may_have(value, spec)):
@@ -201,6 +209,16 @@ class Marked:
             return self._t.make(formatted)
         pieces = re.split(f"({'|'.join(map(re.escape, self._marks))})", formatted)
         return joined(self._t, [self._marks.get(piece) or self._t.make(piece) for piece in pieces])
+
+
+def _is_of_numbers(value: Value) -> bool:
+    """A number that varies, or a tuple of numbers of which some do."""
+    value = value.realize()
+    if isinstance(value, SymValue):
+        return bool(value.sym.node.has_hint())  # a number from data may have to break the graph, which is done at once
+    if not isinstance(value, TupleValue) or value.pytype() not in (tuple, torch.Size) or value.is_constant():
+        return False
+    return all(item.is_constant() or (isinstance(item, SymValue) and _is_of_numbers(item)) for item in value.realized())
 
 
 def _holds_tensor(value: Value) -> bool:
