@@ -10,6 +10,15 @@ from torch.distributions import constraints
 import fxjit
 
 
+@pytest.fixture(autouse=True)
+def checks():
+    """On, as by default: torch.compile switches them off for its whole process."""
+    before = dist.Distribution._validate_args
+    dist.Distribution.set_default_validate_args(True)
+    yield
+    dist.Distribution.set_default_validate_args(before)
+
+
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 

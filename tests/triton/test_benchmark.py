@@ -11,6 +11,13 @@ from benchmarks import gpu
 from fxjit import config
 
 
+@pytest.fixture(autouse=True)
+def settings_stay():
+    """A work sets what it needs, in a process of its own."""
+    with config.patch(fallback_random=config.fallback_random):
+        yield
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_without_a_gpu_it_says_so_and_fails(capsys):
     assert gpu.main([]) == gpu.NO_GPU != 0

@@ -197,11 +197,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
             ctx.unchecked = saved[-unchecked:]
             del saved[-unchecked:]
         ctx.save_for_backward(*saved)
-        for index in tensors:
-            # No output aliases anything the caller has (`_is_plain`): to autograd each is a tensor of its own, although the
-            # graph may have made it as a view of a buffer. Otherwise writing to it in place would be refused.
-            if outs[index]._is_view():
-                outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
+        _set_apart(outs, tensors)
         for index in aliased:
             outs[index] = TensorAlias(outs[index])  # autograd passes it by
         if without_grad:
@@ -245,6 +241,14 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
     })  # fmt: skip
     # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]
+
+
+def _set_apart(outs: list[Any], tensors: tuple[int, ...]) -> None:
+    """No output aliases anything the caller has (`_is_plain`): to autograd each is a tensor of its own, although the graph may
+    have made it as a view of a buffer. Otherwise writing to it in place would be refused."""
+    for index in tensors:
+        if outs[index]._is_view():
+            outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
 
 
 def _layouts(meta: ViewAndMutationMeta, wanted: tuple[int, ...]) -> tuple[tuple[int, bool, Any], ...]:

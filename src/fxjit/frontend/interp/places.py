@@ -18,6 +18,7 @@ from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, EffectLog, Lazy, Value
+from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.guards.source import LocalSource
@@ -92,7 +93,7 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     """Whether the object of a local that is deleted or overwritten may end here and now, and somebody sees it: it has weak
     references or a finalizer."""
-    if machine.parent is not None or not isinstance(value.source, LocalSource):
+    if machine.parent is not None or not isinstance(value.source, LocalSource) or isinstance(value, ConstantValue):
         return False
     obj = value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
     if obj is None or (type_lookup(type(obj), "__del__") is NOT_IMPLEMENTED and weakref.getweakrefcount(obj) == 0):
