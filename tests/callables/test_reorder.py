@@ -197,6 +197,18 @@ def test_what_is_written_to_a_stream_set_in_between_is_not_put_off():
         assert [outcome(compiled) for _ in range(2)] == [expected, expected]
 
 
+def graphs_and_operators(fn):
+    """Of `fn` while `print` breaks the graph, and while it waits."""
+    counts = []
+    for functions in (set(), {print}):
+        fxjit.reset()
+        counter = CompileCounter()
+        with fxjit.config.patch(reorderable_functions=functions), contextlib.redirect_stdout(io.StringIO()):
+            fxjit.compile(fn, backend=counter)(torch.ones(2))
+        counts.append((counter.frame_count, counter.op_count))
+    return counts
+
+
 def test_one_graph_instead_of_three():
     def fn(x):
         x = x + 1
@@ -205,14 +217,7 @@ def test_one_graph_instead_of_three():
         print(x)
         return x + 3
 
-    counts = []
-    for functions in (set(), {print}):
-        fxjit.reset()
-        counter = CompileCounter()
-        with fxjit.config.patch(reorderable_functions=functions), contextlib.redirect_stdout(io.StringIO()):
-            fxjit.compile(fn, backend=counter)(torch.ones(2))
-        counts.append((counter.frame_count, counter.op_count))
-    assert counts == [(3, 3), (1, 3)], "nor are copies made of what nothing writes to"
+    assert graphs_and_operators(fn) == [(3, 3), (1, 3)], "nor are copies made of what nothing writes to"
 
 
 def test_a_bound_method_speaks_for_its_own_object():
@@ -235,14 +240,7 @@ def test_texts_of_tensors_wait_for_one_graph():
         print(f"x is {x}, {x.sum():.2f} in all")
         return x + 3
 
-    counts = []
-    for functions in (set(), {print}):
-        fxjit.reset()
-        counter = CompileCounter()
-        with fxjit.config.patch(reorderable_functions=functions), contextlib.redirect_stdout(io.StringIO()):
-            fxjit.compile(fn, backend=counter)(torch.ones(2))
-        counts.append((counter.frame_count, counter.op_count))
-    assert counts == [(3, 3), (1, 3)]
+    assert graphs_and_operators(fn) == [(3, 3), (1, 3)]
 
 
 def test_a_text_that_is_only_passed_on_is_not_compiled_for_again():

@@ -48,8 +48,8 @@ def test_a_disabled_function_and_what_it_calls_are_not_traced(names):
     assert code_of(backend.graphs) == [["add"]], "only `x + 4`"
 
 
-def test_with_recursive_false_what_it_calls_is_traced(names):
-    disable, graph_break = names
+def second_example(disable, graph_break):
+    """The page's second program."""
 
     def inner2(x):
         graph_break()
@@ -65,6 +65,11 @@ def test_with_recursive_false_what_it_calls_is_traced(names):
         x = outer2(x)
         return x + 4
 
+    return g
+
+
+def test_with_recursive_false_what_it_calls_is_traced(names):
+    g = second_example(*names)
     fxjit.reset()
     backend = EagerAndRecordGraphs()
     result = fxjit.compile(g, backend=backend)(torch.ones(3))
@@ -97,22 +102,7 @@ def test_the_break_is_reported_with_reason_hint_and_the_users_frames(names, capl
 
 
 def test_both_breaks_of_the_second_example_are_reported_as_on_the_page(names, caplog):
-    disable, graph_break = names
-
-    def inner2(x):
-        graph_break()
-        return x + 1
-
-    @disable(recursive=False)
-    def outer2(x):
-        x = x + 2
-        graph_break()
-        return inner2(x)
-
-    def g(x):
-        x = outer2(x)
-        return x + 4
-
+    g = second_example(*names)
     fxjit.reset()
     fxjit.set_logs(graph_breaks=True)
     try:
@@ -122,7 +112,7 @@ def test_both_breaks_of_the_second_example_are_reported_as_on_the_page(names, ca
     finally:
         fxjit.set_logs()
     skipping, breaking = [record.getMessage() for record in caplog.records if record.name == "fxjit.graph_breaks"]
-    function = f"<function {outer2.__qualname__} at 0x"
+    function = f"<function {second_example.__qualname__}.<locals>.outer2 at 0x"
     for line in ("Graph Break Reason: Skip inlining `torch.compiler.disable()`d function",
                  f"  Explanation: Skip inlining function {function}",
                  "since it was wrapped with `torch.compiler.disable` (reason: None)",

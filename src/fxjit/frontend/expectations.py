@@ -20,7 +20,7 @@ _MOST_COPIED = 1 << 16
 _REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
 #: In the names of what may draw random numbers.
 _DRAWING = ("rand", "drop", "bernoulli", "normal", "uniform", "multinomial", "exponential", "poisson", "cauchy", "geometric",
-            "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional")
+            "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional", "gumbel")
 #: Operators that write to inputs and do not say so.
 _SILENT_WRITERS = ("batch_norm", "instance_norm")
 
