@@ -167,6 +167,19 @@ def test_hooks_run(register):
     torch.testing.assert_close(compiled(x), block(x))
 
 
+def test_hooks_of_all_modules_registered_while_running():
+    block = Block()
+
+    def fn(x):
+        handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: output + 1)
+        result = block(x)
+        handle.remove()
+        return result, block(x)
+    fxjit.reset()
+    x = torch.ones(2, 4)
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
+
+
 def test_parameters_can_be_iterated():
     module = Containers()
 

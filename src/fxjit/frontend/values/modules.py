@@ -138,8 +138,10 @@ class ModuleValue(UserObjectValue):
         """Whether a call runs `forward` alone; guarded."""
         for name in GLOBAL_HOOKS:
             hooks = _global_hooks(name)
-            t.guard(LengthIs(ConstSource(hooks, name), len(hooks)))
-            if hooks:
+            known = _written(t, hooks)
+            if known is None:
+                t.guard(LengthIs(ConstSource(hooks, name), len(hooks)))
+            if hooks if known is None else protocol.truth(t, known):
                 return False
         namespace = self._real_dict()
         written = t.effects.stored_attrs(self)
@@ -160,10 +162,16 @@ def _global_hooks(name: str) -> dict[int, Any]:
     return hooks
 
 
+def _written(t: Tracer, obj: object) -> Value | None:
+    """The value of the container `obj`, which existed before, if the trace has changed it."""
+    value: Value | None = t.known(obj)  # type: ignore[attr-defined]  # trace.py has it beside the Tracer protocol
+    if value is None or not t.effects.is_mutated(value):  # type: ignore[attr-defined]  # as above
+        return None
+    return value
+
+
 def _changed(t: Tracer, obj: object) -> bool:
-    """Whether the trace has changed the container `obj`, which existed before."""
-    value = t.known(obj)  # type: ignore[attr-defined]  # trace.py has it beside the Tracer protocol
-    return value is not None and t.effects.is_mutated(value)  # type: ignore[attr-defined]
+    return _written(t, obj) is not None
 
 
 INSTANCES.append((Module, ModuleValue))
