@@ -124,3 +124,67 @@ def raises_in_the_middle(x, items):
 def test_a_break_in_a_comprehension_keeps_its_names_apart_from_those_around_it(fn, in_try, nested):
     with fxjit.config.patch(resume_in_try=in_try, resume_in_loops=True, nested_graph_breaks=nested):
         same(fn, torch.ones(2), [1, 5])
+
+
+# -- constructors, which CPython may run inside the evaluator of their caller ------------------------------------------
+
+
+class Held:
+    def __init__(self, value, fails):
+        fxjit.graph_break()
+        self.value = value * 2
+        if fails:
+            refuse(fails)
+
+
+@fxjit.disable
+def refuse(fails):
+    raise ValueError(fails)
+
+
+def made_in_a_try(x, fails):
+    with torch.no_grad():
+        try:
+            held = Held(x, fails)
+            x = x + held.value
+        except ValueError as error:
+            x = x * len(error.args)
+    return x + 1
+
+
+def made_of_what_breaks(x, fails):
+    try:
+        held = Held(x, cut(fails))
+    except ValueError:
+        return x
+    return held.value
+
+
+@pytest.mark.parametrize("program", [made_in_a_try, made_of_what_breaks])
+@pytest.mark.parametrize("limit", [8, 1])
+def test_what_a_constructor_raises_reaches_the_handler_around_the_call(program, limit):
+    x = torch.ones(2)
+    for options in ({}, {"resume_in_try": True}, {"resume_in_try": True, "nested_graph_breaks": False}):
+        fxjit.reset()
+        compiled = fxjit.compile(program, backend="eager")
+        with fxjit.config.patch(**options, recompile_limit=limit):
+            for fails in (1, 1, 0, 2, 2, 3, 0, 1, 1):
+                assert repr(outcome(compiled, x, fails)) == repr(outcome(program, x, fails)), (options, fails)
+
+
+def test_a_constructor_that_runs_as_it_stands_is_compiled_at_every_call():
+    def made(x):
+        return Held(x, 0).value
+
+    ran = []
+
+    def backend(gm, inputs):
+        return lambda *args: ran.append(1) or gm(*args)
+
+    fxjit.reset()
+    compiled = fxjit.compile(made, backend=backend)
+    with fxjit.config.patch(nested_graph_breaks=False):
+        for _ in range(5):
+            ran.clear()
+            compiled(torch.ones(2))
+            assert ran == [1]

@@ -182,6 +182,8 @@ def _run(asm: Asm, instruction: Instruction, cells: Mapping[str, str]) -> None:
     elif opname == "LOAD_SUPER_ATTR" and isinstance(instruction.argval, tuple) and instruction.argval[1]:
         asm.raw(instruction, flags=instruction.native_arg & 2)
         _null_for_attribute(asm)
+    elif isinstance(instruction.argval, CallSpec):
+        asm.call(*instruction.argval, seen=True)
     elif opname in _CELL_OPS and str(instruction.argval) in cells:
         _run_on_cell(asm, opname, str(instruction.argval), cells[str(instruction.argval)])
     else:

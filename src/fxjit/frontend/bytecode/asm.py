@@ -76,6 +76,8 @@ class Asm:
 
     def emit(self, opname: str, arg: int = 0, *, label: Label | None = None, slot: str | None = None) -> None:
         """A native instruction, as it is."""
+        if opname == "CALL" and VERSION.class_call_runs_init and self.count and self._instructions[-1].handler is not self._handler:
+            self.emit("NOP")  # under the CALL's own handler
         self._instructions.append(
             Emitted(OPCODES[opname], arg, self._positions, label=label, slot=slot, handler=self._handler)
         )
@@ -331,9 +333,9 @@ class Asm:
         if not VERSION.null_below:
             self.push_null()
 
-    def call(self, nargs: int, kwnames: tuple[str, ...] = ()) -> None:
-        """`nargs` counts the keyword arguments too; they stand last."""
-        if kwnames:
+    def call(self, nargs: int, kwnames: tuple[str, ...] = (), *, seen: bool = False) -> None:
+        """`nargs` counts the keyword arguments too; they stand last. `seen`: by the frame hook, whatever is called."""
+        if kwnames or (seen and VERSION.class_call_runs_init):
             if VERSION.keywords_on_stack:
                 self.load_const(kwnames)
                 self.emit("CALL_KW", nargs)

@@ -44,6 +44,9 @@ class Version:
     """Comprehensions run in the frame of their function (LOAD_FAST_AND_CLEAR)."""
     close_gives_result: bool
     """`generator.close()` gives what the body returned."""
+    class_call_runs_init: bool
+    """A CALL that was specialised for a class runs `__init__` itself: the frame hook does not see that frame, and an exception
+    that comes out of it looks for its handler one unit before the CALL. CALL_KW is never specialised."""
     with_exit_below: int
     """How many stack entries stand between __exit__ and the top when WITH_EXCEPT_START runs: lasti, previous, exc."""
 
@@ -64,6 +67,7 @@ _VERSIONS = {
         function_attributes=False,
         inlines_comprehensions=False,
         close_gives_result=False,
+        class_call_runs_init=False,
         with_exit_below=3,
     ),
     (3, 12): Version(
@@ -81,6 +85,7 @@ _VERSIONS = {
         function_attributes=False,
         inlines_comprehensions=True,
         close_gives_result=False,
+        class_call_runs_init=False,
         with_exit_below=3,
     ),
     (3, 13): Version(
@@ -98,6 +103,7 @@ _VERSIONS = {
         function_attributes=True,
         inlines_comprehensions=True,
         close_gives_result=True,
+        class_call_runs_init=True,
         with_exit_below=3,
     ),
 }
