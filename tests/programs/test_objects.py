@@ -503,3 +503,27 @@ def test_abc_collections():
         )
 
     check(f, X)
+
+
+def test_a_class_whose_module_is_no_text():
+    """`namedtuple(module=...)` takes anything, and a class body can write anything to `__module__`."""
+    pair = collections.namedtuple("pair", "a b", module=collections)
+
+    class Scale:
+        __module__ = collections
+
+        def __enter__(self):
+            return 2
+
+        def __exit__(self, *exception):
+            return False
+
+        def __call__(self, x):
+            return x * 3
+
+    def f(x, scale):
+        with scale as twice:
+            made = pair(x * twice, scale(x))
+        return made.a + made.b, isinstance(made, pair), type(made).__module__ is collections, getattr(scale, "a", None)
+
+    check(f, X, Scale())

@@ -150,7 +150,7 @@ def _method_of_builtin_type(fn: Any) -> tuple[Verdict, str]:
 def _callable_object(fn: Any) -> tuple[Verdict, str]:
     """An instance with `__call__`: torch's operators, custom operators, and objects of the user's."""
     kind = type(fn)
-    module = kind.__module__ or ""
+    module = str(kind.__module__ or "")
     if module == "torch._ops":
         if kind.__name__ in ("OpOverload", "OpOverloadPacket", "TorchBindOpOverload"):
             return Verdict.GRAPH, "an operator of torch.ops"

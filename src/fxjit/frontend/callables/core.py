@@ -311,7 +311,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
         return _is_protocol_instance(t, obj, known)
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
         return _subclass_of_constant(t, pytype, known)
-    if type(known).__module__.startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
+    if str(type(known).__module__).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
 

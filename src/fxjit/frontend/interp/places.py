@@ -87,7 +87,7 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
     if kind is type or issubclass(kind, type):
         return True
-    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not kind.__module__.startswith("torch")
+    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not str(kind.__module__).startswith("torch")
 
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:

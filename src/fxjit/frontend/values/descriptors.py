@@ -32,9 +32,11 @@ BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorT
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
 
 
-def is_trusted(module: str | None) -> bool:
-    """Whether code of this module is assumed not to be patched while the program runs."""
-    return module is not None and module.partition(".")[0] in _TRUSTED
+def is_trusted(module: object) -> bool:
+    """Whether code of the module of this name is assumed not to be patched while the program runs.
+
+    A class may have anything for its `__module__`."""
+    return isinstance(module, str) and module.partition(".")[0] in _TRUSTED
 
 
 def class_attribute_source(owner: type, name: str) -> Source | None:
