@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
 from fxjit.counters import counters, timed
 
-from .codegen.program import Encoded
-from .codegen.wrapper import Texts
 from .runtime import cc
+from .runtime.encoded import Encoded
+
+if TYPE_CHECKING:
+    from .codegen.wrapper import Texts
 
 Boxed = Callable[[list[Any]], Any]
 

@@ -22,20 +22,21 @@ from fxjit import _C, config, logs, tensor_shim
 from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
-from .codegen.kernel import render
-from .codegen.program import Encoded, ProgramWriter, Unsupported
+from .codegen.program import ProgramWriter, Unsupported
+from .codegen.scatter import render
 from .codegen.wrapper import Launch, Texts, Wrapper
 from .compiled import CompiledGraph
 from .index import UnprintableSize
-from .ir import Extern, Statement, loads
+from .ir import Extern, Statement
 from .lower import lower_graph
 from .lower.table import Lowering, is_view, meta_of, op_name
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
+from .runtime.encoded import Encoded
 from .runtime.gpu import GraphKernels
 from .runtime.gpu_products import worth_it
-from .schedule.fuse import Group, Hints, Step, fuse, group_work
+from .schedule.fuse import Group, Hints, Step, fuse, group_work, reads_of
 from .schedule.products import with_products
 from .target import by_triton
 
@@ -104,7 +105,7 @@ def live(low: Lowering, gm: torch.fx.GraphModule) -> list[Statement]:
             wanted |= statement.reads
             kept.append(statement)
         elif statement.out.name in wanted or low.buffers[statement.out.name].kind != "temp":
-            wanted |= {load.buffer for load in loads(statement.expr)}
+            wanted |= reads_of(statement)
             kept.append(statement)
     return kept[::-1]
 

@@ -19,16 +19,16 @@ import torch
 import torch.fx
 
 from fxjit import _C, tensor_shim
-from fxjit.counters import counters
 
 from ..index import Size, UnprintableSize, prod, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..runtime import cc
+from ..runtime.callees import Callee, callee_of
+from ..runtime.encoded import Encoded
 from ..schedule.fuse import Hints, group_work
 from .kernel import Kernel
 from .products import Product, origin, product_of
-from .wrapper import DIRECT, METHODS, Launch, is_given_beside, launched_buffers, may_differ, promised
+from .wrapper import Launch, is_given_beside, launched_buffers, may_differ
 
 ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL = range(13)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)
@@ -66,48 +66,6 @@ class Instruction:
     buffer: Buffer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """The arguments of `_C.Program`, but for the kernels' addresses."""
-
-    inputs: int
-    slots: int
-    code: bytes
-    numbers: bytes
-    symbols: bytes
-    arithmetic: bytes
-    arena: int
-    objects: tuple[Any, ...]
-    entries: tuple[str, ...]
-    text: str
-    #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
-    cells: dict[str, int]
-    others: Callable[[], dict[str, list[Any]]] = dict
-
-    def build(self, library: Any) -> Any:
-        kernels = tuple(cc.address(library, entry) for entry in self.entries)
-        objects, found = list(self.objects), self.others()
-        for entry, place in self.cells.items():
-            objects[place] = found[entry]
-        return _C.Program(self.inputs, self.slots, self.code, self.numbers, self.symbols, self.arithmetic, self.arena,
-                          tuple(objects), kernels, library)
-
-
-def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The result of an operator that did not keep its promise, with the strides and type that kernels were compiled for."""
-    odd: list[str] = []
-    tensor = promised(tensor, size, stride, dtype, odd)
-    counters["native"]["unexpected strides"] += len(odd)
-    return tensor
-
-
-def put_layout_right(
-    tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """The same for a result that nothing reads by its shape."""
-    return put_right(tensor, size, stride, dtype) if tensor.shape == size else tensor
-
-
 class ProgramWriter:
     """Writes one graph's program; see `write`."""
 
@@ -121,7 +79,7 @@ class ProgramWriter:
         self.numbers: list[Size] = []
         self.places: dict[Any, int] = {}
         self.objects: list[Any] = []
-        self.object_places: dict[int, int] = {}
+        self.object_places: dict[int | Callee, int] = {}
         self.entries: list[str] = []
         #: Where the objects are that stand for kernels which are Python objects, by entry.
         self.cells: dict[str, int] = {}
@@ -152,10 +110,11 @@ class ProgramWriter:
 
     def constant(self, value: Any) -> int:
         # `objects` keeps the value, so that its id stays its own.
-        if id(value) not in self.object_places:
-            self.object_places[id(value)] = len(self.objects)
+        key = value if isinstance(value, Callee) else id(value)
+        if key not in self.object_places:
+            self.object_places[key] = len(self.objects)
             self.objects.append(value)
-        return self.object_places[id(value)]
+        return self.object_places[key]
 
     def argument(self, x: Any, tensors: set[str], real: bool = False) -> tuple[list[int | Slot], str]:
         """An argument of a call, or a result, with its text. `real`: a view must be one to autograd too."""
@@ -331,12 +290,7 @@ class ProgramWriter:
             return getattr(torch.Tensor, str(node.target))
         target: Any = node.target
         if isinstance(target, torch._ops.OpOverload):
-            name = op_name(node)
-            if not node.kwargs and name in DIRECT:
-                return DIRECT[name]
-            if not node.kwargs and name in METHODS:
-                return getattr(torch.Tensor, METHODS[name])
-            return target._op if target.namespace == "aten" else target
+            return callee_of(target, op_name(node), bool(node.kwargs))
         return target
 
     def expect(self, node: torch.fx.Node, name: str) -> None:
@@ -346,7 +300,7 @@ class ProgramWriter:
             code = tensor_shim.shim_code("dtype", meta.dtype)
             if code is None:
                 raise Unsupported(f"tensors of {meta.dtype}")
-            helper = put_layout_right if may_differ(node, self.low, self.launched) else put_right
+            helper = Callee("helper", "put_layout_right" if may_differ(node, self.low, self.launched) else "put_right")
             operands: list[int | Slot] = [Slot(name), self.constant(helper), len(size), self.number(*size, *stride),
                                           code, self.constant(meta.dtype)]
             self.add(EXPECT, operands, f"{name} must be {size}, {stride}", tensors=[name])

@@ -22,6 +22,7 @@ from ..index import UnprintableSize, prod, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
+from ..runtime.callees import DIRECT, METHODS, promised, promised_layout
 from ..schedule.fuse import Group, Step
 from ..target import has_kernels
 from .kernel import Kernel
@@ -429,29 +430,6 @@ def has_plain_results(node: torch.fx.Node) -> bool:
     return all(each.alias_info is None for each in target._schema.returns)
 
 
-def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
-             odd: list[str]) -> torch.Tensor:
-    """The tensor, with the strides and the type that kernels were compiled for: what a fake tensor says is not always so
-    (batch norm's running numbers in half precision are not the float32 it promises)."""
-    if 0 in size:
-        # A tensor that was promised to be empty is read by no kernel of ours; oneDNN's LSTM says so of its workspace.
-        return tensor
-    if tensor.shape != size:
-        raise RuntimeError(f"an operator gave a result of shape {tuple(tensor.shape)} that torch says is {size}")
-    if tensor.dtype is dtype and all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)):
-        return tensor
-    odd.append(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} for {dtype} {size} {stride}")
-    fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
-    return fresh.copy_(tensor)
-
-
-def promised_layout(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
-                    odd: list[str]) -> torch.Tensor:
-    """The same for what only operators and the caller read: of another shape, it goes to them as it is (an embedding bag of
-    halves leaves out what its derivative does not need)."""
-    return promised(tensor, size, stride, dtype, odd) if tensor.shape == size else tensor
-
-
 def launched_buffers(steps: Iterable[Any]) -> set[str]:
     return {name for step in steps if isinstance(step, Launch) for name in step.kernel.buffers}
 
@@ -480,26 +458,4 @@ HELPERS: dict[str, Any] = {
     "_mod": operator.mod,
     "_promised": promised,
     "_promised_layout": promised_layout,
-}
-
-# Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
-METHODS: dict[str, str] = {
-    "view.default": "view", "_unsafe_view.default": "view", "reshape.default": "reshape", "permute.default": "permute",
-    "t.default": "t",
-    "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select",
-    "detach.default": "detach",
-}  # fmt: skip
-_functions: Any = torch._C._VariableFunctions
-#: Operators whose overload named here is what torch's function of the same name calls with the same positional tensors.
-_SAME_NAME = (
-    "mm.default", "bmm.default", "addmm.default", "convolution.default", "add.Tensor", "sub.Tensor", "mul.Tensor",
-    "div.Tensor",
-    "relu.default", "tanh.default", "sigmoid.default", "exp.default", "log.default", "sqrt.default", "rsqrt.default",
-    "neg.default",
-    "abs.default", "sin.default", "cos.default", "erf.default", "maximum.default", "minimum.default", "where.self",
-    "sum.default", "mean.default", "clone.default", "embedding.default",
-)  # fmt: skip
-DIRECT: dict[str, Callable[..., Any]] = {
-    **{name: getattr(_functions, name.partition(".")[0]) for name in _SAME_NAME},
-    "linear.default": torch._C._nn.linear,
 }
