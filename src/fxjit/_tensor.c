@@ -87,7 +87,7 @@ resolve_functions(void)
 
 static const char *const state_names[FXJIT_NUM_STATES] = {
     "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "torch_function",
-    "torch_function_modes", "dispatch_modes", "functorch_levels",
+    "torch_function_modes", "dispatch_modes", "functorch_levels", "float32_precision", "without_mkldnn",
 };
 
 static const char *const state_symbols[FXJIT_NUM_STATES] = {
@@ -100,6 +100,8 @@ static const char *const state_symbols[FXJIT_NUM_STATES] = {
     "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
     "_ZN2at9functorch20getDynamicLayerStackEv",
+    "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
+    "_ZNK2at7Context17userEnabledMkldnnEv",
 };
 
 static void *state_functions[FXJIT_NUM_STATES];
@@ -117,6 +119,8 @@ resolve_states(void)
     global_context = (void *(*)(void))fxjit_torch_symbol("_ZN2at13globalContextEv");
     if (global_context == NULL) {
         state_functions[FXJIT_DETERMINISTIC] = NULL;
+        state_functions[FXJIT_FLOAT32_PRECISION] = NULL;
+        state_functions[FXJIT_WITHOUT_MKLDNN] = NULL;
     }
     if (autocast_keys == 0) {
         state_functions[FXJIT_AUTOCAST] = NULL;
@@ -138,6 +142,21 @@ local_keys(void)
         keys = fxjit_torch_symbol(state_symbols[FXJIT_AUTOCAST]);
     }
     return keys;
+}
+
+/* What of torch's products round float32 to less: two bits each, at::Float32Precision's TF32 or BF16, else 0. */
+static int64_t
+float32_precision(int (*precision)(const void *, int backend, int op))
+{
+    enum { CUDA = 1, MKLDNN = 2, CONV = 1, MATMUL = 3, TF32 = 2, BF16 = 3 };
+    static const int products[][2] = {{MKLDNN, MATMUL}, {MKLDNN, CONV}, {CUDA, MATMUL}};
+    const void *context = global_context();
+    int64_t packed = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t found = precision(context, products[i][0], products[i][1]);
+        packed |= (found == TF32 || found == BF16 ? found : 0) << 2 * i;
+    }
+    return packed;
 }
 
 int64_t
@@ -163,6 +182,10 @@ fxjit_state_now(fxjit_state state)
         void *const *layers = ((void *const *(*)(void))function)();
         return layers[0] != layers[1];
     }
+    case FXJIT_FLOAT32_PRECISION:
+        return float32_precision((int (*)(const void *, int, int))function);
+    case FXJIT_WITHOUT_MKLDNN:
+        return !((bool (*)(const void *))function)(global_context());
     case FXJIT_NUM_STATES:
         break;
     }

@@ -87,6 +87,8 @@ typedef enum {
     FXJIT_TORCH_FUNCTION_MODES,  /* how many */
     FXJIT_DISPATCH_MODES,        /* how many */
     FXJIT_FUNCTORCH_LEVELS,      /* 0: none */
+    FXJIT_FLOAT32_PRECISION,     /* 0: float32 is multiplied in full; process_state.py has the rest */
+    FXJIT_WITHOUT_MKLDNN,
     FXJIT_NUM_STATES,
 } fxjit_state;
 

@@ -24,7 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
-from fxjit import _C, config, debug, events, logs, resume
+from fxjit import _C, config, debug, events, logs, process_state, resume
+from fxjit.backends.registry import is_built_in
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -40,7 +41,8 @@ from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Expectation, Return, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
-from fxjit.guards.kinds import ShapeExpr
+from fxjit.guards import ambient
+from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
@@ -238,8 +240,10 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         return None
     compiled = None
     if graph is not None:
-        with _stage("backend", name, seconds):
+        with _stage("backend", name, seconds), process_state.asked() as states:
             compiled = _call_backend(options, graph, result, trace)
+        for state in sorted(states if is_built_in(options.chosen_backend) else process_state.ASKABLE):
+            result.guards.add(AmbientIs(state, ambient.read(state)))
         if expected is not None and compiled is not None:
             compiled = _expecting(options, frame.code, compiled, graph, expected)
     result.finish_trace()

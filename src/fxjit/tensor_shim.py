@@ -18,7 +18,7 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
-from fxjit import _C
+from fxjit import _C, process_state
 
 _LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so", "libtorch_cuda.so")
 
@@ -155,6 +155,8 @@ def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
         "torch_function_modes": (torch._C._len_torch_function_stack, BaseTorchFunctionMode),
         "dispatch_modes": (torch._C._len_torch_dispatch_stack, BaseTorchDispatchMode),
         "functorch_levels": (lambda: int(functorch.maybe_current_level() is not None), _functorch_level),
+        "float32_precision": (process_state.float32_code_now, None),
+        "without_mkldnn": (lambda: int(not process_state.ASKABLE["mkldnn"]()), None),
     }
 
 

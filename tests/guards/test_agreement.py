@@ -22,7 +22,6 @@ from fxjit.guards.kinds import (
     LengthIs,
     SetIs,
     TypeIs,
-    TypeOneOf,
 )
 from fxjit.guards.source import AttrSource, DictKeySource, InstanceDictSource, ItemSource, Source, TypeSource
 
@@ -101,8 +100,6 @@ def guards(draw: st.DrawFn) -> Guard:
         return HasAttr(source, draw(names), draw(st.booleans()))
     if kind == 7:
         return InstanceHasAttr(source, draw(names), draw(st.booleans()))
-    if kind == 8:
-        return TypeOneOf(source, tuple(type(o) for o in draw(st.lists(objects, max_size=3))))
     return IdIs(source, draw(keys))
 
 

@@ -13,9 +13,11 @@ from frames import Frame
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit.guards import ambient
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard
 from fxjit.guards.tree import GuardTree
+from fxjit.process_state import ASKABLE
 
 
 class QuietMode(TorchFunctionMode):
@@ -63,6 +65,24 @@ def functorch_level() -> Iterator[None]:
         torch._C._functorch._grad_decrement_nesting()
 
 
+@contextlib.contextmanager
+def precision(name: str) -> Iterator[None]:
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@contextlib.contextmanager
+def convolutions_in(name: str) -> Iterator[None]:
+    torch.backends.mkldnn.conv.fp32_precision = name  # torch's newer setting
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.conv.fp32_precision = "none"
+
+
 #: What is changed, and the items that must notice.
 STATES: dict[str, tuple[Any, set[str]]] = {
     "no_grad": (torch.no_grad, {"grad_mode"}),
@@ -80,11 +100,16 @@ STATES: dict[str, tuple[Any, set[str]]] = {
     "no subclasses": (torch._C.DisableTorchFunctionSubclass, {"torch_function"}),
     "no torch function": (torch._C.DisableTorchFunction, {"torch_function"}),
     "functorch": (functorch_level, {"functorch_level"}),
+    "float32 products in tf32": (lambda: precision("high"), {"float32_precision"}),
+    "float32 products in bfloat16": (lambda: precision("medium"), {"float32_precision"}),
+    "float32 convolutions in bfloat16": (lambda: convolutions_in("bf16"), {"float32_precision"}),
+    "without oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), {"mkldnn"}),
 }
 
 
 def tree_of_now() -> tuple[dict[str, Guard], GuardTree]:
-    guards = {name: AmbientIs(name, value) for name, value in AmbientState.capture().items()}
+    states = {**dict(AmbientState.capture().items()), **{name: ambient.read(name) for name in ASKABLE}}
+    guards: dict[str, Guard] = {name: AmbientIs(name, value) for name, value in states.items()}
     return guards, Frame().tree(*guards.values())
 
 

@@ -16,6 +16,7 @@ from fxjit import _C
 from fxjit.counters import counters
 from fxjit.guards import kinds
 from fxjit.guards.ambient import AmbientState
+from fxjit.process_state import ASKABLE
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,17 @@ def by_three(x: torch.Tensor) -> torch.Tensor:
 
 def made(times: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x * times
+
+
+def made_before_its_factor() -> Callable[[torch.Tensor], torch.Tensor]:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x * factor
+        except NameError:
+            return x + 1
+    if not fn:
+        factor = 1
+    return fn
 
 
 def set_x(world: Thing, x: torch.Tensor) -> None:
@@ -146,6 +158,18 @@ CASES: dict[str, Case] = {
         lambda world: setattr(world.thing, "extra", 1),
         lambda world: setattr(world.thing, "unread", 1),
     ),
+    "HasAttr": Case(
+        lambda world: X * getattr(world.fn, "scale", 2),
+        lambda: Thing(fn=made(2)),
+        lambda world: setattr(world.fn, "scale", 3),
+        lambda world: setattr(world.fn, "note", "unread"),
+    ),
+    "PythonCheck": Case(
+        lambda world: world.fn(X),
+        lambda: Thing(fn=made_before_its_factor()),
+        lambda world: setattr(world.fn.__closure__[0], "cell_contents", 3),
+        lambda world: setattr(world.fn, "note", "unread"),
+    ),
     "AmbientIs": Case(
         lambda world: world.x * 2,
         lambda: Thing(x=torch.ones(3, requires_grad=True)),
@@ -153,10 +177,6 @@ CASES: dict[str, Case] = {
         lambda world: torch.manual_seed(3),
     ),
 }
-
-#: Not made by programs of the frontend today: their meaning is held by test_kinds.py alone.
-ONLY_IN_TREES = {"TypeOneOf", "HasAttr", "PythonCheck"}
-
 
 def guard_kinds(program: Callable[..., Any]) -> set[str]:
     """The kinds in the entries of a function."""
@@ -224,6 +244,9 @@ def test_state_of_the_process_is_guarded(name: str) -> None:
     compiled = fxjit.compile(lambda x: x * 2, backend="eager")
     x = torch.ones(3)
     compiled(x)
+    torch.manual_seed(3)  # does not matter
+    compiled(x)
+    assert counters["frames"]["ok"] == 1
     undo = STATES[name]()
     try:
         compiled(x)
@@ -234,8 +257,41 @@ def test_state_of_the_process_is_guarded(name: str) -> None:
     assert counters["frames"]["ok"] == 2
 
 
+def _set_precision() -> Callable[[], object]:
+    torch.set_float32_matmul_precision("medium")
+    return lambda: torch.set_float32_matmul_precision("highest")
+
+
+#: State that compiled code depends on only where the backend says so: a program of which it does, and a way to change it.
+ASKED: dict[str, tuple[Callable[[], Callable[[torch.Tensor], Any]], Callable[[], Callable[[], object]]]] = {
+    "float32_precision": (lambda: lambda x: x @ x, _set_precision),
+    "mkldnn": (lambda: torch.nn.LSTM(16, 16), lambda: _entered(torch.backends.mkldnn.flags(enabled=False))),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("depends", [True, False], ids=["which depends", "which does not"])
+def test_state_that_the_backend_asked_for(name: str, depends: bool) -> None:
+    make, change = ASKED[name]
+    program = make() if depends else torch.sin
+    compiled: Any = fxjit.compile(lambda x: program(x), backend="native")
+    x = torch.randn(16, 16)
+    undo = None
+    with torch.no_grad():
+        try:
+            for compiles in (1, 1 + depends):
+                torch.testing.assert_close(compiled(x), program(x))
+                assert counters["frames"]["ok"] == compiles
+                undo = undo or change()
+        finally:
+            undo and undo()
+        torch.testing.assert_close(compiled(x), program(x))
+    assert counters["frames"]["ok"] == 1 + depends
+
+
 def test_every_kind_and_every_state_has_its_pair() -> None:
     all_kinds = {name for name in kinds.__all__ if isinstance(getattr(kinds, name), type)
                  and issubclass(getattr(kinds, name), kinds.Guard) and name != "Guard"}
-    assert set(CASES) | ONLY_IN_TREES == all_kinds
+    assert set(CASES) == all_kinds
     assert set(STATES) | RUN_EAGERLY == set(AmbientState.__dataclass_fields__)
+    assert set(ASKED) == set(ASKABLE)

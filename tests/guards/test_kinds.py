@@ -33,7 +33,6 @@ from fxjit.guards.kinds import (
     SameObject,
     SetIs,
     TypeIs,
-    TypeOneOf,
 )
 
 
@@ -54,12 +53,6 @@ def test_type_is_exact() -> None:
     assert holds(TypeIs(X, Plain), x=Plain())
     assert not holds(TypeIs(X, Plain), x=Sub())
     assert not holds(TypeIs(X, int), x=True)
-
-
-def test_type_one_of() -> None:
-    guard = TypeOneOf(X, (int, Plain))
-    assert holds(guard, x=3) and holds(guard, x=Plain())
-    assert not holds(guard, x=3.0) and not holds(guard, x=True)
 
 
 def test_type_follows_a_change_of_class() -> None:

@@ -162,7 +162,7 @@ def test_every_kind_that_holds_an_object_says_so() -> None:
     slots = {name: getattr(kind, "__slots__", ()) for name, kind in vars(kinds).items()
              if isinstance(kind, type) and issubclass(kind, kinds.Guard) and kind is not kinds.Guard}
     holding = {name for name, names in slots.items() if {"_held", "_keys", "_elements"} & set(names)}
-    assert holding - {"TypeOneOf"} == set(MORTAL)  # which holds as long as one of its types is there
+    assert holding == set(MORTAL)
 
 
 def test_objects_that_come_and_go_do_not_use_up_the_recompile_limit() -> None:

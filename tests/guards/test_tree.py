@@ -32,7 +32,6 @@ from fxjit.guards.kinds import (
     TensorIs,
     TensorSpec,
     TypeIs,
-    TypeOneOf,
 )
 from fxjit.guards.source import (
     AttrSource,
@@ -89,7 +88,6 @@ def everything() -> tuple[Frame, list[Guard]]:
         IdIs(ItemSource(ClosureSource("c"), 0), x),
         IdIs(TypeSource(X), Thing),
         IdIs(ConstSource(KEY, "key"), KEY),
-        TypeOneOf(AttrSource(X, "pair"), (list, tuple)),
         PythonCheck((X, AttrSource(X, "t")), lambda thing, t: thing.t is t, "x.t is itself"),
     ]
     guards += [AmbientIs(name, value) for name, value in AmbientState.capture().items()]

@@ -123,8 +123,7 @@ def _compile_whole(
             if logs.enabled("aot_graphs"):
                 log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
             parts.note(name, graph)
-            if name == "forward":
-                keep_workspace(graph)
+            keep_workspace(graph, name == "forward")
             with timed(f"aot.{name}"):
                 compiled = parts.graphs[name] = _compile_part(compiler, graph, inputs, name, backend)
             if hasattr(compiled, "finish"):

@@ -98,6 +98,11 @@ def lookup_backend(name: str | Backend) -> Backend:
     return loaded  # type: ignore[no-any-return]  # callable() does not narrow Any
 
 
+def is_built_in(backend: str | Backend) -> bool:
+    """Whether it is one of ours, which say themselves what their code depends on."""
+    return isinstance(backend, str) and backend in _BUILTIN and backend != "inductor"
+
+
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
     """The entry points of installed packages, ours left out: it is the built-in `native` under another name."""

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit import process_state
+
 _ORIGINAL = torch.ops.aten.mkldnn_rnn_layer.default
 _library = torch.library.Library("fxjit", "FRAGMENT")
 _library.define("mkldnn_rnn_layer" + str(_ORIGINAL._schema).removeprefix("aten::mkldnn_rnn_layer"))
@@ -26,7 +28,9 @@ _library.impl("mkldnn_rnn_layer", _run, "CPU")
 _library.impl("mkldnn_rnn_layer", _ORIGINAL, "Meta")
 
 
-def keep_workspace(graph: torch.fx.GraphModule) -> None:
-    """Changes the forward graph of a training pair in place."""
+def keep_workspace(graph: torch.fx.GraphModule, training: bool) -> None:
+    """Changes the forward graph of a training pair in place. That there is such a layer at all depends on oneDNN being on."""
     for node in graph.graph.find_nodes(op="call_function", target=_ORIGINAL):
-        node.target = torch.ops.fxjit.mkldnn_rnn_layer.default
+        process_state.ask("mkldnn")
+        if training:
+            node.target = torch.ops.fxjit.mkldnn_rnn_layer.default

@@ -477,7 +477,6 @@ init_tensor(fxjit_check *check, PyObject *op)
 typedef enum {
     CHECK_NEVER,
     CHECK_TYPE,
-    CHECK_TYPES,
     CHECK_IS,
     CHECK_CODE,
     CHECK_CONST,
@@ -491,7 +490,7 @@ typedef enum {
 } check_kind;
 
 static const char *const check_names[] = {
-    "never", "type", "types", "is", "code", "const", "tensor", "length", "keys", "set", "has_key", "has_attr",
+    "never", "type", "is", "code", "const", "tensor", "length", "keys", "set", "has_key", "has_attr",
     "instance_has_attr",
 };
 
@@ -549,7 +548,6 @@ init_payload(fxjit_check *check, PyObject *op)
     case CHECK_LENGTH:
         check->number = PyLong_AsLongLong(first);
         return check->number == -1 && PyErr_Occurred() ? -1 : 0;
-    case CHECK_TYPES:
     case CHECK_KEYS:
     case CHECK_SET:
         return init_many(check, first);
@@ -591,7 +589,6 @@ fxjit_check_clear(fxjit_check *check)
     case CHECK_INSTANCE_HAS_ATTR:
         fxjit_held_clear(&check->held);
         break;
-    case CHECK_TYPES:
     case CHECK_KEYS:
     case CHECK_SET:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
@@ -624,7 +621,6 @@ fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
     case CHECK_HAS_ATTR:
     case CHECK_INSTANCE_HAS_ATTR:
         return fxjit_held_traverse(&check->held, visit, arg);
-    case CHECK_TYPES:
     case CHECK_KEYS:
     case CHECK_SET:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
@@ -639,17 +635,6 @@ fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
     case CHECK_LENGTH:
     case CHECK_NEVER:
         break;
-    }
-    return 0;
-}
-
-static int
-type_is_one_of(const fxjit_check *check, PyObject *type)
-{
-    for (Py_ssize_t i = 0; i < check->many.n; i++) {
-        if (fxjit_held_is(&check->many.items[i], type)) {
-            return 1;
-        }
     }
     return 0;
 }
@@ -704,8 +689,6 @@ fxjit_check_run(const fxjit_check *check, PyObject *value)
         return 0;
     case CHECK_TYPE:
         return fxjit_held_is(&check->held, (PyObject *)Py_TYPE(value));
-    case CHECK_TYPES:
-        return type_is_one_of(check, (PyObject *)Py_TYPE(value));
     case CHECK_IS:
         return fxjit_held_is(&check->held, value);
     case CHECK_CODE:
@@ -752,7 +735,6 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
 {
     switch ((check_kind)check->kind) {
     case CHECK_TYPE:
-    case CHECK_TYPES:
     case CHECK_IS:
         return DEPENDS_ON_TYPE;
     case CHECK_CONST:

@@ -1,7 +1,8 @@
 """State of the process that decides what torch does with the same tensors: grad mode, autocast, default dtype...
 
-The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`); `read` gives the
-present value of one; `ops` says how _tree.c asks for it, without Python in the common case.
+The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`), and what a backend asked
+for beside it (process_state.py); `read` gives the present value of one; `ops` says how _tree.c asks for it, without Python in
+the common case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch.utils._device
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from fxjit import tensor_shim
+from fxjit import process_state, tensor_shim
 
 #: One check of _tree.c (kinds.Op).
 Op = tuple[Any, ...]
@@ -50,7 +51,7 @@ class AmbientState:
 
 def read(name: str) -> Hashable:
     """The present value of one item of AmbientState."""
-    return _READERS[name]()
+    return (_READERS.get(name) or process_state.ASKABLE[name])()
 
 
 def ops(name: str, value: Hashable) -> tuple[Op, ...]:
@@ -65,12 +66,14 @@ def ops(name: str, value: Hashable) -> tuple[Op, ...]:
         probe = ("probe", torch.get_default_dtype, value)
         code = tensor_shim.shim_code("dtype", value) if tensor_shim.ensure() else None
         return (probe if code is None else ("state", name, code, probe),)
+    if name == "float32_precision":
+        code = process_state.float32_code(str(value))
+        return (("state", name, code, ("probe", process_state.float32_code_now, code)),)
     common = _COMMON.get(name)
     if common is not None and value == common[0]:
         _, state, function, result = common
         return (("state", state, 0, ("probe", function, result)),)
-    reader = _READERS[name]
-    return (("python", lambda: reader() == value),)
+    return (("python", lambda: read(name) == value),)
 
 
 # -- readers -------------------------------------------------------------------------------------------------------
@@ -142,5 +145,6 @@ _COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
     "torch_function": ("on", "torch_function", torch._C._is_torch_function_enabled, True),
     "torch_function_modes": ((), "torch_function_modes", torch._C._len_torch_function_stack, 0),
     "dispatch_modes": ((), "dispatch_modes", torch._C._len_torch_dispatch_stack, 0),
+    "mkldnn": (True, "without_mkldnn", torch._C._get_mkldnn_enabled, True),
     "functorch_level": (None, "functorch_levels", torch._C._functorch.maybe_current_level, None),
 }

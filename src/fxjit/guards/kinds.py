@@ -22,7 +22,7 @@ from fxjit.guards.tensor_spec import TensorSpec
 __all__ = [
     "AmbientIs", "CodeIs", "ConstIs", "Guard", "GuardSet", "HasAttr", "HasKey", "IdIs", "InstanceHasAttr", "KeysAre",
     "LengthIs", "NotSameObject", "Op", "PythonCheck", "SameObject", "SetIs", "ShapeExpr", "TensorIs", "TensorSpec",
-    "TypeIs", "TypeOneOf", "WeakHeld",
+    "TypeIs", "WeakHeld",
 ]
 
 #: A check of _tree.c: its name, then what it compares with.
@@ -177,29 +177,6 @@ class TypeIs(Guard):
 
     def expected(self) -> str:
         return f"type {self._held}"
-
-    def found(self, *values: Any) -> str:
-        return f"type {type(values[0]).__name__}"
-
-
-class TypeOneOf(Guard):
-    """type(value) is one of types"""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, source: Source, types: tuple[type, ...]) -> None:
-        super().__init__((source,), *map(id, types))
-        self._held = tuple(map(WeakHeld, types))
-
-    @property
-    def ops(self) -> tuple[Op, ...]:
-        return (("types", tuple(held.obj for held in self._held)),)
-
-    def holds(self, *values: Any) -> bool:
-        return any(held.is_(type(values[0])) for held in self._held)
-
-    def expected(self) -> str:
-        return "one of the types " + ", ".join(map(str, self._held))
 
     def found(self, *values: Any) -> str:
         return f"type {type(values[0]).__name__}"

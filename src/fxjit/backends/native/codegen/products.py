@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit import _C
+from fxjit import _C, process_state
 
 from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, sizes_of
 from ..ir import merged_stride
@@ -79,7 +79,9 @@ def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
 
 def blas_is_atens() -> bool:
     """ATen may be told to multiply float32 in less than its precision; then it does not call this BLAS."""
-    return _C.program_can("gemm") and torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
+    if not _C.program_can("gemm") or torch.is_autocast_enabled("cpu"):
+        return False
+    return "mkldnn.matmul" not in process_state.ask("float32_precision")
 
 
 def suits(meta: Any, dtype: torch.dtype) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit import process_state
+
 aten = torch.ops.aten
 #: Pixels of an image from which the products of the images are worth adding up afterwards; fewer where there are few images.
 PIXELS, FEW_IMAGES = 16, 4
@@ -50,7 +52,7 @@ def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
-    return all(plain) and torch.get_float32_matmul_precision() == "highest" and (pixels >= PIXELS or images <= FEW_IMAGES)
+    return all(plain) and (pixels >= PIXELS or images <= FEW_IMAGES) and "mkldnn" not in process_state.ask("float32_precision")
 
 
 def _last(images: torch.Tensor) -> bool:

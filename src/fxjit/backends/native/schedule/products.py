@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit import process_state
+
 from ..codegen.products import Operand, matrix, origin, rows_of, turned
 from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, segments, sizes_of
 from ..ir import (
@@ -86,10 +88,7 @@ def with_products(steps: list[Step], low: Lowering, outside: set[str], keep: Cal
 
 def multiplies_in_tf32() -> bool:
     """Whether cuBLAS may round float32 operands to TF32 now."""
-    try:
-        return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # set through torch's newer setting, beside which this one is not to be read
-        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+    return "cuda.matmul=tf32" in process_state.ask("float32_precision")
 
 
 class Plan:
@@ -190,7 +189,7 @@ class Plan:
         if len(writers) != 1 or name in self.outside or self.readers(name) != [self.step]:
             return None, None
         (group,) = writers
-        if not isinstance(group, Group) or isinstance(group, ProductGroup) or group.reducing:
+        if not isinstance(group, Group) or isinstance(group, ProductGroup) or group.reducing or group.scatters:
             return None, None
         others = group.writes() - {name}
         if any(each in self.outside or self.readers(each) != [group] for each in others) or not self.settled(group, self.step):
@@ -212,7 +211,7 @@ class Plan:
         name = own.compute.out.name
         readers = self.readers(name)
         group = readers[0] if readers else None
-        if not isinstance(group, Group) or isinstance(group, ProductGroup) or group.reducing:
+        if not isinstance(group, Group) or isinstance(group, ProductGroup) or group.reducing or group.scatters:
             return None
         if group.device != own.compute.out.device or not all(self.settled(each, group) for each in (*before, self.step)):
             return None

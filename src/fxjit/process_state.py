@@ -1,0 +1,65 @@
+"""State of the process that compiled code depends on only where the backend made it so: a matrix product that calls a BLAS by
+itself is what torch computes as long as float32 is multiplied in full.
+
+Backends call `ask` for it while they compile; pipeline.py guards the entry by what was asked for (`asked`), so that entries of
+which no code depends on it are not checked for it. How each is compared again is in guards/ambient.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+#: torch's names of backend and operator, in the order of `_tensor.c`'s number.
+_PRODUCTS = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul")
+_REDUCED = {"tf32": 2, "bf16": 3}  # at::Float32Precision's numbers; all else is full precision
+
+_asked: ContextVar[set[str] | None] = ContextVar("asked", default=None)
+
+
+def ask(name: str) -> Any:
+    """The present value of the state `name`, by a backend: the entry that is being compiled holds for this value alone."""
+    names = _asked.get()
+    if names is not None:
+        names.add(name)
+    return ASKABLE[name]()
+
+
+@contextmanager
+def asked() -> Iterator[set[str]]:
+    """Gives the names that backends ask for inside."""
+    names: set[str] = set()
+    token = _asked.set(names)
+    try:
+        yield names
+    finally:
+        _asked.reset(token)
+
+
+def _float32_precision() -> str:
+    """What float32 is rounded to before it is multiplied, where it is: "mkldnn.matmul=bf16 cuda.matmul=tf32"."""
+    get: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]
+    found = [(product, get(*product.split("."))) for product in _PRODUCTS]
+    return " ".join(f"{product}={name}" for product, name in found if name in _REDUCED)
+
+
+def float32_code(precision: str) -> int:
+    """The same as the number that `_tensor.c` reads."""
+    names = dict(each.split("=") for each in precision.split())
+    return sum(_REDUCED[names[product]] << 2 * place for place, product in enumerate(_PRODUCTS) if product in names)
+
+
+def float32_code_now() -> int:
+    """What C finds where it reads right."""
+    return float32_code(_float32_precision())
+
+
+#: Each state that a backend may ask for, and how it is read.
+ASKABLE: dict[str, Callable[[], Any]] = {
+    "float32_precision": _float32_precision,
+    "mkldnn": torch._C._get_mkldnn_enabled,
+}
