@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit.backends.native import pipeline, reference, spec
 from fxjit.backends.native.codegen.cpp import operation
-from fxjit.backends.native.codegen.kernel import render
+from fxjit.backends.native.codegen.scatter import render
 from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments
 from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
 from fxjit.backends.native.lower import lower_graph

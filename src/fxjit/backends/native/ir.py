@@ -2,7 +2,8 @@
 
 An `Expr` is the value of one element as a function of the loop variables of the statement it stands in; memory is
 read at an affine index (one stride a loop variable, and an offset), plus `Gather`s whose index is itself computed.
-A statement is a `Compute` (a pointwise or reducing loop nest that writes one buffer) or an `Extern` (an ATen call).
+A statement is a `Compute` (a loop nest that writes one buffer: pointwise, reducing, scanning or scattering) or an `Extern`
+(an ATen call).
 Everything is frozen; sizes are ints or sympy expressions (index.py). Half-precision values are computed in float32:
 `Load.dtype` is the type computed with, `Load.storage` the type in memory.
 """
@@ -118,8 +119,24 @@ class Buffer:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Scatter:
+    """Stores at computed places: `mode` is "set" or the scalar operation that combines what is there with the value.
+
+    Loops along which the store has a stride write places of their own; those without one may meet the same place again,
+    and run in order.
+    """
+
+    gathers: tuple[Gather, ...]
+    mode: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Compute:
-    """for i in size: out[stride·i] = expr(i), or out[stride·i] = reduce over j in rsize of expr(i, j)."""
+    """for i in size: out[stride·i] = expr(i), or out[stride·i] = reduce over j in rsize of expr(i, j).
+
+    With `scan`, out[stride·(i, j)] = expr(i, 0) combined with all up to expr(i, j). With `scatter`, out[stride·i + computed]
+    is combined with expr(i); what the buffer held before is made by statements before.
+    """
 
     out: Buffer
     size: Sizes
@@ -129,10 +146,38 @@ class Compute:
     offset: Size = 0
     reduction: str | None = None
     origins: frozenset[torch.fx.Node] = frozenset()
+    scan: str | None = None
+    scatter: Scatter | None = None
 
     @property
     def domain(self) -> Sizes:
         return self.size + self.rsize
+
+    @property
+    def has_order(self) -> bool:
+        """The loops of `rsize` run inside the others, in order or combined."""
+        return self.reduction is not None or self.scan is not None
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        """The value, and after it the computed parts of where it is stored."""
+        return (self.expr, *(gather.index for gather in self.scatter.gathers)) if self.scatter else (self.expr,)
+
+    def loads(self) -> Iterator[Load]:
+        return (load for expr in self.exprs for load in loads(expr))
+
+    def gathers(self) -> list[Gather]:
+        """Every computed part of an address, of what is read and of what is written."""
+        found = [gather for load in self.loads() for gather in load.gathers]
+        return found + list(self.scatter.gathers) if self.scatter else found
+
+    def over(self, size: Sizes, rsize: Sizes, stride: Sizes, change: Callable[[Expr], Expr]) -> Compute:
+        """The statement over other loops, with its expressions changed accordingly."""
+        scatter = self.scatter
+        if scatter is not None:
+            gathers = tuple(replace(gather, index=change(gather.index)) for gather in scatter.gathers)
+            scatter = replace(scatter, gathers=gathers)
+        return replace(self, size=size, rsize=rsize, stride=stride, expr=change(self.expr), scatter=scatter)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

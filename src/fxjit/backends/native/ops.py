@@ -140,6 +140,22 @@ REDUCTIONS: dict[str, ReductionKind] = {
 }
 
 
+def _extreme_so_far(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, dim: function(x, dim).values
+
+
+#: The same for scans: of equal values the later one counts, as in eager. `torch` scans along one dimension.
+SCANS: dict[str, ReductionKind] = {
+    "sum": ReductionKind("sum", "({t})({0} + {1})", lambda x, dim: x.cumsum(dim, dtype=x.dtype)),
+    "prod": ReductionKind("prod", "({t})({0} * {1})", lambda x, dim: x.cumprod(dim, dtype=x.dtype)),
+    "max": ReductionKind("max", "fx_max({1}, {0})", _extreme_so_far(torch.cummax)),
+    "min": ReductionKind("min", "fx_min({1}, {0})", _extreme_so_far(torch.cummin)),
+    "logaddexp": ReductionKind("logaddexp", "fx_logaddexp({0}, {1})", torch.logcumsumexp),
+}
+#: What a store at a computed place does with what is there: it replaces it, or combines by one of these operations.
+UPDATES = ("set", "add", "mul", "maximum", "minimum")
+
+
 # Builders. Constants fold where the result is exact whatever the rounding mode: Python's float is the double of C.
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .index import Sizes
-from .ir import Compute, Const, Expr, Extern, Iota, Load, Op, Statement, walk
+from .ir import Compute, Const, Expr, Extern, Gather, Iota, Load, Op, Statement, walk
 from .lower.table import Lowering
 from .schedule.fuse import Group, Step
 
@@ -31,7 +31,7 @@ def node_text(node: Expr, text: dict[int, str]) -> str:
         kind = f":{str(node.dtype).removeprefix('torch.')}" if node.name == "cast" else ""
         return f"{node.name}{kind}({', '.join(text[id(arg)] for arg in node.args)})"
     assert isinstance(node, Load)
-    gathers = "".join(f" + {g.stride}*<{text[id(g.index)]}>" for g in node.gathers)
+    gathers = gathers_text(node.gathers, lambda index: text[id(index)])
     offset = f" + {node.offset}" if node.offset != 0 else ""
     return f"{node.buffer}@{shape(node.strides)}{offset}{gathers}"
 
@@ -46,8 +46,18 @@ def compute_text(compute: Compute) -> str:
     value = expr_text(compute.expr)
     if compute.reduction:
         value = f"{compute.reduction} over {shape(compute.rsize)} of {value}"
+    if compute.scan:
+        value = f"{compute.scan} so far over {shape(compute.rsize)} of {value}"
     offset = f" + {compute.offset}" if compute.offset != 0 else ""
-    return f"{compute.out.name}@{shape(compute.stride)}{offset} for {shape(compute.size)} = {value}"
+    how = "="
+    if compute.scatter:
+        offset += gathers_text(compute.scatter.gathers, expr_text)
+        how = {"set": "="}.get(compute.scatter.mode, f"= {compute.scatter.mode} with")
+    return f"{compute.out.name}@{shape(compute.stride)}{offset} for {shape(compute.size)} {how} {value}"
+
+
+def gathers_text(gathers: Iterable[Gather], text: Callable[[Expr], str]) -> str:
+    return "".join(f" + {g.stride}*<{text(g.index)}>" for g in gathers)
 
 
 def program_text(statements: Iterable[Statement]) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from .index import Sizes
-from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, walk
+from .ir import Buffer, Compute, Const, Expr, Extern, Gather, Iota, Load, Op, compute_type, walk
 from .lower.table import Lowering
-from .ops import REDUCTIONS, SCALARS
+from .ops import REDUCTIONS, SCALARS, SCANS
 
 
 class NotInterpretable(Exception):
@@ -71,8 +71,32 @@ def execute(compute: Compute, memory: dict[str, torch.Tensor]) -> None:
     if compute.reduction is not None and compute.rsize:
         dims = tuple(range(len(compute.size), len(domain)))
         value = REDUCTIONS[compute.reduction].torch(value, dims)
-    where = places(compute.size, compute.stride, compute.offset)
-    memory[compute.out.name][where.reshape(-1)] = value.to(compute.out.dtype).reshape(-1)
+    if compute.scan is not None and compute.rsize:
+        value = SCANS[compute.scan].torch(value.flatten(len(compute.size)), len(compute.size)).reshape(value.shape)
+    where = places(value.shape, compute.stride, compute.offset)
+    if compute.scatter is None:
+        memory[compute.out.name][where.reshape(-1)] = value.to(compute.out.dtype).reshape(-1)
+        return
+    for gather in compute.scatter.gathers:
+        index = evaluate(gather.index, domain, memory).expand(ints(domain))
+        where = where + in_bounds(index, gather) * int(gather.stride)
+    update(memory[compute.out.name], compute.scatter.mode, where.reshape(-1), value.reshape(-1))
+
+
+def update(flat_memory: torch.Tensor, mode: str, where: torch.Tensor, value: torch.Tensor) -> None:
+    """One element after the other."""
+    for place, each in zip(where.tolist(), value, strict=True):
+        there = flat_memory[place].to(each.dtype)
+        flat_memory[place] = each if mode == "set" else SCALARS[mode].torch(there, each)
+
+
+def in_bounds(index: torch.Tensor, gather: Gather) -> torch.Tensor:
+    size = int(gather.size)
+    if gather.wrap:
+        index = torch.where(index < 0, index + size, index)
+    if bool(((index < 0) | (index >= size)).any()):
+        raise IndexError("index out of range in self")
+    return index
 
 
 def evaluate(expr: Expr, domain: Sizes, memory: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -96,11 +120,5 @@ def one(
     assert isinstance(node, Load)
     place = places(domain, node.strides, node.offset)
     for gather in node.gathers:
-        index = values[id(gather.index)]
-        size = int(gather.size)
-        if gather.wrap:
-            index = torch.where(index < 0, index + size, index)
-        if bool(((index < 0) | (index >= size)).any()):
-            raise IndexError("index out of range in self")
-        place = place + index * int(gather.stride)
+        place = place + in_bounds(values[id(gather.index)], gather) * int(gather.stride)
     return memory[node.buffer][place.reshape(-1)].reshape(place.shape).to(compute_type(node.storage))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from .index import prod, same_sizes
-from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, loads, walk
+from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, walk
 from .lower.table import Lowering
-from .ops import REDUCTIONS, SCALARS
-from .schedule.fuse import Group, Step, assign_slots, reads_same_place
+from .ops import REDUCTIONS, SCALARS, SCANS, UPDATES
+from .schedule.fuse import Group, Step, assign_slots, reads_of, reads_same_place
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not"})
 
@@ -44,20 +44,27 @@ def check_statements(low: Lowering, statements: Iterable[Compute | Extern]) -> N
             made |= statement.results
             continue
         check_compute(statement, low.buffers)
-        for load in loads(statement.expr):
-            require(load.buffer in made, f"{statement.out.name} reads {load.buffer} before it is made")
+        for name in reads_of(statement):
+            require(name in made, f"{statement.out.name} reads {name} before it is made")
         made.add(statement.out.name)
 
 
 def check_compute(compute: Compute, buffers: dict[str, Buffer]) -> None:
     name = compute.out.name
-    require(len(compute.stride) == len(compute.size), f"{name}: a stride for each dimension")
-    require(bool(compute.rsize) <= (compute.reduction is not None), f"{name}: loops to reduce over, but no reduction")
+    written = compute.domain if compute.scan is not None else compute.size
+    require(len(compute.stride) == len(written), f"{name}: a stride for each dimension")
+    require(bool(compute.rsize) <= compute.has_order, f"{name}: loops to reduce over, but no reduction")
+    require(compute.scan is None or compute.scan in SCANS, f"{name}: unknown scan {compute.scan}")
+    require(not (compute.reduction and compute.scan), f"{name}: a reduction that is a scan")
+    require(compute.scatter is None or not compute.has_order, f"{name}: a reduction at computed places")
+    require(compute.scatter is None or compute.scatter.mode in UPDATES, f"{name}: an unknown way to store")
     require(compute.reduction is None or compute.reduction in REDUCTIONS, f"{name}: unknown reduction {compute.reduction}")
     expected = compute_type(compute.out.dtype)
     require(compute.expr.dtype is expected, f"{name}: a value of type {compute.expr.dtype} for a buffer computed in {expected}")
     ndim = len(compute.domain)
-    for node in walk(compute.expr):
+    for gather in compute.gathers():
+        require(gather.index.dtype is torch.int64, f"{name}: an index of type {gather.index.dtype}")
+    for node in (node for expr in compute.exprs for node in walk(expr)):
         check_expr(node, ndim, name)
         if isinstance(node, Load):
             require(node.buffer in buffers, f"{name} reads {node.buffer}, which does not exist")
@@ -70,8 +77,6 @@ def check_expr(node: Expr, ndim: int, where: str) -> None:
         require(len(node.strides) == ndim, f"{where}: {len(node.strides)} strides over {ndim} loops")
     if isinstance(node, Load):
         require(node.dtype is compute_type(node.storage), f"{where}: a load of {node.storage} as {node.dtype}")
-        for gather in node.gathers:
-            require(gather.index.dtype is torch.int64, f"{where}: an index of type {gather.index.dtype}")
     if isinstance(node, Const):
         require(not (node.dtype is torch.bool and not isinstance(node.value, bool)), f"{where}: the bool {node.value!r}")
     if isinstance(node, Op):
@@ -119,7 +124,7 @@ def check_group(group: Group, made: set[str], buffers: dict[str, Buffer]) -> Non
             same_sizes(compute.domain, domain) or prod(domain) == 0,
             f"{compute.out.name}: over {compute.domain}, its group has {domain}",
         )
-        for load in loads(compute.expr):
+        for load in compute.loads():
             maker = inside.get(load.buffer)
             if maker is None:
                 require(load.buffer in made, f"{compute.out.name} reads {load.buffer} before it is made")

@@ -15,9 +15,8 @@ import sympy
 import torch
 
 from ..index import Size, Sizes, prod
-from ..ir import Buffer, Gather, Load, compute_type, loads
-from ..ops import REDUCTIONS, work
-from ..schedule.collapse import collapse
+from ..ir import Buffer, Gather, Load, compute_type
+from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from .cpp import Printer, Scope, store_text
 from .prelude import C_TYPES
@@ -38,11 +37,6 @@ class Kernel:
     symbols: list[sympy.Symbol]
 
 
-def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> Kernel:
-    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack."""
-    return Renderer(collapse(group), hidden, hints, threads).kernel()
-
-
 def scratch_size(member: Member, lanes: int) -> int | None:
     """Bytes of a row-local array for an inner value, or None when it has to be memory."""
     count = prod(member.inner)
@@ -53,6 +47,9 @@ def scratch_size(member: Member, lanes: int) -> int | None:
 
 
 class Renderer:
+    """Renders a group without stores at computed places (those: scatter.py). `hidden` are the buffers that nothing outside the
+    group reads: they live in registers or on the stack."""
+
     def __init__(self, group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> None:
         self.group, self.hidden, self.hints = group, hidden, hints
         self.threads = f" num_threads({threads})" if threads else ""
@@ -75,7 +72,7 @@ class Renderer:
         """Inner values that a later slot reads again: they need memory."""
         found = set()
         for member in self.group.members:
-            for load in loads(member.compute.expr):
+            for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is not None and not maker.gives_row and maker.slot != member.slot:
                     found.add(load.buffer)
@@ -99,7 +96,7 @@ class Renderer:
 
     def name_buffers(self) -> None:
         for member in self.group.members:
-            for load in loads(member.compute.expr):
+            for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is None or (load.buffer in self.crossing and not self.is_scratch(load.buffer)):
                     self.name_buffer(load.buffer, load.storage)
@@ -142,10 +139,9 @@ class Renderer:
         lines = []
         for member in self.group.members:
             total = prod(self.group.outer + member.inner)
-            for load in loads(member.compute.expr):
-                for gather in load.gathers:
-                    if not (isinstance(gather.size, int) and gather.size > 0):
-                        lines.append(f"if ({self.c(gather.size)} == 0 && {self.c(total)} != 0) return 1;")
+            for gather in member.compute.gathers():
+                if not (isinstance(gather.size, int) and gather.size > 0):
+                    lines.append(f"if ({self.c(gather.size)} == 0 && {self.c(total)} != 0) return 1;")
         return list(dict.fromkeys(lines))
 
     def c(self, size: Size) -> str:
@@ -155,10 +151,10 @@ class Renderer:
         return " reduction(|:bad)" if self.gathers() else ""
 
     def gathers(self) -> list[Gather]:
-        return [g for member in self.group.members for load in loads(member.compute.expr) for g in load.gathers]
+        return [gather for member in self.group.members for gather in member.compute.gathers()]
 
     def weight(self, members: list[Member]) -> int:
-        return max(1, sum(work(member.compute.expr) for member in members))
+        return max(1, sum(sum(map(work, member.compute.exprs)) for member in members))
 
     def parallel(self, total: str, weight: int, extra: str = "") -> str:
         if re.fullmatch(r"[0-9 *()]+", total) and eval(total) * weight <= GRAIN:
@@ -212,8 +208,10 @@ class Renderer:
 
     def body(self, member: Member, loops: list[str], inner: Scope, before: Scope, names: dict[str, str]) -> str:
         """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
-        value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
         compute = member.compute
+        value = self.printer.emit(compute.expr, loops, inner, before, self.at_hand(member, names))
+        if compute.scan is not None:
+            value = self.scanned(member, value, inner)
         names[compute.out.name] = value
         if self.in_memory(compute.out.name):
             place = self.printer.affine(compute.stride, compute.offset, loops)
@@ -221,6 +219,14 @@ class Renderer:
         elif self.is_scratch(compute.out.name):
             inner.lines.append(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};")
         return value
+
+    def scanned(self, member: Member, value: str, scope: Scope) -> str:
+        """The total with this element; never shared by name, since its text is the same in every iteration."""
+        name = member.compute.out.name
+        total = f"a_{name}[l]" if self.group.lane else f"a_{name}"
+        kind = self.acc_type(member)
+        scope.lines += [self.combine(member, total, value), f"const {kind} t_{name} = ({kind}){total};"]
+        return f"t_{name}"
 
     def scratch_place(self, member: Member) -> str:
         """The place in a row-local array of the iteration the member is in; its loops may be cut otherwise than the maker's."""
@@ -295,19 +301,26 @@ class Renderer:
         return member.compute.reduction == "sum" and compute_type(member.compute.out.dtype) is torch.float32
 
     def total_type(self, member: Member) -> str:
-        if self.wide(member):
+        # Eager's scans have their totals in double.
+        wide_scan = member.compute.scan in ("sum", "prod", "logaddexp") and member.compute.expr.dtype is torch.float32
+        if self.wide(member) or wide_scan:
             return "double"
         return "int" if member.compute.reduction in ("any", "all") else self.acc_type(member)
 
     def start(self, member: Member) -> str:
-        kind, ctype = member.compute.reduction, self.acc_type(member)
+        kind, ctype = member.compute.reduction or member.compute.scan, self.acc_type(member)
+        if kind == "logaddexp":
+            return "-__builtin_inf()"
         if kind in ("max", "min"):
             return f"fx_limits<{ctype}>::{'low' if kind == 'max' else 'high'}()"
         return "1" if kind in ("prod", "all") else "0"
 
     def combine(self, member: Member, total: str, value: str) -> str:
         kind = member.compute.reduction
-        assert kind is not None
+        if kind is None:
+            assert member.compute.scan is not None
+            kinds, total_type = SCANS[member.compute.scan], self.total_type(member)
+            return f"{total} = {kinds.combine.format(total, f'({total_type}){value}', t=total_type)};"
         if kind in ("any", "all"):
             return f"{total} {'|' if kind == 'any' else '&'}= {value};"
         return f"{total} = {REDUCTIONS[kind].combine.format(total, value, t=self.acc_type(member))};"
@@ -324,7 +337,8 @@ class Renderer:
         reducers = [m for m in members if m.compute.reduction is not None]
         if self.group.lane:
             return self.lane_slot(members, reducers, bounds)
-        declared = [f"{self.total_type(m)} a_{m.compute.out.name} = {self.start(m)};" for m in reducers]
+        running = [m for m in members if m.compute.has_order]
+        declared = [f"{self.total_type(m)} a_{m.compute.out.name} = {self.start(m)};" for m in running]
         inner, before = self.nest()
         sizes = members[0].inner
         names: dict[str, str] = {}
@@ -348,7 +362,9 @@ class Renderer:
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         last = f"i{len(sizes) - 1}"
-        core = [f"#pragma omp simd{clauses}", "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
+        # What goes one by one is no loop of vectors.
+        simd = "" if any(m.compute.scan is not None for m in members) else f"#pragma omp simd{clauses}"
+        core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
         if partial and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
             core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
             nest = [
@@ -412,7 +428,7 @@ class Renderer:
 
     def lane_slot(self, members: list[Member], reducers: list[Member], bounds: tuple[str, str] | None) -> list[str]:
         declared = []
-        for m in reducers:
+        for m in (m for m in members if m.compute.has_order):
             name = m.compute.out.name
             declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.lanes}];")
             declared.append(f"for (int64_t l = 0; l < {self.lanes}; ++l) a_{name}[l] = {self.start(m)};")
@@ -527,7 +543,7 @@ class Renderer:
 def canonical(text: str) -> str:
     """Names made from the graph's buffer numbers, numbered by appearance instead, so that equal kernels have equal text."""
     numbers: dict[str, str] = {}
-    return re.sub(r"\b([absrq])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
+    return re.sub(r"\b([absrqt])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
 
 
 def loop(name: str, size: str) -> str:

@@ -22,6 +22,12 @@ typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t; typedef __UINT64_TYPE__ uint64_t;
 struct fx_bf16 { uint16_t bits; };
+#ifdef _OPENMP
+extern "C" int omp_get_max_threads(void);
+#define FX_THREADS omp_get_max_threads()
+#else
+#define FX_THREADS 1
+#endif
 #define FX inline __attribute__((always_inline))
 static FX float fx_widen(fx_bf16 x) { uint32_t u = (uint32_t)x.bits << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
 static FX fx_bf16 fx_bfloat(float x) {
@@ -31,11 +37,15 @@ static FX fx_bf16 fx_bfloat(float x) {
 }
 template <class T> static FX T fx_max(T a, T b) { return (a >= b || a != a) ? a : b; }
 template <class T> static FX T fx_min(T a, T b) { return (a <= b || a != a) ? a : b; }
+static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
+static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
+static inline double fx_logaddexp(double a, double b) {
+  double low = (b < a || b != b) ? b : a, high = (b > a || b != b) ? b : a;
+  return low == high && fx_isinf(low) ? a : log1p(exp(low - high)) + high;
+}
 static FX float fx_abs(float x) { return __builtin_fabsf(x); }
 static FX double fx_abs(double x) { return __builtin_fabs(x); }
 template <class T> static FX T fx_abs(T x) { return x < 0 ? (T)-x : x; }
-static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
-static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
 template <class T> static FX T fx_floordiv(T a, T b) { T q = a / b; return (T)(q - (a % b != 0 && ((a < 0) != (b < 0)))); }
 template <class T> static FX T fx_truncdiv(T a, T b) { return a / b; }
 template <class T> static FX T fx_mod(T a, T b) { T r = a % b; return (T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r); }

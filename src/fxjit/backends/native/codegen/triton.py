@@ -13,8 +13,8 @@ import sympy
 import torch
 
 from ..index import Size, Sizes, prod
-from ..ir import Buffer, Load, loads
-from ..ops import REDUCTIONS
+from ..ir import Buffer, Load
+from ..ops import REDUCTIONS, SCANS
 from ..schedule.fuse import Hints, Member, group_symbols, reads_same_place
 from ..schedule.gpu import Nest, largest_span
 from .cpp import Scope
@@ -84,7 +84,7 @@ class Renderer:
 
     def name_buffers(self) -> None:
         for member in self.group.members:
-            for load in loads(member.compute.expr):
+            for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is None or self.position[id(maker)] >= self.position[id(member)]:
                     self.name_buffer(load.buffer, load.storage)
@@ -101,10 +101,12 @@ class Renderer:
         """Buffers that are read before they are written."""
         read = set()
         for member in self.group.members:
-            for load in loads(member.compute.expr):
+            for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is not None and self.position[id(maker)] >= self.position[id(member)]:
                     read.add(load.buffer)
+            if member.compute.scatter is not None:
+                read.add(member.compute.out.name)
         return sorted(read)
 
     # The function
@@ -271,17 +273,20 @@ class Renderer:
         loops = [*self.outer, *inner]
         for member in members:
             value, axes = self.element(member, loops, self.top)
-            if member.compute.reduction is None:
+            kind = member.compute.reduction or member.compute.scan
+            if kind is None:
                 self.store(member, (value, axes), loops, self.top)
                 continue
-            kind = member.compute.reduction
             if "r" not in axes or block != length:
                 start = neutral(kind, member.compute.expr.dtype)
                 if block != length:
                     value = f"tl.where({self.masks['r']}, {value}, {start})"
                 if "r" not in axes:
                     value = f"tl.broadcast_to({value}, [XB, {block}])"
-            self.row(member, f"fx_row_{kind}({value})")
+            if member.compute.scan is not None:
+                self.scanned(member, f"fx_scan_{kind}({value})", loops, self.top)
+            else:
+                self.row(member, f"fx_row_{kind}({value})")
 
     def looped(self, slot: int, length: Size, members: list[Member]) -> None:
         self.masks["r"] = "rm"
@@ -298,12 +303,16 @@ class Renderer:
         # Nothing is read ahead of a loop that may not run: what it reads may have no memory.
         ahead = self.top if isinstance(length, int) and length > 0 else body
         for member in members:
-            if member.compute.reduction is not None:
-                first = neutral(member.compute.reduction, member.compute.expr.dtype)
-                kind = TYPES[member.compute.expr.dtype]
-                self.top.lines.append(f"{self.total(member)} = tl.full([XB, RB], {first}, {kind})")
+            how = member.compute.reduction or member.compute.scan
+            if how is not None:
+                kind, width = TYPES[member.compute.expr.dtype], "RB" if member.compute.scan is None else "1"
+                first = neutral(how, member.compute.expr.dtype)
+                self.top.lines.append(f"{self.total(member)} = tl.full([XB, {width}], {first}, {kind})")
         for member in members:
             value, axes = self.element(member, loops, body, ahead)
+            if member.compute.scan is not None:
+                self.scan_on(member, value, loops, body)
+                continue
             if member.compute.reduction is None:
                 self.store(member, (value, axes), loops, body)
                 continue
@@ -315,6 +324,23 @@ class Renderer:
         for member in members:
             if member.compute.reduction is not None:
                 self.row(member, f"fx_row_{member.compute.reduction}({self.total(member)})")
+
+    def scan_on(self, member: Member, value: str, loops: list[Named], body: Scope) -> None:
+        """A block's scan, on from the total of the blocks before it."""
+        kind, total = member.compute.scan, self.total(member)
+        assert kind is not None
+        here = f"tl.broadcast_to(tl.where(rm, {value}, {neutral(kind, member.compute.expr.dtype)}), [XB, RB])"
+        block = self.printer.named(here, body)
+        # Of equal values the later one counts.
+        self.scanned(member, COMBINE[kind].format(f"fx_scan_{kind}({block})", total), loops, body)
+        body.lines.append(f"{total} = {COMBINE[kind].format(f'fx_row_{kind}({block})', total)}")
+
+    def scanned(self, member: Member, text: str, loops: list[Named], scope: Scope) -> None:
+        name = f"v{self.position[id(member)]}"
+        scope.lines.append(f"{name} = {text}")
+        value = name, frozenset("xr")
+        self.values[member.compute.out.name] = value
+        self.store(member, value, loops, scope)
 
     def total(self, member: Member) -> str:
         return f"a{self.position[id(member)]}"
@@ -330,7 +356,7 @@ class Renderer:
 
     def element(self, member: Member, loops: list[Named], inner: Scope, ahead: Scope | None = None) -> Named:
         value = self.printer.emit(member.compute.expr, loops, inner, ahead or self.top, self.at_hand(member))
-        if member.compute.reduction is None:
+        if not member.compute.has_order:
             self.values[member.compute.out.name] = value
         return value
 
@@ -360,8 +386,25 @@ class Renderer:
             # What others of the program read there, they read before.
             scope.lines.append("tl.debug_barrier()")
         text = f"tl.full({shape}, 0, tl.int32) + {place}" if axes != along or not axes else place
+        kept = stored(value[0], compute.out.dtype)
+        if compute.scatter is not None:
+            text, mask = self.computed_place(member, text, mask, loops, scope)
+            if compute.scatter.mode != "set":
+                # An atomic operation takes a value for each place.
+                kept = f"tl.broadcast_to({kept}, {shape})"
+        how = STORE[compute.scatter.mode if compute.scatter is not None else "set"]
         masked = f", {mask}" if mask else ""
-        scope.lines.append(f"tl.store({self.pointers[out]} + ({text}), {stored(value[0], compute.out.dtype)}{masked})")
+        scope.lines.append(f"{how}({self.pointers[out]} + ({text}), {kept}{masked})")
+
+    def computed_place(self, member: Member, place: str, mask: str, loops: list[Named], scope: Scope) -> tuple[str, str]:
+        """The place with the indices added, and the mask without those out of bounds."""
+        assert member.compute.scatter is not None
+        for gather in member.compute.scatter.gathers:
+            found = self.printer.emit(gather.index, loops, scope, self.top, self.at_hand(member))
+            index, inside = self.printer.checked(gather, found, scope)
+            place += f" + {index} * {self.size(gather.stride)}"
+            mask = f"{mask} & {inside}" if mask else inside
+        return place, mask
 
     def shape(self, axes: frozenset[str]) -> str:
         if self.rank == 1:
@@ -396,7 +439,7 @@ def neutral(kind: str, dtype: torch.dtype) -> str:
         value = 0 if kind == "sum" else 1
         return f"{value}.0" if dtype.is_floating_point else str(value)
     if dtype.is_floating_point:
-        return 'float("-inf")' if kind == "max" else 'float("inf")'
+        return 'float("-inf")' if kind in ("max", "logaddexp") else 'float("inf")'
     info = torch.iinfo(dtype)
     return str(info.min if kind == "max" else info.max)
 
@@ -408,10 +451,11 @@ COMBINE = {
     "min": "fx_min({0}, {1})",
     "any": "{0} | {1}",
     "all": "{0} & {1}",
+    "logaddexp": "fx_logaddexp({0}, {1})",
 }
-
-
-assert set(COMBINE) == set(REDUCTIONS)
+assert set(COMBINE) == set(REDUCTIONS) | set(SCANS)
+#: What stores a value, alone or combined with what is there without others coming between; what is missing is ATen's.
+STORE = {"set": "tl.store", "add": "tl.atomic_add", "maximum": "tl.atomic_max", "minimum": "tl.atomic_min"}
 
 
 # Block sizes
@@ -420,7 +464,7 @@ assert set(COMBINE) == set(REDUCTIONS)
 def configurations(nest: Nest, hints: Hints) -> list[Config]:
     """Block sizes to choose from; the first is what is taken where nothing is measured."""
     group = nest.group
-    reads = len({load.buffer for member in group.members for load in loads(member.compute.expr)})
+    reads = len({load.buffer for member in group.members for load in member.compute.loads()})
     rows = hints(prod(group.outer))
     if nest.kind == "pointwise":
         largest = power_of_2(max(rows, 1))

@@ -101,6 +101,22 @@ def fx_imin(a, b):
     "fx_mul2": "\ndef fx_mul2(a, b):\n    return a * b\n",
     "fx_or2": "\ndef fx_or2(a, b):\n    return a | b\n",
     "fx_and2": "\ndef fx_and2(a, b):\n    return a & b\n",
+    "fx_logaddexp": """
+def fx_logaddexp(a, b):
+    low = tl.where((b < a) | (b != b), b, a)
+    high = tl.where((b > a) | (b != b), b, a)
+    both = libdevice.log1p(libdevice.exp(low - high)) + high
+    return tl.where((low == high) & (tl.abs(low) == float("inf")), a, both)
+""",
+    # Of equal values the later one counts in a scan.
+    "fx_later_max": "\ndef fx_later_max(a, b):\n    return fx_max(b, a)\n",
+    "fx_later_min": "\ndef fx_later_min(a, b):\n    return fx_min(b, a)\n",
+    "fx_scan_sum": "\ndef fx_scan_sum(a):\n    return tl.associative_scan(a, 1, fx_add2)\n",
+    "fx_scan_prod": "\ndef fx_scan_prod(a):\n    return tl.associative_scan(a, 1, fx_mul2)\n",
+    "fx_scan_max": "\ndef fx_scan_max(a):\n    return tl.associative_scan(a, 1, fx_later_max)\n",
+    "fx_scan_min": "\ndef fx_scan_min(a):\n    return tl.associative_scan(a, 1, fx_later_min)\n",
+    "fx_scan_logaddexp": "\ndef fx_scan_logaddexp(a):\n    return tl.associative_scan(a, 1, fx_logaddexp)\n",
+    "fx_row_logaddexp": "\ndef fx_row_logaddexp(a):\n    return tl.reduce(a, 1, fx_logaddexp, keep_dims=True)\n",
     "fx_row_sum": "\ndef fx_row_sum(a):\n    return tl.reduce(a, 1, fx_add2, keep_dims=True)\n",
     "fx_row_prod": "\ndef fx_row_prod(a):\n    return tl.reduce(a, 1, fx_mul2, keep_dims=True)\n",
     "fx_row_max": "\ndef fx_row_max(a):\n    return tl.reduce(a, 1, fx_max, keep_dims=True)\n",

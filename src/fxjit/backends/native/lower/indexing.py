@@ -87,25 +87,33 @@ def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> Val
         raise NoLowering("indexing by a mask")
     if any(x.size[dim] == 0 for dim in given):
         raise NoLowering("an index into nothing")
-    meta = meta_of(node)
-    size = sizes_of(meta.shape)
-    broadcast = max(value.ndim for value in given.values())
+    first, size = first_place(given), sizes_of(meta_of(node).shape)
+    shape = size[first : first + len(size) - x.ndim + len(given)]
+    _, strides, gathers = places_of(x.size, load.strides, given, shape)
+    return read(node, gathered(load, strides, gathers))
+
+
+def first_place(given: dict[int, Value]) -> int:
+    """Where the dimensions of the indices come in the result: in place of those indexed if they are neighbours."""
     dims = sorted(given)
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    first = dims[0] if adjacent else 0
-    rest = [dim for dim in range(x.ndim) if dim not in given]
-    # Where each dimension of x that is not indexed goes in the result: around the indexed block, or all after it.
-    places = {dim: (k if adjacent and k < first else k + broadcast) for k, dim in enumerate(rest)}
-    block = tuple(range(first, first + broadcast))
-    shape = tuple(size[dim] for dim in block)
-    strides: list[Size] = [0] * len(size)
-    for dim, place in places.items():
-        strides[place] = load.strides[dim]
+    return dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+
+
+def places_of(
+    whole: Sizes, stride: Sizes, given: dict[int, Value], shape: Sizes
+) -> tuple[Sizes, Sizes, tuple[Gather, ...]]:
+    """Elements of a tensor (`whole`, `stride`) by indices for some of its dimensions, which make `shape` together: the size of
+    what is indexed, its strides in the tensor, and what the indices add to the place."""
+    first, count = first_place(given), len(shape)
+    rest = [dim for dim in range(len(whole)) if dim not in given]
+    size = tuple(whole[dim] for dim in rest[:first]) + shape + tuple(whole[dim] for dim in rest[first:])
+    strides: Sizes = tuple(stride[dim] for dim in rest[:first]) + (0,) * count + tuple(stride[dim] for dim in rest[first:])
+    block = tuple(range(first, first + count))
     gathers = tuple(
-        Gather(over(expand(as_index(value), value.size, shape), block, len(size)), load.strides[dim], x.size[dim], True)
+        Gather(over(expand(as_index(value), value.size, shape), block, len(size)), stride[dim], whole[dim], True)
         for dim, value in given.items()
     )
-    return read(node, gathered(load, tuple(strides), gathers))
+    return size, strides, gathers
 
 
 def read(node: torch.fx.Node, load: Load) -> Value:

@@ -18,6 +18,7 @@ import torch
 
 from ..codegen.triton import NAME, TritonKernel
 from ..codegen.triton_prelude import HEAD
+from ..ops import SCANS
 from .blocks import evaluate, grid_of
 
 # Small blocks, so that tests on small tensors meet the edges of several programs.
@@ -38,7 +39,7 @@ class InterpretedKernel:
 
         scope.update(tl=tl, libdevice=Libdevice(), triton=types.SimpleNamespace(jit=lambda function: function))
         exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
-        scope.update(row_reductions(), range=lambda *bounds: range(*map(as_int, bounds)))
+        scope.update(row_functions(), range=lambda *bounds: range(*map(as_int, bounds)))
         self.function: Any = InterpretedFunction(scope[NAME])
         self.blocks = small_blocks(kernel)
 
@@ -98,8 +99,8 @@ def as_block(data: Any, dtype: Any, block: bool) -> Any:
     return tl.tensor(TensorHandle(data, dtype.scalar), tl.block_type(dtype.scalar, list(data.shape)) if block else dtype)
 
 
-def row_reductions() -> dict[str, Callable[[Any], Any]]:
-    """`fx_row_*` by NumPy."""
+def row_functions() -> dict[str, Callable[[Any], Any]]:
+    """`fx_row_*` by NumPy, `fx_scan_*` by torch."""
 
     def reduces(function: Callable[..., Any]) -> Callable[[Any], Any]:
         def reduce(value: Any) -> Any:
@@ -108,7 +109,16 @@ def row_reductions() -> dict[str, Callable[[Any], Any]]:
 
         return reduce
 
+    def scans(function: Callable[..., torch.Tensor]) -> Callable[[Any], Any]:
+        def scan(value: Any) -> Any:
+            data = torch.from_numpy(np.ascontiguousarray(value.handle.data))
+            return as_block(function(data, 1).numpy(), value.dtype, True)
+
+        return scan
+
     return {
+        **{f"fx_scan_{name}": scans(row.torch) for name, row in SCANS.items()},
+        "fx_row_logaddexp": reduces(lambda data, axis, kind: np.logaddexp.reduce(data, axis=axis, keepdims=True)),
         "fx_row_sum": reduces(lambda data, axis, kind: np.sum(data, axis=axis, keepdims=True, dtype=kind)),
         "fx_row_prod": reduces(lambda data, axis, kind: np.prod(data, axis=axis, keepdims=True, dtype=kind)),
         "fx_row_max": reduces(lambda data, axis, kind: np.max(data, axis=axis, keepdims=True)),

@@ -28,7 +28,7 @@ def collapse(group: Group) -> Group:
 
 def accesses(compute: Compute) -> Iterable[Sizes]:
     yield compute.stride
-    for node in walk(compute.expr):
+    for node in (node for expr in compute.exprs for node in walk(expr)):
         if isinstance(node, (Load, Iota)):
             yield node.strides
 
@@ -64,11 +64,9 @@ def merge(member: Member, outer: Sizes, outer_runs: list[list[int]], inner_runs:
         # A run's stride is its last dimension's.
         return tuple(strides[run[-1]] for run in all_runs if run[-1] < len(strides))
 
-    expr = reindex(compute.expr, lambda strides, offset: (pick(strides), offset))
     new_outer, new_inner = merged_sizes(outer, outer_runs), merged_sizes(member.inner, inner_runs)
-    if compute.reduction is not None:
-        size, rsize = new_outer, new_inner
-    else:
-        size, rsize = new_outer + new_inner, ()
-    made = Compute(compute.out, size, rsize, expr, pick(compute.stride), compute.offset, compute.reduction, compute.origins)
+    loops = (new_outer, new_inner) if compute.has_order else (new_outer + new_inner, ())
+    made = compute.over(
+        *loops, pick(compute.stride), lambda expr: reindex(expr, lambda strides, offset: (pick(strides), offset))
+    )
     return Member(made, new_inner, member.slot)

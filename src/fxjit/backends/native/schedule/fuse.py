@@ -12,7 +12,7 @@ or not. Inner loops of one size are merged into one `slot` unless one needs what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
@@ -26,7 +26,6 @@ from ..ir import (
     Load,
     NotAffine,
     Statement,
-    loads,
     permute,
     reshape,
     reshape_strides,
@@ -41,6 +40,8 @@ MAX_READS = 64
 SMALL = 8192
 FEW_ROWS = 4
 LANES = 64
+# Work an element that a loop which goes one by one may do beside its scan.
+BESIDE_A_SCAN = 12
 # The same for a GPU: programs that leave most of it idle, and elements that one program is long busy with.
 FEW_PROGRAMS = 64
 LONG = 32768
@@ -78,11 +79,16 @@ class Group:
     def device(self) -> torch.device:
         return self.members[0].compute.out.device
 
+    @property
+    def scatters(self) -> bool:
+        """Stores at computed places have a kernel to themselves."""
+        return self.members[0].compute.scatter is not None
+
     def writes(self) -> set[str]:
         return {member.compute.out.name for member in self.members}
 
     def reads(self) -> set[str]:
-        return {load.buffer for member in self.members for load in loads(member.compute.expr)}
+        return {name for member in self.members for name in reads_of(member.compute)}
 
 
 Step = Group | Extern
@@ -126,7 +132,7 @@ class Fuser:
             self.append(statement, set(statement.reads), set(statement.mutates | statement.results))
             return
         compute = normalize(statement, self.hints)
-        reads = {load.buffer for load in loads(compute.expr)}
+        reads = reads_of(compute)
         for index in self.candidates(compute, reads):
             joined = self.join(index, compute, reads)
             if joined is not None:
@@ -150,14 +156,15 @@ class Fuser:
             self.writers.setdefault(name, []).append(index)
 
     def start(self, compute: Compute) -> Group:
-        reducing = compute.reduction is not None
-        group = Group(compute.size, [Member(compute, compute.rsize)], reducing=reducing)
-        if reducing:
+        group = Group(compute.size, [Member(compute, compute.rsize)], reducing=compute.has_order)
+        if group.reducing:
             group.lane = reduces_columns(compute, self.hints)
             group.split = self.few_rows(compute, group.lane)
         return group
 
     def few_rows(self, compute: Compute, lane: bool) -> bool:
+        if compute.scan is not None:
+            return False
         outer = compute.size
         rows, columns = self.hints(prod(outer)), self.hints(prod(compute.rsize))
         if lane:
@@ -194,7 +201,7 @@ class Fuser:
     def join(self, index: int, compute: Compute, reads: set[str]) -> Group | None:
         group = self.steps[index]
         assert isinstance(group, Group)
-        if group.device != compute.out.device:
+        if group.device != compute.out.device or group.scatters or compute.scatter is not None:
             return None
         if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
             return None
@@ -209,7 +216,7 @@ class Fuser:
 
     def as_inner(self, group: Group, compute: Compute) -> Group | None:
         """The statement's outer loops are the group's; the rest of it are inner loops."""
-        if compute.reduction is not None:
+        if compute.has_order:
             if not group.reducing:
                 return None
             if group.lane != reduces_columns(compute, self.hints):
@@ -240,7 +247,7 @@ class Fuser:
 
     def as_row(self, group: Group, compute: Compute) -> Group | None:
         """A statement without loops of its own, run once an outer index of a reducing group."""
-        if compute.reduction is not None or not group.reducing:
+        if compute.has_order or not group.reducing:
             return None
         common = refine(group.outer, compute.size)
         if common is None:
@@ -250,10 +257,10 @@ class Fuser:
 
     def as_permuted(self, group: Group, compute: Compute) -> Group | None:
         """A statement that reads what the group reduced, with its loops in the group's order instead of its memory's."""
-        if compute.reduction is not None or not group.reducing:
+        if compute.has_order or not group.reducing:
             return None
         rows = {member.compute.out.name for member in group.members if member.gives_row}
-        for load in loads(compute.expr):
+        for load in compute.loads():
             if load.buffer in rows and not load.gathers:
                 outer = [k for k, stride in enumerate(load.strides) if stride != 0]
                 inner = [k for k, stride in enumerate(load.strides) if stride == 0]
@@ -263,8 +270,8 @@ class Fuser:
         return None
 
     def regroup(self, group: Group, compute: Compute) -> Group | None:
-        """A reduction joins a pointwise group: its outer loops become the group's."""
-        if compute.reduction is None or group.reducing:
+        """A reduction or a scan joins a pointwise group: its outer loops become the group's."""
+        if not compute.has_order or group.reducing:
             return None
         lane = reduces_columns(compute, self.hints)
         split = self.few_rows(compute, lane)
@@ -302,14 +309,12 @@ def redomain(member: Member, outer: Sizes, inner: Sizes, whole: Sizes | None = N
     old = member.compute
     new = outer + inner
     if same_sizes(old.domain, new) and len(member.inner) == len(inner):
-        if same_sizes(old.size, outer) or old.reduction is None:
+        if same_sizes(old.size, outer) or not old.has_order:
             return Member(old, inner)
-    expr = reshape(old.expr, old.domain, new)
-    if old.reduction is not None:
-        stride = restride(old.size, old.stride, outer)
-        return Member(Compute(old.out, outer, inner, expr, stride, old.offset, old.reduction, old.origins), inner)
-    stride = restride(old.size, old.stride, new)
-    return Member(Compute(old.out, new, (), expr, stride, old.offset, None, old.origins), inner)
+    written, after = (old.size, outer) if old.reduction is not None else (old.domain, new)
+    loops = (outer, inner) if old.has_order else (new, ())
+    stride = restride(written, old.stride, after)
+    return Member(old.over(*loops, stride, lambda expr: reshape(expr, old.domain, new)), inner)
 
 
 def restride(old: Sizes, stride: Sizes, new: Sizes) -> Sizes:
@@ -330,30 +335,36 @@ def normalize(compute: Compute, hints: Hints) -> Compute:
     ndim = len(compute.size)
     inner = [ndim + j for j, size in enumerate(compute.rsize) if size != 1]
     weight = read_strides(compute, hints)
-    inner.sort(key=lambda i: -weight[i])
+    if compute.scan is None:
+        inner.sort(key=lambda i: -weight[i])
     # Reducing one element is taking it.
-    reduction = compute.reduction if inner else None
-    if reduction is compute.reduction and keep == list(range(ndim)) and inner == list(range(ndim, ndim + len(compute.rsize))):
+    kind = compute if inner else replace(compute, reduction=None, scan=None)
+    if kind is compute and keep == list(range(ndim)) and inner == list(range(ndim, ndim + len(compute.rsize))):
         return compute
-    expr = permute(compute.expr, tuple(keep + inner))
-    domain = compute.domain
-    return Compute(
-        compute.out, tuple(domain[i] for i in keep), tuple(domain[i] for i in inner), expr,
-        tuple(compute.stride[i] for i in keep), compute.offset, reduction, compute.origins,
+    order = tuple(keep + inner)
+    domain, written = compute.domain, keep if compute.scan is None else order
+    return kind.over(
+        tuple(domain[i] for i in keep), tuple(domain[i] for i in inner), tuple(compute.stride[i] for i in written),
+        lambda expr: permute(expr, order),
     )  # fmt: skip
 
 
 def permuted(compute: Compute, order: tuple[int, ...]) -> Compute:
-    """A statement that does not reduce, with its loops in another order."""
+    """A statement over loops that may run in any order, with them in another one."""
     pick = tuple(compute.size[k] for k in order)
-    stride = tuple(compute.stride[k] for k in order)
-    return Compute(compute.out, pick, (), permute(compute.expr, order), stride, compute.offset, None, compute.origins)
+    return compute.over(pick, (), tuple(compute.stride[k] for k in order), lambda expr: permute(expr, order))
+
+
+def reads_of(compute: Compute) -> set[str]:
+    """The buffers that a statement reads: one that it stores in at computed places is among them."""
+    found = {load.buffer for load in compute.loads()}
+    return found | {compute.out.name} if compute.scatter is not None else found
 
 
 def read_strides(compute: Compute, hints: Hints) -> list[int]:
     """A loop's weight: the strides by which it steps through what is read, added up."""
     total = [0] * len(compute.domain)
-    for load in loads(compute.expr):
+    for load in compute.loads():
         if len(load.strides) == len(total):
             for i, stride in enumerate(load.strides):
                 total[i] += abs(hints(stride))
@@ -365,7 +376,7 @@ def reduces_columns(compute: Compute, hints: Hints) -> bool:
     if not compute.size or not compute.rsize:
         return False
     votes = 0
-    for load in loads(compute.expr):
+    for load in compute.loads():
         if len(load.strides) != len(compute.domain):
             continue
         last_outer, last_inner = abs(hints(load.strides[len(compute.size) - 1])), abs(hints(load.strides[-1]))
@@ -404,7 +415,7 @@ def legal(group: Group, hints: Hints) -> bool:
     makers: dict[str, Member] = {}
     readers: dict[str, list[tuple[Load, Member]]] = {}
     for member in group.members:
-        for load in loads(member.compute.expr):
+        for load in member.compute.loads():
             readers.setdefault(load.buffer, []).append((load, member))
             producer = makers.get(load.buffer)
             if producer is not None:
@@ -422,16 +433,17 @@ def legal(group: Group, hints: Hints) -> bool:
             before = group.members.index(reader) <= group.members.index(writer)
             if before and not (reads_same_place(load, writer, reader, group.outer) and reader.slot <= writer.slot):
                 return False
-    return not group.split or all(member.slot == 0 for member in group.members if not member.is_row)
+    inner = [member for member in group.members if not member.is_row]
+    return not group.split or all(member.slot == 0 and member.compute.scan is None for member in inner)
 
 
 def assign_slots(group: Group) -> None:
     """Slot t's inner loops run, then the rows of slot t; a row before any inner loop has slot -1."""
     makers: dict[str, Member] = {}
-    shapes: dict[int, Sizes] = {}
+    slots: dict[int, list[Member]] = {}
     for member in group.members:
         slot = -1 if member.is_row else 0
-        for load in loads(member.compute.expr):
+        for load in member.compute.loads():
             producer = makers.get(load.buffer)
             if producer is None:
                 continue
@@ -440,11 +452,20 @@ def assign_slots(group: Group) -> None:
             else:
                 slot = max(slot, producer.slot + 1)
         if not member.is_row:
-            while slot in shapes and not same_sizes(shapes[slot], member.inner):
+            while not all(share_a_loop(member, mate, group.lane) for mate in slots.get(slot, ())):
                 slot += 1
-            shapes[slot] = member.inner
+            slots.setdefault(slot, []).append(member)
         member.slot = slot
         makers[member.compute.out.name] = member
+
+
+def share_a_loop(a: Member, b: Member, lane: bool) -> bool:
+    """The same loops; and a scan along memory, which goes one by one, does not hold up what vectors compute faster."""
+    if not same_sizes(a.inner, b.inner):
+        return False
+    return lane or not any(
+        each.compute.scan is not None and work(other.compute.expr) > BESIDE_A_SCAN for each, other in ((a, b), (b, a))
+    )
 
 
 def buffers_of(group: Group) -> dict[str, Buffer]:
@@ -452,7 +473,7 @@ def buffers_of(group: Group) -> dict[str, Buffer]:
 
 
 def group_work(group: Group, hints: Hints) -> int:
-    return sum(work(member.compute.expr) * hints(prod(group.outer + member.inner)) for member in group.members)
+    return sum(sum(map(work, member.compute.exprs)) * hints(prod(group.outer + member.inner)) for member in group.members)
 
 
 def group_symbols(group: Group) -> set[sympy.Symbol]:
@@ -461,9 +482,8 @@ def group_symbols(group: Group) -> set[sympy.Symbol]:
     for member in group.members:
         compute = member.compute
         found |= symbols_in((*member.inner, *compute.stride, compute.offset))
-        for node in walk(compute.expr):
+        found |= {s for g in compute.gathers() for s in symbols_in((g.stride, g.size))}
+        for node in (node for expr in compute.exprs for node in walk(expr)):
             if isinstance(node, (Load, Iota)):
                 found |= symbols_in((*node.strides, node.offset))
-            if isinstance(node, Load):
-                found |= {s for g in node.gathers for s in symbols_in((g.stride, g.size))}
     return found

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..index import Size, Sizes, add, contiguous_strides, mul, prod
-from ..ir import Buffer, Compute, Expr, Load, compute_type, loads, substitute
+from ..ir import Buffer, Compute, Expr, Gather, Load, compute_type, loads, substitute
 from .collapse import accesses, collapse
 from .fuse import Group, Hints, Member, assign_slots
 from .products import Dot, ProductGroup
@@ -53,6 +53,8 @@ def nests(group: Group, hidden: frozenset[str], hints: Hints) -> list[Nest]:
     """The kernels that run a group, in order. Buffers of `hidden` that cross from one to the next become memory."""
     if isinstance(group, ProductGroup):
         return [Nest(group, "product", hidden, len(group.outer) - 2, dot=group.dot)]
+    if group.scatters:
+        return [Nest(collapse(group), "pointwise", hidden)]
     if not group.reducing:
         return [pointwise(group, hidden, hints)]
     if group.split and any(member.compute.reduction is not None for member in group.members):
@@ -102,7 +104,7 @@ def fits(group: Group, hints: Hints) -> bool:
         return False
     longest = max((int(length) for length in lengths), default=1)  # type: ignore[arg-type]
     inner = [member for member in group.members if not member.is_row]
-    held = len({load.buffer for member in inner for load in loads(member.compute.expr)} | {m.compute.out.name for m in inner})
+    held = len({load.buffer for member in inner for load in member.compute.loads()} | {m.compute.out.name for m in inner})
     return longest * held * 4 <= HELD_BYTES
 
 
@@ -121,7 +123,7 @@ def recomputed(group: Group, hidden: frozenset[str]) -> Group | None:
         made = replace(member.compute, expr=expr) if expr is not member.compute.expr else member.compute
         members.append(Member(made, member.inner, member.slot))
         expressions[member.compute.out.name] = made.expr
-    used = {load.buffer for member in members for load in loads(member.compute.expr)}
+    used = {load.buffer for member in members for load in member.compute.loads()}
     kept = [m for m in members if m.compute.out.name in used or m.compute.out.name not in hidden]
     return Group(group.outer, kept, group.lane, group.split, group.reducing, group.name)
 
@@ -130,7 +132,7 @@ def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Ex
     """The member's expression without loads of what other loops than its own made."""
     crossing = [
         load
-        for load in loads(member.compute.expr)
+        for load in member.compute.loads()
         if (maker := makers.get(load.buffer)) is not None
         and load.buffer in expressions
         and not maker.gives_row
@@ -138,6 +140,8 @@ def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Ex
     ]
     if not crossing:
         return member.compute.expr
+    if any(makers[load.buffer].compute.scan is not None for load in crossing):
+        return None
     for load in crossing:
         for inner in loads(expressions[load.buffer]):
             writer = makers.get(inner.buffer)
@@ -226,11 +230,12 @@ def largest_span(nest: Nest) -> Size:
     spans: list[Size] = []
     for member in nest.group.members:
         domain = nest.group.outer + member.inner
-        spans += [prod(domain), *reaches(domain, accesses(member.compute)), *gathered(member.compute.expr)]
+        spans += [prod(domain), *reaches(domain, accesses(member.compute)), *gathered(member.compute.gathers())]
     if nest.dot is not None:
         *batches, m, n = nest.group.outer
         for expr, domain in ((nest.dot.a, (*batches, m, nest.dot.k)), (nest.dot.b, (*batches, nest.dot.k, n))):
-            spans += [*reaches(domain, (load.strides for load in loads(expr))), *gathered(expr)]
+            spans += [*reaches(domain, (load.strides for load in loads(expr)))]
+            spans += gathered(gather for load in loads(expr) for gather in load.gathers)
     total: Size = max((span for span in spans if isinstance(span, int)), default=0)
     for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
         total = add(total, span)
@@ -246,5 +251,5 @@ def reaches(domain: Sizes, accessed: Iterable[Sizes]) -> Iterator[Size]:
         yield reach
 
 
-def gathered(expr: Expr) -> list[Size]:
-    return [mul(gather.size, abs(gather.stride)) for load in loads(expr) for gather in load.gathers]
+def gathered(gathers: Iterable[Gather]) -> list[Size]:
+    return [mul(gather.size, abs(gather.stride)) for gather in gathers]

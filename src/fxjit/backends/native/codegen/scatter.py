@@ -1,0 +1,103 @@
+"""A statement that stores at computed places, as a C++ function; `render` writes any group.
+
+Loops along which the store has a stride of its own never meet in one place: threads and vectors share those. The others
+run in order, so that the last of several values stands, and sums are added up as eager adds them, whatever the threads.
+"""
+
+from __future__ import annotations
+
+from ..index import prod
+from ..ir import Expr, Iota, Load, walk
+from ..ops import SCALARS
+from ..schedule.collapse import collapse
+from ..schedule.fuse import Group, Hints, Member, permuted
+from .cpp import Scope, load_text, store_text
+from .kernel import Kernel, Renderer, indent, lines, loop
+from .prelude import C_TYPES
+
+# What a thread takes at least of a row that threads share, and rows that are enough for them.
+PIECE = 64
+ENOUGH_ROWS = 8
+
+
+def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> Kernel:
+    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack."""
+    merged = collapse(group)
+    if group.scatters:
+        return ScatterRenderer(in_order(merged), hidden, hints, threads).kernel()
+    return Renderer(merged, hidden, hints, threads).kernel()
+
+
+def in_order(group: Group) -> Group:
+    """The loops with a stride of their own, then those without; a loop over neighbours in memory last of all."""
+    compute = group.members[0].compute
+    own = [k for k, stride in enumerate(compute.stride) if stride != 0]
+    repeated = [k for k, stride in enumerate(compute.stride) if stride == 0]
+    neighbours = own[-1:] if own and compute.stride[own[-1]] == 1 else []
+    order = tuple([k for k in own if k not in neighbours] + repeated + neighbours)
+    made = permuted(compute, order)
+    return Group(made.size, [Member(made, ())])
+
+
+class ScatterRenderer(Renderer):
+    def pointwise(self) -> list[str]:
+        sizes, stride = self.group.outer, self.group.members[0].compute.stride
+        if prod(sizes) == 0:
+            return []
+        last = len(sizes) - 1
+        vector = last >= 0 and stride[last] == 1
+        rows = [k for k in range(last + (not vector)) if stride[k] != 0]
+        shared = vector and self.hints(prod(sizes[k] for k in rows)) < ENOUGH_ROWS
+        serial = [k for k in range(last + (not vector)) if shared or k not in rows]
+        inner, before = self.nest()
+        self.update(inner, before)
+        nest = before.lines + inner.lines
+        if vector:
+            bounds = ("first", "past") if shared else ("0", self.c(sizes[last]))
+            head = f"for (int64_t o{last} = {bounds[0]}; o{last} < {bounds[1]}; ++o{last}) {{"
+            nest = [*before.lines, f"#pragma omp simd{self.bad()}", head, indent(lines(inner.lines)), "}"]
+        for k in reversed(serial):
+            nest = [loop(self.outer[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
+        return self.unless_empty(sizes) + (self.in_pieces(nest) if shared else self.in_rows(nest, rows))
+
+    def in_rows(self, nest: list[str], rows: list[int]) -> list[str]:
+        sizes = self.group.outer
+        collapsed = f" collapse({len(rows)})" if len(rows) > 1 else ""
+        pragma = self.parallel(self.c(prod(sizes)), self.weight(self.group.members), collapsed)
+        return self.wrap(nest, [self.outer[k] for k in rows], tuple(sizes[k] for k in rows), pragma)
+
+    def in_pieces(self, nest: list[str]) -> list[str]:
+        """Each thread goes through all of the indices, with a piece of what is stored at each."""
+        sizes, weight = self.group.outer, self.weight(self.group.members)
+        total, length = self.c(prod(sizes)), self.c(sizes[-1])
+        pragma = self.parallel(total, weight)
+        if not pragma:
+            return [f"const int64_t first = 0, past = {length};", *nest]
+        head = f"const int64_t pieces = fx_imax(1, fx_imin(FX_THREADS, {length} / {PIECE}));"
+        mine = f"const int64_t first = {length} * piece / pieces, past = {length} * (piece + 1) / pieces;"
+        pragma = pragma.replace("(parallel: ", "(parallel: pieces > 1 && ")
+        return [head, pragma, loop("piece", "pieces") + " {", indent(lines([mine, *nest])), "}"]
+
+    def update(self, inner: Scope, before: Scope) -> None:
+        """One element: its value combined with what is in its place."""
+        member = self.group.members[0]
+        compute, scatter = member.compute, member.compute.scatter
+        assert scatter is not None
+        loops, given = self.outer, self.at_hand(member, {})
+        value = self.printer.emit(compute.expr, loops, inner, before, given)
+        place = self.printer.affine(compute.stride, compute.offset, loops)
+        for gather in scatter.gathers:
+            scope = inner if varies(gather.index) else before
+            index = self.printer.checked(gather, self.printer.emit(gather.index, loops, inner, before, given), scope)
+            place += f" + {index} * {self.c(gather.stride)}"
+        element, storage = f"{self.pointers[compute.out.name]}[{place}]", compute.out.dtype
+        if scatter.mode != "set":
+            kind = compute.expr.dtype
+            there = self.printer.named(load_text(element, storage), C_TYPES[kind], inner)
+            value = SCALARS[scatter.mode].cpp.format(there, value, t=C_TYPES[kind])
+        inner.lines.append(f"{element} = {store_text(value, storage)};")
+
+
+def varies(expr: Expr) -> bool:
+    """Whether the value depends on the innermost loop."""
+    return any(node.strides[-1:] not in ((), (0,)) for node in walk(expr) if isinstance(node, (Load, Iota)))
