@@ -10,6 +10,7 @@ import torch
 
 import fxjit
 from fxjit.backends import direct
+from fxjit.backends.plan import Plan
 
 BACKENDS = ("aot_eager", "native")
 
@@ -23,14 +24,14 @@ def fresh() -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each graph could be called directly."""
     seen: list[bool] = []
-    real = direct.direct_call
+    real = direct.describe
 
-    def noted(*args: Any) -> Callable[..., Any] | None:
+    def noted(*args: Any) -> Plan | None:
         found = real(*args)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(direct, "direct_call", noted)
+    monkeypatch.setattr(direct, "describe", noted)
     return seen
 
 

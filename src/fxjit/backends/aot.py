@@ -112,7 +112,7 @@ def _compile_whole(
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    from .direct import Parts, direct_call
+    from .direct import Parts, describe, direct_call
 
     pending, parts = list[Any](), Parts()
     autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
@@ -171,7 +171,9 @@ def _compile_whole(
     if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
         counters["aot"]["graphs run as captured"] += 1
         return gm if restore is None else lambda *args: restore(gm(*args))
-    compiled = direct_call(parts, gm, len(example_inputs), autocast) or compiled
+    plan = describe(parts, gm, len(example_inputs), autocast)
+    if plan is not None:
+        compiled = direct_call(plan, parts.graphs, gm)
     compiled = keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 

@@ -1,27 +1,27 @@
 """Calling AOTAutograd's compiled graphs without its runtime wrappers, where those would have nothing to do.
 
-`aot.py` notes what AOTAutograd compiled (`Parts`) and asks `direct_call` for a callable over the graph's own inputs:
-one function for an inference graph, one autograd node for a training graph. What a graph writes to its inputs by itself,
-as batch norm does, only has to be counted. Results of a training graph that share memory with each other are made again as
-views of what the node returns. None where a wrapper has work: a write that autograd follows or that changes a shape, an
-output that aliases an input, subclasses, effects, functional random numbers, autocast.
+`aot.py` notes what AOTAutograd compiled (`Parts`) and asks `describe` for a plan (plan.py), and `direct_call` for a callable
+by that plan over the graph's own inputs: one function for an inference graph, one autograd node for a training graph. What a
+graph writes to its inputs by itself, as batch norm does, only has to be counted. Results of a training graph that share memory
+with each other are made again as views of what the node returns. There is no plan where a wrapper has work: a write that
+autograd follows or that changes a shape, an output that aliases an input, subclasses, effects, functional random numbers,
+autocast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch._functorch.aot_autograd  # first: its parts import each other, and it knows the order
 import torch.fx
-from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format, make_output_handler
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, TensorAlias, ViewAndMutationMeta
 
 from fxjit import _C
 
 from .again import SecondRun, draws_numbers, second_run
+from .plan import InputFacts, Layout, OutputFacts, Plan
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -70,14 +70,61 @@ def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
         return graph(list(args))
 
 
-def direct_call(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Callable[..., Any] | None:
-    """The callable over `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
+def describe(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Plan | None:
+    """The plan for a graph of `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
     meta = parts.meta
     if meta is None or autocast or parts.autocast or not _is_plain(meta, gm):
         return None
-    call = _unguarded(parts, meta, num_inputs, second_run(gm, meta, parts.draws))
-    written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
-    return call if call is None or not written else _counted(call, written)
+    if set(parts.graphs) == {"inference"} and parts.num_inputs["inference"] == num_inputs:
+        if len(parts.outputs["inference"]) != meta.num_outputs or meta.num_outputs_aliased:
+            return None
+        return None if any(info.requires_grad for info in meta.output_info) else _plan(parts, meta, num_inputs)
+    if set(parts.graphs) == {"forward", "backward"} and parts.num_inputs["forward"] == num_inputs:
+        grads = parts.outputs["backward"]
+        if len(grads) != num_inputs or any(
+            grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
+        ):
+            return None  # such inputs must be cut from the autograd graph, which the wrapper does
+        return _plan(parts, meta, num_inputs)
+    return None
+
+
+def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int) -> Plan:
+    """Of a graph known to be plain."""
+    training = "backward" in parts.graphs
+    bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
+    own = [(index, info) for index, info in enumerate(meta.output_info)
+           if info.output_type in _UNALIASED and issubclass(info.raw_type, torch.Tensor)]
+    wanted = (*(index for index, info in own if getattr(info, "requires_grad_for_backward", info.requires_grad)), *bases)
+    return Plan(
+        training=training,
+        num_inputs=num_inputs,
+        input_info=tuple(InputFacts(info.requires_grad, info.mutates_data) for info in meta.input_info),
+        output_info=tuple(OutputFacts(info.output_type, info.base_idx) for info in meta.output_info),
+        num_intermediate_bases=meta.num_intermediate_bases,
+        mutated_graph_handled_indices=tuple(meta.mutated_graph_handled_indices),
+        counted=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
+        draws=parts.draws,
+        switches_off=not training and torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info),
+        returned=meta.num_forward_returns,
+        symbols=meta.num_symints_saved_for_bw or 0,
+        unchecked=getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0,
+        aliased=tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _OF_INTERMEDIATE),
+        without_grad=tuple(index for index, info in own if not info.requires_grad),
+        tensors=(*(index for index, _ in own), *bases),
+        wanted=wanted,
+        layouts=_layouts(meta, len(wanted)) if training else (),
+        undetermined=meta.deterministic is False,
+        reach=parts.reach,
+        views=meta if training and meta.num_outputs_aliased else None,
+    )
+
+
+def direct_call(plan: Plan, graphs: Mapping[str, Boxed], gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The callable over the inputs of the captured graph `gm`, from its compiled parts."""
+    call = _training(graphs["forward"], graphs["backward"], plan, gm) if plan.training else _inference(
+        graphs["inference"], plan)
+    return _counted(call, plan.counted) if plan.counted else call
 
 
 def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[..., Any]:
@@ -91,35 +138,19 @@ def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[...
     return _unseen(run)
 
 
-def _unguarded(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, again: SecondRun | None) -> Callable[..., Any] | None:
-    """The same, of a graph known to be plain."""
-    if set(parts.graphs) == {"inference"}:
-        graph = parts.graphs["inference"]
-        if parts.num_inputs["inference"] != num_inputs or len(parts.outputs["inference"]) != meta.num_outputs:
-            return None
-        if meta.num_outputs_aliased:
-            return None
-        if any(info.requires_grad for info in meta.output_info):
-            return None
-        if torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info):
-            return _unseen(lambda *args: _without_grad(graph, args))
-        unboxed = getattr(graph, "unboxed", None)
-        if unboxed is not None:
-            return unboxed(num_inputs)  # type: ignore[no-any-return]
-        return _unseen(lambda *args: graph(list(args)))
-    if set(parts.graphs) == {"forward", "backward"} and parts.num_inputs["forward"] == num_inputs:
-        grads = parts.outputs["backward"]
-        if len(grads) != num_inputs or any(
-            grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
-        ):
-            return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        call = _training(parts.graphs["forward"], parts.graphs["backward"], meta, parts.reach, again)
-        return _with_views(call, meta) if meta.num_outputs_aliased else call
-    return None
+def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
+    if plan.switches_off:
+        return _unseen(lambda *args: _without_grad(graph, args))
+    unboxed = getattr(graph, "unboxed", None)
+    if unboxed is not None:
+        return unboxed(plan.num_inputs)  # type: ignore[no-any-return]
+    return _unseen(lambda *args: graph(list(args)))
 
 
 def _with_views(call: Callable[..., Any], meta: ViewAndMutationMeta) -> Callable[..., Any]:
     """`call`, whose results that alias an intermediate are made again as views of it, so that autograd knows them as such."""
+    from torch._functorch._aot_autograd.runtime_wrappers import make_output_handler
+
     handlers = [make_output_handler(info, meta, True) for info in meta.output_info]
 
     def run(*args: Any) -> Any:
@@ -161,24 +192,21 @@ def _unseen(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutationMeta,
-              reach: tuple[int, ...], again: SecondRun | None) -> Callable[..., Any]:
+def _training(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """One autograd node: forward keeps what the backward graph wants, backward gives it the gradients."""
-    returned = meta.num_forward_returns
-    num_symbols = meta.num_symints_saved_for_bw or 0
-    unchecked = getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0
-    aliased = tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _OF_INTERMEDIATE)
-    bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
-    own = [(index, info) for index, info in enumerate(meta.output_info)
-           if info.output_type in _UNALIASED and issubclass(info.raw_type, torch.Tensor)]
-    without_grad = tuple(index for index, info in own if not info.requires_grad)
-    wanted = (*(index for index, info in own if getattr(info, "requires_grad_for_backward", info.requires_grad)), *bases)
-    layouts = _layouts(meta, wanted)
-    undetermined = meta.deterministic is False
+    again = second_run(gm, cast(Any, plan), plan.draws)
+    call = _node(forward_graph, backward_graph, plan, again)
+    return call if plan.views is None else _with_views(call, plan.views)
+
+
+def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: SecondRun | None) -> Callable[..., Any]:
+    returned, num_symbols, unchecked, aliased = plan.returned, plan.symbols, plan.unchecked, plan.aliased
+    tensors, without_grad, wanted, reach = plan.tensors, plan.without_grad, plan.wanted, plan.reach
+    layouts = tuple((index, *how) for index, how in zip(wanted, plan.layouts, strict=True))
+    undetermined = plan.undetermined
     # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
     everything = (1 << len(wanted)) - 1
     partial = any(0 < bits < everything for bits in reach)
-    tensors = (*(index for index, _ in own), *bases)
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         if again is not None:
@@ -225,7 +253,7 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, meta: ViewAndMutation
                 raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(grad).__name__}; "
                                    "compiled backward graphs take plain tensors")
             if not (plain and grad.is_contiguous()) and layout is not None:
-                grad = coerce_to_expected_memory_format(grad, layout)
+                grad = _laid_out(grad, layout)
             args.append(grad)
         given.clear()
         _may_run(undetermined)
@@ -251,11 +279,22 @@ def _set_apart(outs: list[Any], tensors: tuple[int, ...]) -> None:
             outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
 
 
-def _layouts(meta: ViewAndMutationMeta, wanted: tuple[int, ...]) -> tuple[tuple[int, bool, Any], ...]:
-    """For each gradient that is wanted: of which result, whether it is to be contiguous, and its layout."""
+def _layouts(meta: ViewAndMutationMeta, count: int) -> tuple[tuple[bool, Layout | None], ...]:
+    """For each of the gradients that are taken: whether it is to be contiguous, and its layout."""
     formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]
-    contiguous = [each is not None and each.memory_format is torch.contiguous_format for each in formats]
-    return tuple(zip(wanted, contiguous, formats, strict=True))
+    assert len(formats) == count, "AOTAutograd knows of other gradients"
+    return tuple((False, None) if each is None else (each.memory_format is torch.contiguous_format, Layout(
+        each.memory_format, each.size and tuple(each.size), each.stride and tuple(each.stride))) for each in formats)
+
+
+def _laid_out(grad: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The gradient as the backward graph was compiled for it."""
+    if layout.memory_format is not None:
+        return grad.contiguous(memory_format=layout.memory_format)
+    assert layout.size is not None and layout.stride is not None
+    if grad.shape == layout.size and grad.stride() == layout.stride:
+        return grad
+    return torch.empty_strided(layout.size, layout.stride, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
 def _materialized(ctx: Any, given: list[Any], wanted: tuple[int, ...]) -> int:

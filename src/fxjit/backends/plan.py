@@ -1,0 +1,72 @@
+"""What a direct call (direct.py) has to know of a graph besides its compiled parts: plain data, which the disk can keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """Of one input of the graph; the names are AOTAutograd's, as in all that follows."""
+
+    requires_grad: bool
+    mutates_data: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFacts:
+    """Of one result of the graph."""
+
+    output_type: OutputType
+    base_idx: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a gradient must lie in memory for the backward graph: in a memory format, or with this size and stride."""
+
+    memory_format: torch.memory_format | None
+    size: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a graph is called directly. A number that stands for an input or a result is its place."""
+
+    training: bool
+    num_inputs: int
+    input_info: tuple[InputFacts, ...]
+    output_info: tuple[OutputFacts, ...]
+    num_intermediate_bases: int
+    #: Inputs that the graph writes to itself, and those of them whose writes autograd counts.
+    mutated_graph_handled_indices: tuple[int, ...]
+    counted: tuple[int, ...]
+    draws: bool
+    #: An inference graph that is to run without autograd recording, although its caller's records.
+    switches_off: bool
+    #: Of a training graph: how many of forward's results go to the caller, and how many of the last of the others are sizes,
+    #: and tensors that may be written to before backward reads them.
+    returned: int
+    symbols: int
+    unchecked: int
+    #: Results that are views of an intermediate, results that are tensors of their own and have no gradient, all that are
+    #: tensors of their own (and the intermediates), and those whose gradients the backward graph takes.
+    aliased: tuple[int, ...]
+    without_grad: tuple[int, ...]
+    tensors: tuple[int, ...]
+    wanted: tuple[int, ...]
+    #: Of each gradient that is taken: whether it is to be contiguous, and how else it must lie.
+    layouts: tuple[tuple[bool, Layout | None], ...]
+    undetermined: bool
+    #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
+    reach: tuple[int, ...]
+    #: What torch knows of results that are views and are to be made again; None where there are none. No disk keeps it.
+    views: ViewAndMutationMeta | None
