@@ -67,6 +67,17 @@ def texts_of_tensors(x, items):
     return y * 2, text, text + f"{y}", f"{text}" is text
 
 
+def texts_by_percent(x, items):
+    y = x + 1
+    print("%s" % y, "%s and %r: %d%%" % (y, [y], 3), "%(y)s at %(n)3d" % {"y": y, "n": 4}, "%-40s|" % y)
+    total = y.sum()
+    print("%.3f|%8.2e|%+g" % (total, total, total), "%d" % y.numel(), "%d %5d" % (y.argmax(), len(items)))
+    y.add_(1)
+    print(" | ".join([f"{total:.2f}", "n", "%s" % y]), "-" * 2 + f"{total}" * 2, f"{f'{total:.1f}':>12}|")
+    y.zero_()
+    return y * 2
+
+
 def a_text_that_is_needed_at_once(x, items):
     text = f"{x.sum():.0f}"
     print(text.zfill(5), {text: 1}, len(text), text == "5", getattr(x, "shape", f"{x}"))
@@ -76,6 +87,19 @@ def a_text_that_is_needed_at_once(x, items):
 def a_format_that_tensors_do_not_have(x, items):
     print(f"{x.sum():3d}")
     return x
+
+
+def integers_of_other_tensors(x, items):
+    print("%d" % x.sum())
+    try:
+        print("%d" % x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        print(type(error))
+    try:
+        print("%s" % (x, 1))  # noqa: F507
+    except TypeError as error:
+        print(error)
+    return x + 1
 
 
 def containers_of_the_callers(x, items):
@@ -140,7 +164,7 @@ def writes_around_a_call(x, items):
 
 PROGRAMS = [
     writes_around_a_call, everything_at_its_time, views_share_their_writes, containers_of_the_callers,
-    functions_of_the_users, records, before_what_raises, texts_of_tensors,
+    functions_of_the_users, records, before_what_raises, texts_of_tensors, texts_by_percent,
 ]  # fmt: skip
 FUNCTIONS = {print, note, tell, FIRST.record, logging.info, logging.Logger.info, warnings.warn}
 
@@ -180,7 +204,9 @@ def test_what_is_said_is_what_eager_says(program):
     assert "Call of a function with an effect outside the program" not in fxjit.counters["graph_break"]
 
 
-@pytest.mark.parametrize("program", [a_text_that_is_needed_at_once, a_format_that_tensors_do_not_have])
+@pytest.mark.parametrize("program", [
+    a_text_that_is_needed_at_once, a_format_that_tensors_do_not_have, integers_of_other_tensors,
+])
 def test_texts_that_cannot_wait_are_made_at_once(program):
     expected = outcome(program)
     fxjit.reset()
@@ -241,6 +267,21 @@ def test_texts_of_tensors_wait_for_one_graph():
         return x + 3
 
     assert graphs_and_operators(fn) == [(3, 3), (1, 3)]
+
+
+def test_numbers_from_data_wait_for_one_graph():
+    def fn(x):
+        loss = (x * 2).mean().item()
+        print("loss %.3f" % loss, f"{loss:8.2f}", loss, "{:g}".format(loss))
+        return x + loss
+
+    with fxjit.config.patch(capture_scalar_outputs=True):
+        assert graphs_and_operators(fn)[1][0] == 1
+    out, expected = io.StringIO(), io.StringIO()
+    for run, said in ((fn, expected), (fxjit.compile(fn, backend="eager"), out)):
+        with fxjit.config.patch(capture_scalar_outputs=True, reorderable_functions={print}), contextlib.redirect_stdout(said):
+            assert [float(run(torch.ones(2) * step)[0]) for step in range(3)] == [0, 3, 6]
+    assert out.getvalue() == expected.getvalue()
 
 
 def test_a_text_that_is_only_passed_on_is_not_compiled_for_again():

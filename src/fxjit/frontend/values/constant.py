@@ -122,22 +122,10 @@ class ConstantValue(Value):
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if op == "%" and not reflected and isinstance(self.obj, str):
-            return self._percent_format(t, other)
+            return protocol.PERCENT[0](t, self.obj, other)
         if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() is int:
             t.break_("format-symbolic", value=other.describe())
         return NOT_IMPLEMENTED
-
-    def _percent_format(self, t: Tracer, other: Value) -> Value:
-        """`"%s %d" % args`; what is no constant shows the text that tracing its `__str__` or `__repr__` gives."""
-        if issubclass(other.pytype(), dict):
-            given: Any = _Shown.of_names(t, other)
-        else:
-            items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
-            given = tuple(_Shown.of(t, item) for item in items)
-        try:
-            return t.make(self.obj % given)
-        except (TypeError, ValueError, KeyError) as error:
-            t.raise_(type(error), *error.args)
 
     def tp_iter(self, t: Tracer) -> Value:
         if isinstance(self.obj, (str, bytes)):
@@ -170,32 +158,6 @@ class ConstantValue(Value):
                         raise
             return made
         return super().tp_call(t, args, kwargs)
-
-
-class _Shown:
-    """A traced object as an argument of `%`."""
-
-    def __init__(self, t: Tracer, value: Value) -> None:
-        self._t = t
-        self._value = value
-
-    @staticmethod
-    def of(t: Tracer, value: Value) -> Any:
-        value = value.realize()
-        specialize = getattr(value, "specialize", None)
-        if specialize is not None:
-            value = specialize(t)
-        return value.as_constant() if value.is_constant() else _Shown(t, value)
-
-    @staticmethod
-    def of_names(t: Tracer, names: Value) -> dict[Any, Any]:
-        return {key.as_constant(): _Shown.of(t, protocol.getitem(t, names, key)) for key in protocol.unpack(t, names)}
-
-    def __str__(self) -> str:
-        return str(protocol.str_(self._t, self._value).as_constant())
-
-    def __repr__(self) -> str:
-        return str(protocol.repr_(self._t, self._value).as_constant())
 
 
 class TextFromOutside(ConstantValue):

@@ -82,7 +82,7 @@ def _version(tensor: TensorValue) -> int | None:
 class Field(NamedTuple):
     """One value in a text: how it is shown, and the format that it is shown in."""
 
-    how: Literal["str", "repr", "format"]
+    how: Literal["str", "repr", "format", "percent"]
     spec: str
     value: Value
 
@@ -103,6 +103,10 @@ class WaitingText(Value):
         return str
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if op == "*" and other.is_constant() and type(other.as_constant()) is int:
+            return joined(t, [self] * other.as_constant())
+        if op in ("*", "%"):
+            self.as_constant()
         if op != "+" or other.pytype() is not str:
             return NOT_IMPLEMENTED
         return joined(t, [other, self] if reflected else [self, other])
@@ -148,6 +152,7 @@ def written(template: tuple[str | tuple[str, str], ...], *values: object) -> str
 
 _SHOWN: Final[dict[str, Callable[[Any, str], str]]] = {
     "str": lambda value, spec: str(value), "repr": lambda value, spec: repr(value), "format": format,
+    "percent": lambda value, spec: spec % (value,),
 }
 
 
@@ -170,6 +175,11 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
     return JoinedText(t, tuple(pieces)) if known else WaitingText(t, tuple(pieces))
 
 
+def texts_may_wait() -> bool:
+    """Whether there is a function whose calls wait, and with them the texts of tensors."""
+    return bool(config.reorderable_functions)
+
+
 def text_that_waits(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
     """The text of a tensor, or of a container with one, where functions may wait for it; of a number that varies, which most
     texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
@@ -177,9 +187,7 @@ def text_that_waits(t: Tracer, how: Literal["str", "repr", "format"], value: Val
         return value
     if not spec and _is_of_numbers(value):
         return JoinedText(t, (Field(how, spec, value),))
-    if not config.reorderable_functions:
-        return None
-    if not _holds_tensor(value) or (spec and not _may_have(value, spec)):
+    if not texts_may_wait() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
         return None
     now = as_it_is_now(t, value)
     return None if now is None else WaitingText(t, (Field(how, spec, now),))
@@ -221,25 +229,37 @@ def _is_of_numbers(value: Value) -> bool:
     return all(item.is_constant() or (isinstance(item, SymValue) and _is_of_numbers(item)) for item in value.realized())
 
 
-def _holds_tensor(value: Value) -> bool:
+def _is_known_later(value: Value) -> bool:
+    """A tensor, a number or text made of one, or a container of them."""
     value = value.realize()
-    if isinstance(value, TensorValue):
-        return True
     if isinstance(value, (ListValue, TupleValue)) and value.pytype() in (list, tuple):
-        return any(_holds_tensor(item) for item in value.items)
+        return any(_is_known_later(item) for item in value.items)
     if isinstance(value, DictValue) and value.pytype() is dict:
-        return any(_holds_tensor(item) for _, item in value.items.values())
-    return False
+        return any(_is_known_later(item) for _, item in value.items.values())
+    return isinstance(value, (TensorValue, WaitingText)) or is_from_data(value)
+
+
+def is_from_data(value: Value) -> bool:
+    """Whether it is a number that only the graph knows."""
+    return isinstance(value, SymValue) and not value.sym.node.has_hint()
+
+
+def example_of(value: Value) -> object | None:
+    """Something that is formatted as `value` will be (a tensor of one number is shown as that number is); None: not known."""
+    if isinstance(value, WaitingText):
+        return ""
+    if isinstance(value, SymValue):
+        return value.pytype()(0)  # type: ignore[no-any-return]  # int, float or bool
+    if not isinstance(value, TensorValue) or value.fake.dim() != 0:
+        return None
+    dtype = value.fake.dtype
+    return 0.0 if dtype.is_floating_point else 0j if dtype.is_complex else False if dtype == torch.bool else 0
 
 
 def _may_have(value: Value, spec: str) -> bool:
-    """Whether `format(value, spec)` is sure to give a text: a tensor of one number is shown as that number is."""
-    if not isinstance(value, TensorValue) or value.fake.dim() != 0:
-        return False
-    dtype = value.fake.dtype
-    example = 0.0 if dtype.is_floating_point else 0j if dtype.is_complex else False if dtype == torch.bool else 0
+    """Whether `format(value, spec)` is sure to give a text."""
+    example = example_of(value)
     try:
-        format(example, spec)
+        return example is not None and format(example, spec) is not None
     except (ValueError, TypeError):
         return False
-    return True
