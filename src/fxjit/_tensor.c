@@ -73,6 +73,7 @@ resolve_functions(void)
         {"aoti_torch_get_layout", (void **)&fxjit_shim.get_layout, 1},
         /* Not of the stable shim, but exported by libc10 under these names for years: used where they are there. */
         {"_ZNK3c1010TensorImpl13requires_gradEv", (void **)&fxjit_shim.impl_requires_grad, 0},
+        {"_ZNK2at10TensorBase8_versionEv", (void **)&fxjit_shim.version, 0},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         *symbols[i].target = fxjit_torch_symbol(symbols[i].name);
@@ -357,7 +358,7 @@ verify(PyObject *examples, PyObject *expected)
 }
 
 PyDoc_STRVAR(tensor_init_doc,
-"tensor_init(tensor_class, libraries, examples, keysets, facts, python_keys, autocast_keys) -> str | None\n\n"
+"tensor_init(tensor_class, libraries, examples, keysets, facts, python_keys, autocast_keys, version_keys)\n-> str | None\n\n"
 "Find torch's C shim and the layout of tensors. `facts(codes)` gives, for each example, what `tensor_facts` must say of\n"
 "it; `codes` looks up a number of the shim by name. None: all is well; else what is wrong, and the shim is not used.");
 
@@ -367,9 +368,10 @@ static PyObject *
 tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *cls, *paths, *examples, *keysets, *facts;
-    unsigned long long python_keys, autocast;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!OKK:tensor_init", &PyType_Type, &cls, &PyTuple_Type, &paths, &PyTuple_Type,
-                          &examples, &PyTuple_Type, &keysets, &facts, &python_keys, &autocast)) {
+    unsigned long long python_keys, autocast, version_keys;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!OKKK:tensor_init", &PyType_Type, &cls, &PyTuple_Type, &paths, &PyTuple_Type,
+                          &examples, &PyTuple_Type, &keysets, &facts, &python_keys, &autocast,
+                          &version_keys)) {
         return NULL;
     }
     Py_ssize_t n = PyTuple_GET_SIZE(examples);
@@ -396,6 +398,7 @@ tensor_init(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_XSETREF(fxjit_shim.tensor_class, (PyTypeObject *)Py_NewRef(cls));
     fxjit_shim.python_keys = python_keys;
+    fxjit_shim.version_keys = version_keys;
     const char *why = NULL;
     int found = find_layout(examples, keysets, &why);
     if (found <= 0) {
@@ -626,6 +629,49 @@ tensor_facts(PyObject *Py_UNUSED(module), PyObject *tensor)
 }
 
 static PyObject *
+version_of(PyObject *tensor)
+{
+    /* torch throws a C++ exception for tensors that count no writes. */
+    int counts = fxjit_shim.version != NULL && fxjit_tensor_is_plain(tensor) &&
+                 !(fxjit_shim.version_keys & ~fxjit_tensor_keys(tensor));
+    return counts ? PyLong_FromLongLong(fxjit_shim.version(fxjit_tensor_handle(tensor)))
+                  : PyObject_GetAttrString(tensor, "_version");
+}
+
+PyDoc_STRVAR(tensor_versions_doc,
+"tensor_versions(tensors, indices) -> list[int]\n\n"
+"How often each of these tensors of a tuple has been written to: their `_version`.");
+
+static PyObject *
+tensor_versions(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "tensor_versions() takes a tuple of tensors and one of indices");
+        return NULL;
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(args[1]);
+    PyObject *versions = PyList_New(n);
+    for (Py_ssize_t i = 0; versions != NULL && i < n; i++) {
+        Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
+        PyObject *version = NULL;
+        if (index < 0 || index >= PyTuple_GET_SIZE(args[0])) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_IndexError, "tensor_versions(): no such tensor");
+            }
+        }
+        else {
+            version = version_of(PyTuple_GET_ITEM(args[0], index));
+        }
+        if (version == NULL) {
+            Py_CLEAR(versions);
+            break;
+        }
+        PyList_SET_ITEM(versions, i, version);
+    }
+    return versions;
+}
+
+static PyObject *
 state_now(PyObject *Py_UNUSED(module), PyObject *name)
 {
     int state = fxjit_state_index(name);
@@ -643,6 +689,7 @@ static PyMethodDef methods[] = {
     {"tensor_learn", tensor_learn, METH_VARARGS, tensor_learn_doc},
     {"tensor_facts", tensor_facts, METH_O, tensor_facts_doc},
     {"tensor_ready", tensor_ready, METH_NOARGS, PyDoc_STR("tensor_ready() -> bool: whether tensor_init succeeded")},
+    {"tensor_versions", (PyCFunction)(void (*)(void))tensor_versions, METH_FASTCALL, tensor_versions_doc},
     {"state_now", state_now, METH_O,
      PyDoc_STR("state_now(name) -> int: state of the process, as C reads it (after tensor_init); else ValueError")},
     {"shim_code", shim_code, METH_O, shim_code_doc},

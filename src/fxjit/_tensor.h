@@ -32,6 +32,8 @@ typedef struct {
     int32_t strided; /* the shim's code of this layout */
     uint64_t python_keys;           /* key set bits of tensors whose methods are Python's (subclasses, fake tensors) */
     bool (*impl_requires_grad)(const void *impl); /* NULL where this torch does not export it */
+    int64_t (*version)(const void *handle);       /* the same; only of tensors that have all of version_keys */
+    uint64_t version_keys;
     int32_t (*get_dim)(void *, int64_t *);
     int32_t (*get_sizes)(void *, int64_t **);
     int32_t (*get_strides)(void *, int64_t **);

@@ -52,11 +52,12 @@ def _problem() -> str | None:
         keysets = tuple(map(_keys, examples))
         python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
         autocast = _autocast_keys()
+        counts_writes = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView).raw_repr()
 
         def facts(codes: Callable[[str], int | None]) -> tuple[Any, ...]:
             return tuple(_facts(tensor, codes) for tensor in examples)
 
-        problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python, autocast)
+        problem: str | None = _C.tensor_init(torch.Tensor, libraries, examples, keysets, facts, python, autocast, counts_writes)
         if problem is None:
             _learn_words()
     return problem

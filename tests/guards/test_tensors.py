@@ -218,9 +218,9 @@ def test_a_layout_that_is_not_as_expected_is_refused_loudly(monkeypatch: pytest.
     keys = tuple(torch._C._dispatch_keys(t).raw_repr() for t in examples)
     libraries = tuple(f"{torch.__path__[0]}/lib/{name}" for name in tensor_shim._LIBRARIES)
     try:
-        assert "export" in _C.tensor_init(torch.Tensor, (), examples, keys, lambda codes: (), 0, 0)
-        assert "dispatch key" in _C.tensor_init(torch.Tensor, libraries, examples, (12345, 6), lambda codes: (), 0, 0)
-        problem = _C.tensor_init(torch.Tensor, libraries, examples, keys, lambda codes: ((1,), (2,)), 0, 0)
+        assert "export" in _C.tensor_init(torch.Tensor, (), examples, keys, lambda codes: (), 0, 0, 0)
+        assert "dispatch key" in _C.tensor_init(torch.Tensor, libraries, examples, (12345, 6), lambda codes: (), 0, 0, 0)
+        problem = _C.tensor_init(torch.Tensor, libraries, examples, keys, lambda codes: ((1,), (2,)), 0, 0, 0)
         assert problem == "the dispatch key set was not found in a tensor" or "what is not so" in problem
         assert not _C.tensor_ready()
         monkeypatch.setattr(tensor_shim, "_problem", lambda: "something is odd")
@@ -231,3 +231,18 @@ def test_a_layout_that_is_not_as_expected_is_refused_loudly(monkeypatch: pytest.
         monkeypatch.undo()
         tensor_shim.ensure.cache_clear()
         assert tensor_shim.ensure()
+
+
+def test_versions_are_what_torch_says() -> None:
+    assert tensor_shim.ensure()
+    written = torch.ones(3)
+    written.add_(1).mul_(2)
+    parameter = torch.nn.Parameter(torch.ones(2))
+    tensors = (written, parameter, written[1:])
+    assert _C.tensor_versions(tensors, (1, 0, 2)) == [0, 2, 2]
+    with torch.inference_mode():
+        uncounted = torch.ones(2)
+    with pytest.raises(RuntimeError, match="version counter"):
+        _C.tensor_versions((uncounted,), (0,))
+    with pytest.raises(IndexError):
+        _C.tensor_versions(tensors, (3,))

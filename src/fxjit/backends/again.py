@@ -31,13 +31,13 @@ class SecondRun:
 
     def keep(self, inputs: tuple[Any, ...]) -> Kept:
         """What `gradients` needs of a run."""
-        return inputs, [inputs[index]._version for index in self._derived_by]
+        return inputs, _C.tensor_versions(inputs, self._derived_by)
 
     def gradients(self, kept: Kept, results: Sequence[int], given: Sequence[Any]) -> tuple[Any, ...]:
         """The gradients of the inputs, which can be differentiated, from those of `results`: the graph's, and after
         them the intermediates that some are views of."""
         inputs, versions = kept
-        if versions != [inputs[index]._version for index in self._derived_by]:
+        if versions != _C.tensor_versions(inputs, self._derived_by):
             raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
                                "operation: an input of a compiled graph that is differentiated twice")
         with torch.enable_grad():
