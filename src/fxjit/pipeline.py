@@ -114,7 +114,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-    if len(known) >= config.recompile_limit:
+    if max(len(known), entries.compiles_in_vain(frame.code, options)) >= config.recompile_limit:
         _limit_reached(options, frame, "recompile_limit", config.recompile_limit, why)
         return None
     if entries.compiles(frame.code) >= config.accumulated_recompile_limit:

@@ -33,6 +33,7 @@ class _State:
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
     failures: dict[int, _Retry] = field(default_factory=dict)  # by id of the key
+    in_vain: dict[int, int] = field(default_factory=dict)  # by id of the key: `compiles_in_vain`
     # What takes an entry away when an object goes that it is for.
     watches: weakref.WeakKeyDictionary[_C.Entry, list[weakref.ref[Any]]] = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -98,9 +99,21 @@ def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object
     def drop(_: weakref.ref[Any], remove: Callable[..., bool] = remove) -> None:  # bound: globals go at the end of the process
         found = [ref() for ref in own]
         if all(part is not None for part in found) and _C is not None:  # and with them what `remove` needs
-            remove(*found)
+            if remove(*found):
+                _count_use(*found)
 
     return [weakref.ref(obj, drop) for obj in mortal]
+
+
+def _count_use(code: CodeType, key: object, entry: _C.Entry) -> None:
+    in_vain = _note(code).in_vain
+    in_vain[id(key)] = 0 if entry.hits > 1 else in_vain.get(id(key), 0) + 1
+
+
+def compiles_in_vain(code: CodeType, key: object) -> int:
+    """How many of this key's entries went one after the other without having run a second time, since they were for an
+    object that is made anew for each call."""
+    return _note(code).in_vain.get(id(key), 0)
 
 
 def clear(code: CodeType, key: object) -> None:
