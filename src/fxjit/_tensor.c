@@ -89,6 +89,7 @@ resolve_functions(void)
 static const char *const state_names[FXJIT_NUM_STATES] = {
     "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "torch_function",
     "torch_function_modes", "dispatch_modes", "functorch_levels", "float32_precision", "without_mkldnn",
+    "keeps_graph",
 };
 
 static const char *const state_symbols[FXJIT_NUM_STATES] = {
@@ -103,6 +104,7 @@ static const char *const state_symbols[FXJIT_NUM_STATES] = {
     "_ZN2at9functorch20getDynamicLayerStackEv",
     "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
     "_ZNK2at7Context17userEnabledMkldnnEv",
+    "_ZN5torch8autograd33get_current_graph_task_keep_graphEv",
 };
 
 static void *state_functions[FXJIT_NUM_STATES];
@@ -167,6 +169,7 @@ fxjit_state_now(fxjit_state state)
     switch (state) {
     case FXJIT_GRAD_MODE:
     case FXJIT_INFERENCE_MODE:
+    case FXJIT_KEEPS_GRAPH:
         return ((bool (*)(void))function)();
     case FXJIT_AUTOCAST:
         return (local_keys()[1] & autocast_keys) != 0;

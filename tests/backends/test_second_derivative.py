@@ -100,3 +100,19 @@ def test_inputs_do_not_outlive_the_backward(backend):
     loss.backward()
     del x
     assert seen() is None and loss.grad_fn is not None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_derivative_after_a_first_backward(backend):
+    def cubed(x):
+        return (x * x * x).sin().sum()
+
+    fxjit.reset()
+    found = []
+    for fn in (cubed, fxjit.compile(cubed, backend=backend)):
+        x = torch.arange(3.0).requires_grad_()
+        loss = fn(x)
+        torch.autograd.grad(loss, x, retain_graph=True)
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        found.append(torch.autograd.grad(first.sum(), x)[0])
+    torch.testing.assert_close(*found)

@@ -63,6 +63,14 @@ def second_run(gm: torch.fx.GraphModule, meta: ViewAndMutationMeta, draws: bool)
     return SecondRun(gm, meta)
 
 
+def graph_is_retained() -> bool:
+    """Inside backward: whether autograd may come here again, and ask for a second derivative then."""
+    try:
+        return bool(_C.state_now("keeps_graph"))
+    except ValueError:  # torch does not export it: the inputs are let go, and with them that second derivative
+        return False
+
+
 def draws_numbers(graph: torch.fx.GraphModule) -> bool:
     """Whether an ATen graph has an operator that draws random numbers."""
     targets = [node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]

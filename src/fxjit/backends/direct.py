@@ -20,7 +20,7 @@ from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, 
 
 from fxjit import _C
 
-from .again import SecondRun, draws_numbers, second_run
+from .again import SecondRun, draws_numbers, graph_is_retained, second_run
 from .plan import InputFacts, Layout, OutputFacts, Plan
 
 Boxed = Callable[[list[Any]], Any]
@@ -242,7 +242,8 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
         if again is not None and torch.is_grad_enabled() and ctx.kept is not None:
             _may_run(undetermined)
             return again.gradients(ctx.kept, wanted, given)
-        ctx.kept = None
+        if again is not None and not graph_is_retained():
+            ctx.kept = None
         args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
         if unchecked:
             args += ctx.unchecked
