@@ -203,6 +203,30 @@ def test_an_ordered_dict_has_an_order_of_its_own() -> None:
     assert not holds(KeysAre(X, ("a", "b", "c")), x=moved)
 
 
+class Loud(dict[str, int]):
+    """A dict that answers otherwise than it holds: what guards look at is what it holds, and they run none of its code."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("asked")
+
+    __len__ = __contains__ = keys = __iter__
+
+
+class LoudSet(set[str]):
+    __iter__ = __len__ = __contains__ = Loud.__iter__
+
+
+def test_guards_run_no_code_of_a_container_s_class() -> None:
+    loud = Loud(a=1, b=2)
+    assert holds(KeysAre(X, ("a", "b")), x=loud)
+    assert not holds(KeysAre(X, ("b", "a")), x=loud)
+    assert holds(LengthIs(X, 2), x=loud)
+    assert holds(HasKey(X, "a", True), x=loud)
+    assert not holds(HasKey(X, "c", True), x=loud)
+    assert holds(SetIs(X, frozenset("ab")), x=LoudSet("ab"))
+    assert not holds(SetIs(X, frozenset("ab")), x=LoudSet("ac"))
+
+
 def test_keys_that_are_objects() -> None:
     one, two = Plain(), Plain()
     guard = KeysAre(X, (one, two))

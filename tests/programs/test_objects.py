@@ -527,3 +527,36 @@ def test_a_class_whose_module_is_no_text():
         return made.a + made.b, isinstance(made, pair), type(made).__module__ is collections, getattr(scale, "a", None)
 
     check(f, X, Scale())
+
+
+def test_dicts_that_hold_themselves():
+    def f(x):
+        ordered = collections.OrderedDict(a=1)
+        ordered["self"] = ordered
+        counting = collections.defaultdict(int)
+        counting["self"] = counting
+        plain = {}
+        plain["self"] = [plain]
+        return repr(ordered), repr(counting), repr(plain), x + 1
+
+    check(f, X)
+
+
+class Newest(dict):
+    """A dict that is iterated over from its end."""
+
+    def __iter__(self):
+        return iter(list(super().keys())[::-1])
+
+    def __len__(self):
+        return 7
+
+
+def test_a_dict_that_iterates_its_own_way_behind_a_break():
+    def f(x):
+        newest = Newest(a=1, b=2)
+        fxjit.graph_break()
+        newest["c"] = x
+        return list(newest), len(newest), list(newest.keys()), dict.__len__(newest), newest["c"] + 1
+
+    check(f, X, fullgraph=False)

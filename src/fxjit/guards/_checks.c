@@ -293,13 +293,25 @@ keys_are_of_dict(const fxjit_check *check, PyObject *dict)
     return 1;
 }
 
+PyObject *
+fxjit_stored_keys(PyObject *container)
+{
+    if (PyODict_Check(container)) { /* in an order of its own */
+        return PyODict_Type.tp_iter(container);
+    }
+    if (PyDict_Check(container)) {
+        return PyDict_Type.tp_iter(container);
+    }
+    return PyAnySet_Check(container) ? PySet_Type.tp_iter(container) : PyObject_GetIter(container);
+}
+
 static int
 keys_are(const fxjit_check *check, PyObject *value)
 {
-    if (PyDict_CheckExact(value)) {
+    if (PyDict_Check(value) && !PyODict_Check(value)) {
         return keys_are_of_dict(check, value);
     }
-    PyObject *iterator = PyObject_GetIter(value);
+    PyObject *iterator = fxjit_stored_keys(value);
     if (iterator == NULL) {
         return -1;
     }
@@ -325,7 +337,7 @@ set_is(const fxjit_check *check, PyObject *value)
     if (!PyAnySet_Check(value) || PySet_GET_SIZE(value) != check->many.n) {
         return 0;
     }
-    PyObject *iterator = PyObject_GetIter(value);
+    PyObject *iterator = fxjit_stored_keys(value);
     if (iterator == NULL) {
         return -1;
     }
@@ -649,11 +661,15 @@ static int
 length_is(const fxjit_check *check, PyObject *value)
 {
     Py_ssize_t n;
-    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+    /* Of a subclass, what it holds, not what its own __len__ says. */
+    if (PyList_Check(value) || PyTuple_Check(value)) {
         n = Py_SIZE(value);
     }
-    else if (PyDict_CheckExact(value)) {
+    else if (PyDict_Check(value)) {
         n = PyDict_GET_SIZE(value);
+    }
+    else if (PyAnySet_Check(value)) {
+        n = PySet_GET_SIZE(value);
     }
     else {
         n = PyObject_Size(value);
@@ -676,9 +692,10 @@ has_key(const fxjit_check *check, PyObject *value)
         return 0; /* the key is gone */
     }
     Py_INCREF(key);
-    int found = as_wanted(PySequence_Contains(value, key), check->present);
+    int found = PyDict_Check(value) ? PyDict_Contains(value, key)
+              : PyAnySet_Check(value) ? PySet_Contains(value, key) : PySequence_Contains(value, key);
     Py_DECREF(key);
-    return found;
+    return as_wanted(found, check->present);
 }
 
 int

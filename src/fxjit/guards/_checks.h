@@ -33,6 +33,9 @@ fxjit_held_is(const fxjit_held *held, PyObject *value)
     return held->obj == value && (held->ref == NULL || ((PyWeakReference *)held->ref)->wr_object == value);
 }
 
+/* An iterator over a dict's keys or a set's elements, without the class's own __iter__: guards run no code of the user's. */
+PyObject *fxjit_stored_keys(PyObject *container);
+
 /* Whether a and b are the same constant: 1, 0, or -1 with an exception. */
 int fxjit_same_constant(PyObject *a, PyObject *b);
 

@@ -96,7 +96,7 @@ get_item(PyObject *container, const node *n)
 static PyObject *
 get_key(PyObject *container, Py_ssize_t index)
 {
-    if (PyDict_CheckExact(container)) {
+    if (PyDict_Check(container) && !PyODict_Check(container)) {
         if (index >= PyDict_GET_SIZE(container)) {
             return NULL;
         }
@@ -109,7 +109,7 @@ get_key(PyObject *container, Py_ssize_t index)
         }
         return Py_NewRef(key);
     }
-    PyObject *iterator = PyObject_GetIter(container);
+    PyObject *iterator = fxjit_stored_keys(container);
     if (iterator == NULL) {
         return NULL;
     }

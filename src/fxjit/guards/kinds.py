@@ -16,7 +16,7 @@ from typing import Any
 from fxjit._C import instance_dict
 from fxjit.guards import ambient
 from fxjit.guards.constants import constant_key, is_plain, same_constant
-from fxjit.guards.source import Source
+from fxjit.guards.source import Source, stored_keys, stored_length, stores_key
 from fxjit.guards.tensor_spec import TensorSpec
 
 __all__ = [
@@ -425,13 +425,13 @@ class LengthIs(Guard):
         return (("length", self.n),)
 
     def holds(self, *values: Any) -> bool:
-        return len(values[0]) == self.n
+        return stored_length(values[0]) == self.n
 
     def expected(self) -> str:
         return f"length {self.n}"
 
     def found(self, *values: Any) -> str:
-        return f"length {len(values[0])}"
+        return f"length {stored_length(values[0])}"
 
 
 class _HeldKey:
@@ -487,7 +487,7 @@ class KeysAre(Guard):
         return tuple(obj for held in self._keys for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
-        found = list(values[0])
+        found = list(stored_keys(values[0]))
         return len(found) == len(self._keys) and all(
             held.is_(key) for held, key in zip(self._keys, found, strict=True)
         )
@@ -496,7 +496,7 @@ class KeysAre(Guard):
         return "the keys [" + ", ".join(map(str, self._keys)) + "]"
 
     def found(self, *values: Any) -> str:
-        return "[" + ", ".join(map(short, values[0])) + "]"
+        return "[" + ", ".join(map(short, stored_keys(values[0]))) + "]"
 
 
 class SetIs(Guard):
@@ -520,9 +520,9 @@ class SetIs(Guard):
 
     def holds(self, *values: Any) -> bool:
         value = values[0]
-        if not isinstance(value, set | frozenset) or len(value) != len(self._elements):
+        if not isinstance(value, set | frozenset) or stored_length(value) != len(self._elements):
             return False
-        keys = set(map(constant_key, value))
+        keys = set(map(constant_key, stored_keys(value)))
         return all(held.alive and constant_key(held.key) in keys for held in self._elements)
 
     def expected(self) -> str:
@@ -531,7 +531,7 @@ class SetIs(Guard):
     def found(self, *values: Any) -> str:
         if not isinstance(values[0], set | frozenset):
             return short(values[0])
-        return "{" + ", ".join(sorted(map(short, values[0]))) + "}"
+        return "{" + ", ".join(sorted(map(short, stored_keys(values[0])))) + "}"
 
 
 class HasKey(Guard):
@@ -557,7 +557,7 @@ class HasKey(Guard):
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
-        return self._held.alive and (self._held.key in values[0]) is self.present
+        return self._held.alive and stores_key(values[0], self._held.key) is self.present
 
     def expected(self) -> str:
         return f"the key {self._held}" if self.present else f"no key {self._held}"

@@ -10,7 +10,8 @@ Sources are values: immutable after creation, compared by what they say, hashed 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import CellType
@@ -295,6 +296,25 @@ class ConstSource(Source):
         return self.obj is other.obj
 
 
+class DrawnSource(_NamedRoot):
+    """What new code computed before its graph ran (frontend/draws.py): it keeps the result of step `at` in a local. Nothing is
+    there yet when guards are checked."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: int) -> None:
+        super().__init__(f"drawn{at}")
+        self.at = at
+
+    @property
+    def local(self) -> str:
+        """The name of the local; no name the user could write."""
+        return f".{self._name}"
+
+    def load(self, loader: Loader) -> None:
+        loader.load_local(self.local)
+
+
 # -- steps from another source -------------------------------------------------------------------------------------
 
 
@@ -403,9 +423,34 @@ class ItemSource(_Step):
         return bool(self._base == other._base)
 
 
+def stored_keys(container: Any) -> Iterable[Any]:
+    """The keys of a dict, the elements of a set, in the order that iteration has, without the class's own `__iter__`: guards
+    run no code of the user's. An OrderedDict keeps an order of its own."""
+    for kind in (OrderedDict, dict, set, frozenset):
+        if isinstance(container, kind):
+            return kind.__iter__(container)
+    return iter(container)
+
+
+def stored_length(container: Any) -> int:
+    """How many items it holds, without the class's own `__len__`."""
+    for kind in (list, tuple, dict, set, frozenset):
+        if isinstance(container, kind):
+            return kind.__len__(container)
+    return len(container)
+
+
+def stores_key(container: Any, key: Any) -> bool:
+    """Whether it holds the key, without the class's own `__contains__`."""
+    for kind in (dict, set, frozenset):
+        if isinstance(container, kind):
+            return kind.__contains__(container, key)
+    return key in container
+
+
 def nth_key(container: Any, index: int) -> Any:
     """list(container)[index]"""
-    for key in islice(iter(container), index, None):
+    for key in islice(stored_keys(container), index, None):
         return key
     raise IndexError(index)
 

@@ -23,7 +23,7 @@ from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source, stored_keys
 
 Entry = tuple[Value, Value]
 
@@ -71,10 +71,10 @@ class DictValue(Value):
     def _close(self, real: Mapping[Any, Any]) -> None:
         t, source, seen = self._t, self.source, self._items
         assert source is not None
-        t.guard(KeysAre(source, tuple(_keys_of(real))))
+        t.guard(KeysAre(source, tuple(stored_keys(real))))
         self._real = None
         self._items = {}
-        for index, key in enumerate(_keys_of(real)):
+        for index, key in enumerate(stored_keys(real)):
             if is_plain_constant(key):
                 self._items[key] = seen.get(key) or (t.make(key), self._lazy(real, key))
                 continue
@@ -109,7 +109,7 @@ class DictValue(Value):
     def _compared_by_c(self) -> bool:
         if self._asks_nobody is None:
             assert self._real is not None
-            self._asks_nobody = compared_by_c(_keys_of(self._real)) if isinstance(self._real, dict) else True
+            self._asks_nobody = compared_by_c(stored_keys(self._real)) if isinstance(self._real, dict) else True
         return self._asks_nobody
 
     def get(self, t: Tracer, key: Value) -> Value | None:
@@ -265,19 +265,23 @@ class DictValue(Value):
 
     def tp_repr(self, t: Tracer) -> Value:
         busy = busy_reprs(t)
+        pairs: list[tuple[Any, Any]] = []
         if id(self) in busy:
-            return t.make("{...}")
-        busy.add(id(self))
-        try:
-            pairs = [(protocol.repr_(t, key).as_constant(), protocol.repr_(t, value.realize()).as_constant())
-                     for key, value in self.items.values()]
-        finally:
-            busy.discard(id(self))
-        text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+            text = "{...}"
+        else:
+            busy.add(id(self))
+            try:
+                pairs = [(protocol.repr_(t, key).as_constant(), protocol.repr_(t, value.realize()).as_constant())
+                         for key, value in self.items.values()]
+            finally:
+                busy.discard(id(self))
+            text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
         if issubclass(self.cls, collections.defaultdict):
             factory = "None" if self.factory is None else protocol.repr_(t, self.factory).as_constant()
             return t.make(f"{self.cls.__name__}({factory}, {text})")
         if issubclass(self.cls, collections.OrderedDict):
+            if text == "{...}":
+                return t.make("...")
             if not pairs:
                 return t.make(f"{self.cls.__name__}()")
             if _ORDERED_SHOWS_PAIRS:
@@ -688,10 +692,3 @@ for _kind in ("keys", "values", "items"):
 def make_dict(t: Tracer, obj: dict[Any, Any]) -> Value:
     """A new dict of things known while tracing: what a folded call gave."""
     return DictValue(t, [(t.make(key), t.make(value)) for key, value in obj.items()], type(obj))
-
-
-def _keys_of(real: Mapping[Any, Any]) -> Iterable[Any]:
-    """The keys in the order that iteration has, without the class's own `__iter__`: an OrderedDict keeps one of its own."""
-    if isinstance(real, collections.OrderedDict):
-        return collections.OrderedDict.keys(real)
-    return dict.keys(real) if isinstance(real, dict) else real
