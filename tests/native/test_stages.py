@@ -50,6 +50,12 @@ PROGRAMS = {
     "views": lambda x: (x.view(4, 2, 8)[:, 0].transpose(0, 1) + 1, x.flip(0) * 2, x[1:5, ::2].exp()),
     "cat and pad": lambda x: (torch.cat([x, x + 1], 1) * 2, F.pad(x, (1, 2), value=3.0) + 1),
     "indexing": lambda x: (x[torch.tensor([1, -1])] + 1, x.gather(1, torch.zeros(3, 2, dtype=torch.int64)) * 2),
+    "scatters": lambda x: (
+        x.scatter_add(1, (x > 0).long(), x * 2), x.scatter(0, torch.tensor([[1, 1, 0]]), x) + 1,
+        x.index_put((torch.tensor([1, -1, 1]),), x[:3], accumulate=True), x.index_put((x > 0,), torch.tensor(2.0)),
+        x.scatter_reduce(0, (x < 0).long(), x, "amin"),
+    ),
+    "scans": lambda x: (x.cumsum(0) * 2, x.exp().cumsum(1), x.cumprod(1), *x.cummax(1), *x.cummin(0), x.logcumsumexp(0)),
     "triangles": lambda x: x.tril(1) + torch.eye(8) + torch.arange(8),
     "types": lambda x: (x.half() * 2).float() + (x > 0) + x.to(torch.int32),
 }  # fmt: skip

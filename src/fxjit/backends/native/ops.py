@@ -152,6 +152,8 @@ SCANS: dict[str, ReductionKind] = {
     "min": ReductionKind("min", "fx_min({1}, {0})", _extreme_so_far(torch.cummin)),
     "logaddexp": ReductionKind("logaddexp", "fx_logaddexp({0}, {1})", torch.logcumsumexp),
 }
+#: Work an element that a loop which goes one by one may do beside its scan.
+BESIDE_A_SCAN = 12
 #: What a store at a computed place does with what is there: it replaces it, or combines by one of these operations.
 UPDATES = ("set", "add", "mul", "maximum", "minimum")
 

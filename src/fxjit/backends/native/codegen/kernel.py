@@ -53,6 +53,7 @@ class Renderer:
     def __init__(self, group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> None:
         self.group, self.hidden, self.hints = group, hidden, hints
         self.threads = f" num_threads({threads})" if threads else ""
+        self.team = str(threads) if threads else "FX_THREADS"
         self.makers = {member.compute.out.name: member for member in group.members}
         self.position = {id(member): k for k, member in enumerate(group.members)}
         self.outer = [f"o{k}" for k in range(len(group.outer))]

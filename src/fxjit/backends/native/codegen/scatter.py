@@ -73,7 +73,7 @@ class ScatterRenderer(Renderer):
         pragma = self.parallel(total, weight)
         if not pragma:
             return [f"const int64_t first = 0, past = {length};", *nest]
-        head = f"const int64_t pieces = fx_imax(1, fx_imin(FX_THREADS, {length} / {PIECE}));"
+        head = f"const int64_t pieces = fx_imax(1, fx_imin({self.team}, {length} / {PIECE}));"
         mine = f"const int64_t first = {length} * piece / pieces, past = {length} * (piece + 1) / pieces;"
         pragma = pragma.replace("(parallel: ", "(parallel: pieces > 1 && ")
         return [head, pragma, loop("piece", "pieces") + " {", indent(lines([mine, *nest])), "}"]

@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 from ..index import same_sizes, sizes_of
 from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
-from . import create, depthwise, indexing, matmul, norm, pointwise, pool, reduce, scatter, views
+from . import create, depthwise, indexing, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .table import LOWERINGS, Lowering, NoLowering, Opaque, is_view, meta_of, op_name, worth_storing
 
-FAMILIES = (pointwise, reduce, views, create, indexing, norm, pool, matmul, depthwise, scatter)
+FAMILIES = (pointwise, reduce, views, create, indexing, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 

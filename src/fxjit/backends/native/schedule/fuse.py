@@ -31,7 +31,7 @@ from ..ir import (
     reshape_strides,
     walk,
 )
-from ..ops import work
+from ..ops import BESIDE_A_SCAN, work
 from ..target import by_triton
 
 LOOK_BACK = 24
@@ -40,8 +40,6 @@ MAX_READS = 64
 SMALL = 8192
 FEW_ROWS = 4
 LANES = 64
-# Work an element that a loop which goes one by one may do beside its scan.
-BESIDE_A_SCAN = 12
 # The same for a GPU: programs that leave most of it idle, and elements that one program is long busy with.
 FEW_PROGRAMS = 64
 LONG = 32768
@@ -256,17 +254,24 @@ class Fuser:
         return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.lane, group.split, True)
 
     def as_permuted(self, group: Group, compute: Compute) -> Group | None:
-        """A statement that reads what the group reduced, with its loops in the group's order instead of its memory's."""
+        """A statement that reads what the group reduced or scanned, with its loops in the group's order, not its memory's."""
         if compute.has_order or not group.reducing:
             return None
-        rows = {member.compute.out.name for member in group.members if member.gives_row}
+        makers = {member.compute.out.name: member for member in group.members}
         for load in compute.loads():
-            if load.buffer in rows and not load.gathers:
+            maker = makers.get(load.buffer)
+            if maker is None or load.gathers:
+                continue
+            if maker.gives_row:
                 outer = [k for k, stride in enumerate(load.strides) if stride != 0]
                 inner = [k for k, stride in enumerate(load.strides) if stride == 0]
-                if not outer or not inner or outer + inner == sorted(outer + inner):
-                    return None
-                return self.as_inner(group, permuted(compute, tuple(outer + inner)))
+                order = [*outer, *inner] if outer and inner else []
+            elif maker.compute.scan is not None and set(load.strides) == set(maker.compute.stride):
+                order = [load.strides.index(stride) for stride in maker.compute.stride]
+            else:
+                continue
+            # Of an order that is the statement's own, the other ways to join have had their turn.
+            return None if order == sorted(order) else self.as_inner(group, permuted(compute, tuple(order)))
         return None
 
     def regroup(self, group: Group, compute: Compute) -> Group | None:
