@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE: `assert` is meant as it stands.
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 
@@ -236,3 +238,54 @@ def test_a_new_exception_is_returned():
     _, error, key = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
     assert type(error) is Wrong and (error.code, error.args) == (3, ("wrong: 3",))
     assert type(key) is KeyError and key.args == ("a", 1)
+
+
+class Unreadable(OSError):
+    """Its `__init__` passes on a part of the arguments, which `OSError.__new__` then leaves alone."""
+
+    def __init__(self, message, path):
+        self.path = path
+        super().__init__(message)
+
+
+class Silent(OSError):
+    def __init__(self):
+        pass
+
+
+def _facts(error):
+    return type(error), error.args, str(error), repr(error), error.errno, error.strerror, error.filename, vars(error)
+
+
+def test_os_errors_are_of_the_class_for_their_number(agrees):
+    def program(x):
+        made = [OSError(errno.EEXIST, "there"), OSError("text"), OSError(), FileNotFoundError(2, "gone"),
+                Unreadable("no", "p"), Unreadable("no", path="p"), Silent(), BlockingIOError(errno.EEXIST, "there")]
+        try:
+            raise OSError(errno.ENOENT, "gone")
+        except FileNotFoundError as error:
+            made.append(error)
+        return x + 1, [_facts(each) for each in made]
+
+    agrees(program, torch.ones(3))
+
+
+def test_an_os_error_that_names_a_file(agrees):
+    def program(x):
+        try:
+            raise FileNotFoundError(errno.ENOENT, "gone", "a.txt")
+        except OSError as error:
+            return x + 1, _facts(error)
+
+    agrees(program, torch.ones(3), fullgraph=False)
+
+
+def test_new_os_errors_are_returned():
+    import fxjit
+
+    def program(x):
+        return x + 1, OSError(errno.EEXIST, "there"), Unreadable("no", "p"), Silent()
+
+    for theirs, ours in zip(program(torch.ones(3))[1:],
+                            fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))[1:], strict=True):
+        assert _facts(ours) == _facts(theirs)

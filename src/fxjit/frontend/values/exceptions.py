@@ -124,6 +124,8 @@ class ExceptionValue(UserObjectValue):
         with_more = (*(row[0] for row in _FROM_ARGS), *(row[0] for row in _KEYWORDS))
         if self.source is not None and issubclass(self.cls, with_more):
             t.break_("attribute-unsupported", value=self.describe(), name="__init__")  # attributes change with the arguments
+        if issubclass(self.cls, OSError):
+            _class_of_os_error(t, self.cls, args)
         native_init(t, self, args, kwargs)
         return t.make(None)
 
@@ -177,7 +179,9 @@ class ExceptionValue(UserObjectValue):
     # -- building ------------------------------------------------------------------------------------------------
 
     def rebuild(self, cg: Rebuilder) -> None:
-        if has_python_init(self.cls):
+        if _initialised_late(self.cls):
+            cg.call(os_error, self.cls, *self.args)
+        elif has_python_init(self.cls):
             native = next(owner for owner in self.cls.__mro__
                           if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType))
             cg.call(native.__new__, self.cls, *self.args)
@@ -209,14 +213,36 @@ def has_python_init(cls: type) -> bool:
     return isinstance(found, types.FunctionType)
 
 
+def _initialised_late(cls: type) -> bool:
+    """Whether `OSError.__new__` leaves the arguments to `OSError.__init__`, which a class's own `__init__` may call or not."""
+    return issubclass(cls, OSError) and has_python_init(cls)
+
+
+def os_error(cls: type[OSError], *args: Any) -> OSError:
+    """What new bytecode calls to make one whose Python `__init__` has run while tracing."""
+    made: OSError = OSError.__new__(cls)
+    OSError.__init__(made, *args)
+    return made
+
+
+def _class_of_os_error(t: Tracer, cls: type[OSError], args: Sequence[Value]) -> type[OSError]:
+    """What `cls(*args)` gives an instance of: `OSError` with a number is the class for that number (PEP 3151)."""
+    if len(args) > 2:
+        t.break_("opcode-exception", value=cls.__name__, why="its arguments name files")  # and are not its `args`
+    if cls is not OSError or len(args) < 2:
+        return cls
+    if not args[0].is_constant():
+        t.break_("opcode-exception", value=cls.__name__, why="its class depends on a number")
+    return type(OSError(args[0].as_constant(), ""))
+
+
 def native_init(t: Tracer, exc: ExceptionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
     """The `__init__` that CPython's own exception classes have."""
     exc.set_args(t, args)
-    for name in [name for name in t.effects.stored_attrs(exc) if any(name in names for _, names in _KEYWORDS)]:
-        t.effects.store_attr(exc, name, t.make(None))  # initialised before
-    if not kwargs:
-        return
     allowed = next((names for cls, names in _KEYWORDS if issubclass(exc.cls, cls)), ())
+    written = t.effects.stored_attrs(exc)
+    for name in [name for name in allowed if name in written]:
+        t.effects.store_attr(exc, name, t.make(None))  # initialised before
     for name, value in kwargs.items():
         if name not in allowed:
             t.raise_(TypeError, f"{exc.cls.__name__}() takes no keyword arguments")
@@ -230,7 +256,9 @@ def instantiate(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str
     maker, _ = descriptors.find(cls, "__new__")
     if isinstance(maker, (types.FunctionType, staticmethod)):
         t.break_("opcode-exception", value=cls.__name__, why="its class has a `__new__` of its own")
-    exc = ExceptionValue(cls, args)
+    if issubclass(cls, OSError) and not has_python_init(cls):
+        cls = _class_of_os_error(t, cls, args)
+    exc = ExceptionValue(cls, () if _initialised_late(cls) else args)
     found, owner = descriptors.find(cls, "__init__")
     if isinstance(found, types.FunctionType) and owner is not None:
         init = descriptors.bind(t, found, owner, "__init__", exc, t.make(cls))
