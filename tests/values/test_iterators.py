@@ -209,3 +209,39 @@ def test_unpacking_iterators():
         return a, b, c, d, e, max(*[1, 2]), print if False else 0
 
     check(f, X)
+
+
+class Squares:
+    """The old protocol: `__getitem__` from 0 on, until IndexError."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __getitem__(self, index):
+        if index < self.n:
+            return index * index
+        raise IndexError(index)
+
+
+def test_the_old_protocol():
+    def f(x):
+        one, two, done = iter(Squares(4)), iter(Squares(3)), iter(Squares(1))
+        next(two)
+        list(done)
+        return x + sum(Squares(3)), list(one), list(one), one, two, done, type(two).__name__, [*Squares(2)], 4 in Squares(3)
+
+    eager, compiled = f(X), fxjit.compile(f, backend="eager", fullgraph=True)(X)
+    assert compiled[0].equal(eager[0]) and compiled[1:3] == eager[1:3] and compiled[6:] == eager[6:]
+    for theirs, ours in zip(eager[3:6], compiled[3:6], strict=True):
+        assert type(ours) is type(theirs)
+        assert list(ours) == list(theirs)
+
+
+def test_a_callable_iterator_at_its_end_stays_there():
+    def f(x):
+        count = itertools.count()
+        numbers = iter(lambda: next(count), 3)
+        return x + sum(numbers), numbers
+
+    _, numbers = fxjit.compile(f, backend="eager", fullgraph=True)(X)
+    assert list(numbers) == []

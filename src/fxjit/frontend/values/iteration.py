@@ -7,11 +7,11 @@ the frame is followed only where its position can be read without moving it (see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
 from fxjit.guards.source import Source
 
 
@@ -155,9 +155,52 @@ def reversed_at(sequence: Any, index: int) -> Iterator[Any]:
     return iterator
 
 
+class _Nothing:
+    """A sequence of the old protocol, without items."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError(index)
+
+
+#: What makes an iterator of each kind that is at its end after one step.
+_AT_END: Final[Mapping[type, Callable[[], Iterator[Any]]]] = {
+    type(made()): made for made in (
+        lambda: iter([]), lambda: iter(()), lambda: reversed([]), lambda: reversed(()),
+        lambda: iter(_Nothing()),
+        lambda: iter(int, 0),
+    )
+}
+
+
 def exhausted_iterator(cls: type) -> Iterator[Any]:
     """An iterator at its end, of the kind `cls`."""
-    iterator: Iterator[Any] = {type(iter(())): iter(()), type(reversed([])): reversed([]), reversed: reversed(())}.get(
-        cls, iter([]))
+    iterator = _AT_END.get(cls, _AT_END[type(iter([]))])()
     next(iterator, None)
     return iterator
+
+
+class IndexIteratorValue(IteratorValue):
+    """iter() of an object that has `__getitem__` and no `__iter__`: items from 0 on, until IndexError."""
+
+    cls = type(iter(_Nothing()))
+
+    def __init__(self, sequence: Value) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.index = 0
+
+    def advance(self, t: Tracer) -> Value | None:
+        try:
+            item = protocol.getitem(t, self.sequence, t.make(self.index))
+        except Raised as raised:
+            if issubclass(raised.value.pytype(), (IndexError, StopIteration)):
+                return None
+            raise
+        self.index += 1
+        return item
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.exhausted:
+            cg.call(exhausted_iterator, self.cls)
+        else:
+            cg.call(iterator_at, self.sequence, self.index)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fxjit import config
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
-from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue
+from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue, exhausted_iterator
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import wraps
@@ -279,7 +279,10 @@ class CallIteratorValue(IteratorValue):
         return None if protocol.equal(t, item, self.sentinel) else item
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(iter, self.fn, self.sentinel)
+        if self.exhausted:
+            cg.call(exhausted_iterator, self.cls)
+        else:
+            cg.call(iter, self.fn, self.sentinel)
 
 
 # -- iterators that existed before ------------------------------------------------------------------------------

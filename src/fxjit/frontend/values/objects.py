@@ -16,6 +16,7 @@ from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.functions import NAMESPACE, MadeFunctionValue
+from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
@@ -252,7 +253,7 @@ class UserObjectValue(Value):
         if self.base is not None:
             return self.base.tp_iter(t)
         if protocol.type_lookup(self.cls, "__getitem__") is not NOT_IMPLEMENTED:
-            return t.call(t.make(_iterate_by_index), [self], None)
+            return IndexIteratorValue(self)
         return super().tp_iter(t)
 
     def tp_iternext(self, t: Tracer) -> Value | None:
@@ -482,18 +483,6 @@ def instance_namespace(obj: object) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _iterate_by_index(sequence: Any) -> Any:
-    """The old iteration protocol (`__getitem__` from 0 until IndexError), traced in place of C's `iterator`."""
-    index = 0
-    while True:
-        try:
-            item = sequence[index]
-        except IndexError:
-            return
-        yield item
-        index += 1
 
 
 class InstanceDictValue(DictValue):
