@@ -208,12 +208,15 @@ class Trace:
         entry = self._by_id.get(id(obj))
         return None if entry is None else entry[0]
 
-    def graph_input(self, tensor: torch.Tensor, source: Source,
-                    owner: Source | None = None) -> tuple[torch.fx.Node, torch.Tensor]:
+    def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
+        """See GraphTracer."""
+        self.guard(TypeIs(source, type(tensor)))
+        self._input_tensors.append(owner or source)
+
+    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         fake, symbolic = self.policy.fake(tensor, source)
         self._has_symbols |= bool(symbolic)
-        self.guard(TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
-        self._input_tensors.append(owner or source)  # an array's tensor is a new one each time it is made
+        self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(source, tensor, fake)
         self.expectations.met(node, fake)

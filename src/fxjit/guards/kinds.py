@@ -672,6 +672,11 @@ class GuardSet:
     def add(self, guard: Guard, user_stack: str | None = None) -> None:
         self._guards.setdefault(guard, user_stack)
 
+    def replace(self, guard: Guard, by: Guard) -> None:
+        """`by` says all that `guard` says, and more."""
+        self._guards.pop(guard, None)
+        self.add(by)
+
     def mortal(self) -> list[object]:
         """The objects without which they never hold again, each once."""
         return list({id(obj): obj for guard in self._guards for obj in guard.mortal}.values())

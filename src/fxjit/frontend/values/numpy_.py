@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -20,20 +20,12 @@ from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.sequence import ListValue
-from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor import GivenTensor, GraphTracer, TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, Source
 from fxjit.skips import marks
-
-
-class ArrayTracer(Tracer, Protocol):
-    """The trace as arrays see it: with the graph's inputs."""
-
-    def graph_input(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> Any: ...
-
-    def register_tensor(self, value: TensorValue) -> None: ...
 
 
 # -- between arrays and tensors: what new bytecode calls -----------------------------------------------------------
@@ -357,17 +349,15 @@ def _writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 @wraps(np.ndarray, subclasses=True)
-def _wrap_array(t: ArrayTracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
+def _wrap_array(t: GraphTracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     tensor = _writable_tensor(obj) if config.trace_numpy else None
     if tensor is None:
         return UntraceableValue(obj, source, "numpy-function", function="ndarray (of a kind that no tensor can stand for)")
     t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))
     inner = ApplySource(source, tensor_of)
-    node, fake = t.graph_input(tensor, inner, source)
-    value = TensorValue(node, fake, torch.Tensor, inner, tensor)
-    t.register_tensor(value)
-    return ArrayValue(value, False, source)
+    t.given_tensor(tensor, inner, owner=source)
+    return ArrayValue(GivenTensor(t, tensor, inner), False, source)
 
 
 @wraps(np.generic, subclasses=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.frontend.values import protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 class GraphTracer(Tracer, Protocol):
     """The trace as tensors see it: with the graph's inputs."""
+
+    def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
+        """Guards the type of a tensor that existed before, and that it (or `owner`, where it is made anew each time) is none
+        of the others."""
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor of its kind."""
@@ -240,6 +245,39 @@ class TensorValue(Value):
         t.break_("tensor-data", function="str")
 
 
+class GivenTensor(TensorValue):
+    """A tensor that existed before the frame. It is an input of the graph from the moment that more is asked of it than its
+    type and which object it is: of one that is only passed on, nothing else is guarded."""
+
+    def __init__(self, t: GraphTracer, real: torch.Tensor, source: Source) -> None:
+        Value.__init__(self, source)
+        self.cls = type(real)
+        self.real = real
+        self._tracer = t
+        self._input: tuple[torch.fx.Node, torch.Tensor] | None = None
+
+    def _as_input(self) -> tuple[torch.fx.Node, torch.Tensor]:
+        if self._input is None:
+            assert self.real is not None and self.source is not None
+            with _disable_current_modes():  # somebody may look at it who runs an operator on fakes
+                self._input = self._tracer.graph_input(self.real, self.source)
+            self._tracer.register_tensor(self)
+        return self._input
+
+    @property
+    def node(self) -> torch.fx.Node:  # type: ignore[override]  # made when it is first asked for
+        return self._as_input()[0]
+
+    @property
+    def fake(self) -> torch.Tensor:  # type: ignore[override]  # the same
+        return self._as_input()[1]
+
+    def describe(self) -> str:
+        if self._input is not None or self.real is None or self.source is None:
+            return super().describe()
+        return f"{self.source.name}: {self.cls.__name__} {str(self.real.dtype).removeprefix('torch.')}{list(self.real.shape)}"
+
+
 class OpaqueValue(Value):
     """Something a node made that is neither tensor nor number (an autocast object, say): it can only be given to other
     nodes."""
@@ -367,10 +405,8 @@ def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
         t.guard(TypeIs(source, type(obj)))
         t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
         return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
-    node, fake = t.graph_input(obj, source)
-    value = TensorValue(node, fake, type(obj), source, obj)
-    t.register_tensor(value)
-    return value
+    t.given_tensor(obj, source)
+    return GivenTensor(t, obj, source)
 
 
 def tensors_in(values: Sequence[Value]) -> list[TensorValue]:
