@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 import fxjit
@@ -63,6 +64,8 @@ def same(a: Any, b: Any, where: str) -> None:
     elif isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, where
         torch.testing.assert_close(a, b, equal_nan=True)
+    elif isinstance(a, np.ndarray):
+        np.testing.assert_array_equal(a, b, where, strict=True)
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         assert len(a) == len(b), f"{where}: lengths {len(a)} and {len(b)}"
         for i, (x, y) in enumerate(zip(a, b, strict=True)):

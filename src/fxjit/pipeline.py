@@ -162,7 +162,8 @@ def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
-    """The frame cannot be compiled in part: it runs as it stands, now and later; what it calls is still compiled."""
+    """The frame cannot be compiled in part: it runs as it stands, now and (unless a module becomes another by that) later;
+    what it calls is still compiled."""
     cause = None
     broke = signal.__cause__
     if options.fullgraph and _is_users_error(broke):
@@ -174,7 +175,8 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     if isinstance(broke, BreakGraph):
         cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
     events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
-    entries.mark_skipped(frame.code, options, signal.reason)
+    if signal.reason != "skip-lazy-module":
+        entries.mark_skipped(frame.code, options, signal.reason)
 
 
 def _is_users_error(broke: object) -> TypeGuard[BreakGraph]:
@@ -205,7 +207,8 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
 
 
 class _FloatsFixed(Exception):
-    """The backend cannot do with this graph's floats as variables, or failed otherwise: once more, with constants."""
+    """The backend cannot do with this graph's numbers as variables, or failed otherwise: once more, with constants, and without
+    numbers that are drawn at random."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -365,6 +368,9 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     finally:
         context.tensor_to_context.clear()
         forget_tensors(mode)
+    if trace.policy.decided_on_drawn():
+        trace.policy.history.draws = False
+        raise _FloatsFixed
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))

@@ -155,7 +155,7 @@ CALLS = (
     Reason(
         "call-rng-state",
         "Call that reads or writes a random number generator's state",
-        "`{function}` touches generator state that a compiled graph advances in its own order.",
+        "`{function}` touches the state of a generator in a way that cannot be told before the graph runs.",
         (_MOVE_OUT,),
     ),
     Reason(
@@ -163,6 +163,18 @@ CALLS = (
         "Call that runs the autograd engine",
         "`{function}` runs backward over what the graph so far has computed.",
         ("Keep the backward pass outside the compiled function: the forward graph has its own compiled backward.",),
+    ),
+    Reason(
+        "call-with-effects",
+        "Function with effects, where a graph calls it",
+        "`{function}` was given, or is, a function that a graph runs by itself, any number of times: {why}.",
+        ("Let it give back all that it computes, and change nothing else.",),
+    ),
+    Reason(
+        "call-higher-order",
+        "Call of an operator that takes functions",
+        "What `{function}` was given cannot be put in a graph: {why}.",
+        ("Give it functions of tensors that give tensors of the same kinds in all cases.",),
     ),
 )
 
@@ -199,6 +211,15 @@ DATA_DEPENDENT = (
         "Tensor value needed as a Python number",
         "`{function}` gives Python a number that is known only when the graph runs.",
         ("Keep the value as a tensor.", "Set `fxjit.config.capture_scalar_outputs = True` to put it in the graph."),
+    ),
+    Reason(
+        "data-random",
+        "Decision on a random number",
+        "`{value}` is another one in each call, and what the program does here depends on it.",
+        (
+            "Draw it before the compiled function and pass it on.",
+            "Draw it as a tensor (`torch.rand`) and use `torch.where`, if both sides are cheap.",
+        ),
     ),
     Reason(
         "data-symbol",
@@ -538,6 +559,12 @@ SKIPS = (
         "`{function}` could not be compiled, and `config.suppress_errors` is on: {error} "
         "(It is tried again after {retry} calls.)",
         (_REPORT, "Try backend='eager' to see whether the captured graph itself is right."),
+    ),
+    Reason(
+        "skip-lazy-module",
+        "Call of a module that has no parameters yet",
+        "`{module}` makes its parameters in this call, from its input; the next call is compiled.",
+        ("Call the module once before it is compiled.",),
     ),
     Reason(
         "skip-nothing-captured",

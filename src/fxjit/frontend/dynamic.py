@@ -47,6 +47,8 @@ class FrameHistory:
     fixed_floats: set[str] = field(default_factory=set)
     #: Off once the data often took the way that raises.
     expects: bool = True
+    #: Off once a backend decided on a number that is drawn at random before the graph runs, or failed on one.
+    draws: bool = True
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
@@ -101,6 +103,7 @@ class ShapePolicy:
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
+        self.drawn: set[Any] = set()  # symbols of numbers that are drawn before the graph runs: nobody may decide on them
         self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
 
@@ -216,8 +219,21 @@ class ShapePolicy:
         self.floats.append(made)
         return made
 
+    def drawn_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
+        """What stands for a number that is drawn before the graph runs: a SymInt, or a float input."""
+        made = self.symbolic_float(number, source) if isinstance(number, float) else self.symbolic_int(number, source)
+        value = made.value if isinstance(made, SymbolicFloat) else made
+        self.drawn |= value.node.expr.free_symbols
+        return made
+
+    def decided_on_drawn(self) -> bool:
+        """Whether an operator or the backend relied on more of a drawn number than that it is one."""
+        return bool(self.drawn) and any(self.drawn & guard.expr.free_symbols for guard in self.shape_env.guards)
+
     def fix_floats(self) -> bool:
-        """The backend failed: from now on the floats it got as variables are constants. False: there were none."""
+        """The backend failed: from now on the numbers it got as variables are constants. False: there were none."""
+        if self.drawn:
+            self.history.draws = False
         pass_of_torch = sys.modules.get("torch.fx.passes._tensorify_python_scalars")
         state = getattr(pass_of_torch, "TensorifyState", None)
         # AOTAutograd says which of them it can make no tensors of; what else went wrong may be due to any of them.
@@ -226,7 +242,7 @@ class ShapePolicy:
             state.clear()
         fixed = {number.name for number in self.floats if not named or number.symbol in named}
         self.history.fixed_floats |= fixed
-        return bool(fixed)
+        return bool(fixed or self.drawn)
 
 
 def forget_tensors(mode: FakeTensorMode) -> None:

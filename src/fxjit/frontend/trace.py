@@ -31,14 +31,15 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from fxjit import config
-from fxjit.errors import BreakGraph, InternalError, RestartTrace
+from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
-from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, float_tensor
+from fxjit.frontend.draws import Draws
+from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.expectations import Expectations
+from fxjit.frontend.expectations import Expectations, may_draw, version
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
@@ -124,6 +125,7 @@ class Trace:
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.expectations = Expectations()
+        self.draws = Draws()
 
     # -- values --------------------------------------------------------------------------------------------------
 
@@ -166,10 +168,23 @@ class Trace:
     def _symbolic_float(self, number: float, source: Source) -> Value:
         symbolic = self.policy.symbolic_float(number, source)
         self._inputs.append((source, symbolic.value))
+        return SymValue(self._float_node(symbolic, source), symbolic.value, source)
+
+    def _float_node(self, symbolic: SymbolicFloat, source: Source) -> torch.fx.Node:
         tensor_source = ApplySource(source, float_tensor)
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
-        node = self.builder.call("item", (placeholder,), {}, symbolic.value, None)
-        return SymValue(node, symbolic.value, source)
+        return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
+
+    def drawn_input(self, number: int | float, source: Source) -> SymValue:
+        """See DrawingTracer. Nothing guards the number: it is not there yet when guards are checked."""
+        if not self.policy.history.draws:
+            self.break_("data-random", value="a number drawn at random")
+        self._has_symbols = True
+        made = self.policy.drawn_number(number, source)
+        self.new_source_state("drawn symbols")["all"] = self.policy.drawn
+        if isinstance(made, SymbolicFloat):
+            return SymValue(self._float_node(made, source), made.value)
+        return SymValue(self.builder.placeholder(source, number, made), made)
 
     def make(self, obj: object) -> Value:
         if isinstance(obj, Value):
@@ -222,9 +237,21 @@ class Trace:
         self.expectations.met(node, fake)
         return node, fake
 
+    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """See DrawingTracer. Its shape and dtype follow from what the draw was given."""
+        if not self.policy.history.draws:
+            self.break_("data-random", value="an array drawn at random")
+        fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
+        fake.item_memo = None
+        node = self.builder.placeholder(source, tensor, fake)
+        self.expectations.met(node, fake)
+        value = TensorValue(node, fake, torch.Tensor, source, tensor)
+        self.register_tensor(value)
+        return value
+
     def expect(self, tensor: TensorValue, truth: bool) -> bool:
         """See InterpTracer."""
-        return self.stops.expects and self.expectations.add(self, tensor, truth)
+        return self.stops.expects and not self.draws and self.expectations.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -247,6 +274,8 @@ class Trace:
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
         result = self._run_fake(target, node_args, node_kwargs)
+        if self.policy.decided_on_drawn():
+            self.break_("data-random", value=f"what {_target_name(target)} is given")
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         self._bind_unbacked(node, result)
@@ -288,14 +317,54 @@ class Trace:
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     @contextlib.contextmanager
+    def aside(self, function: str) -> Iterator[list[torch.fx.Node]]:
+        """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
+        nothing. An effect on what existed before breaks the graph."""
+        nodes: list[torch.fx.Node] = []
+        mark, draws = self.builder.mark(), len(self.draws.steps)
+        before, self.expectations.allowed = self.expectations.allowed, False
+        with self.effects.confined() as nothing_happened:
+            yield nodes
+            if not nothing_happened() or len(self.draws.steps) != draws:
+                self.break_("call-with-effects", function=function, why="it changes what it did not make")
+        self.expectations.allowed = before
+        nodes += self.builder.since(mark)
+
+    @contextlib.contextmanager
+    def only_reading(self, function: str) -> Iterator[None]:
+        """A write to a tensor that existed before breaks the graph."""
+        fakes = [node.meta.get("example_value") for node in self.builder.graph.nodes]
+        versions = [(fake, version(fake)) for fake in fakes if isinstance(fake, torch.Tensor)]
+        inputs = self.expectations.input_count
+        yield
+        versions += self.expectations.inputs_since(inputs)
+        if any(version(fake) != before for fake, before in versions):
+            self.break_("call-with-effects", function=function, why="it writes to a tensor that it did not make")
+
+    @contextlib.contextmanager
     def rehearsal(self, function: str) -> Iterator[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
-        nodes, effects = self.builder.mark(), len(self.effects.records())
-        before, self.expectations.allowed = self.expectations.allowed, False
-        yield
-        self.expectations.allowed = before
-        if len(self.effects.records()) != effects:
-            self.break_("call-autograd-engine", function=function)
+        with self.aside(function) as nodes:
+            yield
+        self.builder.take_back(nodes)
+
+    def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
+                 outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
+        """What was emitted `aside` as a graph of its own; see GraphBuilder."""
+        return self.builder.subgraph(nodes, inputs, outputs)
+
+    def discards_result(self) -> bool:
+        """Whether the program throws away what the call under way gives."""
+        assert self.frame is not None
+        return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
+
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether nothing that is in the graph so far draws random numbers."""
+        return not any(map(may_draw, self.builder.since(0)))
+
+    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What was emitted `aside` leaves the graph."""
         self.builder.take_back(nodes)
 
     @contextlib.contextmanager
@@ -412,7 +481,7 @@ class Trace:
 
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
         can_stay, expected = self.expectations.finish(self.builder.graph)
-        if not can_stay:
+        if not can_stay or (expected is not None and self.draws):
             self.stops.expects = False
             raise RestartTrace("what the graph does cannot be undone")
         if isinstance(stop, Break):
@@ -435,7 +504,8 @@ class Trace:
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
             expected=expected,
-            repeatable=self.expectations.may_run_again(self.builder.graph),
+            repeatable=not self.draws and self.expectations.may_run_again(self.builder.graph),
+            draws=self.draws,
         )
 
     def _guard_what_was_written(self) -> None:
@@ -480,13 +550,16 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 result = trace.run(code)
                 contexts.abandon(trace)
                 return result, trace
-            except RestartTrace:
+            except RestartTrace as signal:
                 contexts.abandon(trace)
                 trace.release()
+                restart = signal
             except BaseException:
                 contexts.abandon(trace)
                 trace.release()
                 raise
+        if isinstance(restart, RestartAfter):
+            restart.action()
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
 
 

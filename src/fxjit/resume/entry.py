@@ -1,10 +1,10 @@
 """The new code of a traced frame: graph, effects, and then the return or the rest of the frame.
 
 pipeline.py calls `plan` before it finishes the graph and `assemble` after the backend compiled it. The code takes the
-frame's argument slots as plain parameters and has the frame's free variables. In order: load the graph's inputs, call
-it; load what later writes may hide; replay effects; then return the value, or put the stack and the locals in place, run
-the instruction that broke as it stands, and return a `_C.Continue` of the continuation and what is live, which _entries.c
-runs. What is needed no longer is unbound before that instruction: the frame keeps nothing alive that the user's own
+frame's argument slots as plain parameters and has the frame's free variables. In order: draw random numbers; load the graph's
+inputs, call it; load what later writes may hide; replay effects; then return the value, or put the stack and the locals in
+place, run the instruction that broke as it stands, and return a `_C.Continue` of the continuation and what is live, which
+_entries.c runs. What is needed no longer is unbound before that instruction: the frame keeps nothing alive that the user's own
 would not."""
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
-from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ClosureCellSource, ConstSource, DrawnSource, LocalSource, Source
+from fxjit.resume.drawing import Drawing
 from fxjit.resume.expected import Unexpected
 from fxjit.resume.nested import NestedRest, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
@@ -25,7 +27,7 @@ from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
 from fxjit.resume.rest import Rest
 
-_KEEPS = (LocalSource, ConstSource, ClosureCellSource)
+_KEEPS = (LocalSource, ConstSource, ClosureCellSource, DrawnSource)
 """Sources that no effect can change: arguments stay where they are until everything is built."""
 
 
@@ -82,10 +84,13 @@ class _Entry:
         asm.prologue()
         under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
         guarding = None if under is None else under.guarding
-        if result.expected is not None or self.starts_over:
+        drawing = Drawing(result.draws) if result.draws else None
+        if result.expected is not None or self.starts_over or (drawing is not None and drawing.may_fail):
             self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
             if self.starts_over:
                 guarding = self.unexpected.guarding()
+        if drawing is not None:
+            self._draw(drawing)
         with asm.under(guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
@@ -110,6 +115,26 @@ class _Entry:
         self.temps.append(name)
         self.asm.store_local(name)
         return name
+
+    def _draw(self, drawing: Drawing) -> None:
+        """Run the steps; the locals of their results."""
+        asm = self.asm
+        asm.begin_call(_C.DisabledFunction(drawing, opaque=True))  # the hook looks at none of what it calls
+        for source in drawing.sources:
+            asm.load_source(source)
+        asm.call(len(drawing.sources))
+        if self.unexpected is not None:
+            self.unexpected.test()
+        read = {source for source in self.plan.sources if isinstance(source, DrawnSource)}
+        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, DrawnSource)}
+        wanted = drawing.give(sorted(read, key=lambda source: source.at))
+        if not wanted:
+            asm.pop()
+            return
+        asm.unpack(len(wanted))
+        for source in wanted:
+            asm.store_local(source.local)
+            self.temps.append(source.local)
 
     def _call_graph(self) -> dict[Value, str]:
         """Call the graph; the locals that hold its outputs."""

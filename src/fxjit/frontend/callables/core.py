@@ -21,6 +21,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.descriptors import written, written_classes
+from fxjit.frontend.values.drawn import DrawnValue, compute, is_drawn
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
@@ -162,6 +163,8 @@ def round_(t: Tracer, number: Value, ndigits: Value | None = None) -> Value:
         t.raise_(TypeError, f"type {number.pytype().__name__} doesn't define __round__ method")
     if not digits and issubclass(number.pytype(), (int, float)):
         return protocol.unary(t, "round", number)
+    if isinstance(number, DrawnValue) and digits[0].is_constant():
+        return compute(t, round, [number, *digits], may_fail=True)
     specialize = getattr(number, "specialize", None)
     if specialize is not None:
         return fold_call(t, round, [specialize(t), *digits])
@@ -457,6 +460,8 @@ def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) ->
         symbolic = _symbolic_extreme(t, items, fn)
         if symbolic is not None:
             return symbolic
+    if key is None and is_drawn(items):
+        return compute(t, fn, items, may_fail=False)
     best = 0
     for index in range(1, len(items)):
         if protocol.truth(t, protocol.compare(t, op, keys[index], keys[best])):

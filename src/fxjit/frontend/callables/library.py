@@ -34,7 +34,7 @@ from fxjit.frontend.callables.table import (
     handles_code,
     pure,
 )
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import drawn, protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.mapping import DictValue
@@ -239,6 +239,10 @@ def _math(fn: Callable[..., Any]) -> None:
 
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if slot is None and not kwargs:
+            computed = drawn.of_math(t, fn, args)
+            if computed is not None:
+                return computed
         if len(args) == 1 and not args[0].is_constant():
             value = args[0]
             if slot is not None:

@@ -14,6 +14,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
+from fxjit.frontend.values.drawn import DrawnValue
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
@@ -44,13 +45,13 @@ def _number(cls: type, slot: str) -> None:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) == 1 and not kwargs and not args[0].is_constant():
             value = args[0]
-            if value.pytype() is cls and value.node is not None:
+            if value.pytype() is cls and _known_at_run_time(value):
                 return value
             if slot != "complex" or hasattr(value.pytype(), "__complex__"):
                 for name in (slot, "index"):
                     result = value.nb_unary(t, name)
                     if isinstance(result, Value):
-                        return result if result.node is not None else fold_call(t, cls, [result])
+                        return result if _known_at_run_time(result) else fold_call(t, cls, [result])
             method = protocol.lookup_special(t, value, f"__{slot}__") if isinstance(value, UserObjectValue) else None
             if method is not None:
                 return fold_call(t, cls, [t.call(method, [])])
@@ -62,6 +63,11 @@ def _number(cls: type, slot: str) -> None:
                     "a string, a bytes-like object or a real number")
                 t.raise_(TypeError, f"{slot}() argument must be {what}, not '{value.pytype().__name__}'")
         return fold_call(t, cls, [_fixed(t, arg) for arg in args], {key: _fixed(t, arg) for key, arg in kwargs.items()})
+
+
+def _known_at_run_time(value: Value) -> bool:
+    """A number of the graph, or one that is drawn before it runs."""
+    return value.node is not None or isinstance(value, DrawnValue)
 
 
 def _fixed(t: Tracer, value: Value) -> Value:

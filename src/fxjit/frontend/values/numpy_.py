@@ -27,7 +27,6 @@ from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, Source
 from fxjit.skips import marks
 
-
 # -- between arrays and tensors: what new bytecode calls -----------------------------------------------------------
 
 
@@ -337,7 +336,7 @@ def _from_numpy(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 # -- what existed before the frame ---------------------------------------------------------------------------------
 
 
-def _writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
+def writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
     """The tensor over an array's memory; None where there can be none."""
     if type(array) is not np.ndarray or not array.flags.writeable or array.dtype.kind not in "bifuc":
         return None
@@ -351,7 +350,7 @@ def _writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 @wraps(np.ndarray, subclasses=True)
 def _wrap_array(t: GraphTracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    tensor = _writable_tensor(obj) if config.trace_numpy else None
+    tensor = writable_tensor(obj) if config.trace_numpy else None
     if tensor is None:
         return UntraceableValue(obj, source, "numpy-function", function="ndarray (of a kind that no tensor can stand for)")
     t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))

@@ -1,25 +1,34 @@
-"""Random numbers that Python itself draws: `random.Random` objects and the module's functions.
+"""Random numbers that Python itself draws: `random.Random` objects and the functions of the module `random`.
 
-Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only
-at run time, so drawing from one breaks the graph.
+Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only at run
+time: each draw whose type is known is a step that new code takes before its graph runs (frontend/draws.py); any other breaks
+the graph.
 """
 
 from __future__ import annotations
 
+import operator
 import random
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.callables.table import Handler, NotPlain, handles, plain
+from fxjit.frontend.draws import Slot
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, drawn_value, step
+from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import Source
+from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
+from fxjit.guards.source import ConstSource, DrawnSource, Source
 
 
 class GeneratorValue(Value):
-    """A `random.Random` or `torch.Generator`: it can be passed on; drawing from it or asking its state breaks."""
+    """A `torch.Generator`: it can be passed on; drawing from it or asking its state breaks."""
 
     def __init__(self, obj: object, source: Source) -> None:
         super().__init__(source)
@@ -37,18 +46,218 @@ class GeneratorValue(Value):
         t.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
 
 
-@wraps(random.Random, torch.Generator)
+@wraps(torch.Generator)
 def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return GeneratorValue(obj, source)
 
 
-def _refuse(name: str) -> None:
-    @handles(getattr(random, name))
-    def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.break_("call-rng-state", function=f"random.{name}")
+class RandomValue(GeneratorValue):
+    """A `random.Random`, found outside or made by a step."""
+
+    def __init__(self, obj: random.Random, source: Source) -> None:
+        super().__init__(obj, source)
+        self.own: Mapping[str, object] = vars(obj)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name not in _DRAWS or name in self.own:
+            return super().tp_getattro(t, name)
+        assert self.source is not None
+        if not isinstance(self.source, (DrawnSource, ConstSource)):
+            t.guard(InstanceHasAttr(self.source, name, False))
+        method = getattr(random.Random, name)
+        if isinstance(method, types.FunctionType):
+            return t.call(t.make(types.MethodType), [t.make(method), self], None)
+        return protocol.make_builtin_method(t, self, name)
 
 
-for _name in ("random", "uniform", "randint", "randrange", "choice", "choices", "shuffle", "sample", "gauss",
-              "normalvariate", "getrandbits", "seed", "getstate", "setstate"):
-    _refuse(_name)
+@wraps(random.Random)
+def _wrap_random(t: Tracer, obj: random.Random, source: Source) -> Value:
+    t.guard(TypeIs(source, random.Random))
+    return RandomValue(obj, source)
+
+
+def _copy(generator: random.Random) -> random.Random:
+    made = random.Random()
+    made.setstate(generator.getstate())
+    return made
+
+
+def generator_argument(t: Tracer, value: GeneratorValue, copy: Callable[[Any], Any] = _copy) -> object:
+    """The generator as an argument of a step; examples are drawn from its copy."""
+    source = value.source
+    assert source is not None
+    if isinstance(source, DrawnSource):
+        return Slot(source.at)
+    t.draws.found(value.obj, source, copy)  # type: ignore[attr-defined]  # DrawingTracer
+    return source
+
+
+# -- the methods ---------------------------------------------------------------------------------------------------
+
+#: Methods that give a number, with whether one may raise for some numbers that it draws on the way.
+_NUMBERS: Final = {
+    "random": False, "uniform": False, "triangular": False, "gauss": False, "normalvariate": False, "randint": False,
+    "randrange": False, "getrandbits": False, "betavariate": True, "expovariate": True, "gammavariate": True,
+    "lognormvariate": True, "vonmisesvariate": True, "paretovariate": True, "weibullvariate": True, "binomialvariate": True,
+}
+_MOST_ITEMS: Final = 1000
+
+
+def refuse(t: Tracer, name: str) -> NoReturn:
+    """The draw is left to the running program."""
+    t.break_("call-rng-state", function=name)
+
+
+def _known(t: Tracer, name: str, value: Value) -> object:
+    """An argument that a step takes: a constant, or a number drawn before."""
+    if isinstance(value, DrawnValue):
+        return Slot(value.at)
+    try:
+        return plain(value)
+    except NotPlain:
+        refuse(t, name)
+
+
+def known_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> tuple[list[object], Any]:
+    """The arguments of a draw, as those of a step."""
+    return [_known(t, name, arg) for arg in args], {key: _known(t, name, arg) for key, arg in kwargs.items()}
+
+
+def _number(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given, named = known_arguments(t, f"random.{name}", args, kwargs)
+    may_fail = _NUMBERS[name] or any(isinstance(arg, Slot) for arg in (*given, *named.values()))
+    numbers = all(isinstance(arg, Slot) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
+    if not numbers or type(generator) is not RandomValue:
+        refuse(t, f"random.{name}")
+    fn = getattr(random.Random, name)
+    return drawn_value(t, step(t, fn, [generator_argument(t, generator), *given], named, may_fail=may_fail))
+
+
+def _seed(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given, named = known_arguments(t, f"random.{name}", args, kwargs)
+    step(t, random.Random.seed, [generator_argument(t, generator), *given], named, may_fail=False)
+    return t.make(None)
+
+
+def _getstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    at = step(t, random.Random.getstate, [generator_argument(t, generator)], {}, may_fail=False)
+    state = t.draws.example(at)  # type: ignore[attr-defined]  # DrawingTracer
+    return state_value(state, at)
+
+
+def state_value(state: object, at: int) -> UntraceableValue:
+    """A generator's state, which a step gives: it can be kept, and given back to the generator."""
+    return UntraceableValue(state, DrawnSource(at), "data-random", value="state of a random number generator")
+
+
+def _setstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    state = known_state(t, f"random.{name}", args)
+    step(t, random.Random.setstate, [generator_argument(t, generator), state], {}, may_fail=False)
+    return t.make(None)
+
+
+def known_state(t: Tracer, name: str, args: Sequence[Value]) -> Slot:
+    """The state that a generator is to have, which a step gave."""
+    source = args[0].source if len(args) == 1 and isinstance(args[0], UntraceableValue) else None
+    if not isinstance(source, DrawnSource):
+        refuse(t, name)
+    return Slot(source.at)
+
+
+def _items(t: Tracer, name: str, population: Value) -> Any:
+    """What is drawn from: values of one type that steps can give."""
+    try:
+        known = plain(population)
+        items = list(known)
+    except (NotPlain, TypeError):
+        refuse(t, f"random.{name}")
+    if not items or len({type(item) for item in items}) > 1 or type(items[0]) not in DRAWN_TYPES:
+        refuse(t, f"random.{name}")
+    return known
+
+
+def _list_of(t: Tracer, at: int, length: int, name: str) -> ListValue:
+    """The list that a step gives, as a list of what further steps take from it."""
+    if length > _MOST_ITEMS:
+        refuse(t, f"random.{name}")
+    return ListValue([drawn_value(t, step(t, operator.getitem, [Slot(at), index], {}, may_fail=False))
+                      for index in range(length)])
+
+
+def _choice(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or kwargs:
+        refuse(t, f"random.{name}")
+    items = _items(t, name, args[0])
+    return drawn_value(t, step(t, random.Random.choice, [generator_argument(t, generator), items], {}, may_fail=False))
+
+
+def _several(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`choices` and `sample`."""
+    if not args:
+        refuse(t, f"random.{name}")
+    items = _items(t, name, args[0])
+    given, named = known_arguments(t, f"random.{name}", args[1:], kwargs)
+    if any(isinstance(arg, Slot) for arg in (*given, *named.values())):
+        refuse(t, f"random.{name}")
+    at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
+    return _list_of(t, at, len(t.draws.example(at)), name)  # type: ignore[attr-defined]  # DrawingTracer
+
+
+def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
+    """A step: the items in the order that `generator.shuffle` brings them in."""
+    made = list(items)
+    generator.shuffle(made)
+    return made
+
+
+def _shuffle(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or kwargs or args[0].pytype() is not list:
+        refuse(t, f"random.{name}")
+    items = _items(t, name, args[0])
+    at = step(t, shuffled, [generator_argument(t, generator), items], {}, may_fail=False)
+    everything = t.call(t.make(slice), [t.make(None)], None)
+    protocol.setitem(t, args[0], everything, _list_of(t, at, len(items), name))
+    return t.make(None)
+
+
+_Draw = Callable[[Tracer, RandomValue, str, list[Value], dict[str, Value]], Value]
+_DRAWS: Final[dict[str, _Draw]] = {
+    **dict.fromkeys(_NUMBERS, _number), "seed": _seed, "choice": _choice, "choices": _several, "sample": _several,
+    "shuffle": _shuffle, "getstate": _getstate, "setstate": _setstate,
+}
+
+
+def _method(name: str, draw: _Draw) -> None:
+    fn = getattr(random.Random, name)
+
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        generator = args[0] if args else None
+        if isinstance(generator, RandomValue):
+            return draw(t, generator, name, args[1:], kwargs)
+        if isinstance(fn, types.FunctionType):  # of a subclass: its own methods draw
+            return t.inline(t.make(fn), args, kwargs)
+        refuse(t, f"random.{name}")
+
+    of_module = getattr(random, name)
+    if isinstance(of_module, types.BuiltinFunctionType):
+        handles(of_module)(_of_module(call, of_module))
+
+
+def _of_module(method: Handler, fn: Any) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return method(t, [t.make(fn.__self__), *args], kwargs)
+    return call
+
+
+for _name, _draw in _DRAWS.items():
+    if hasattr(random.Random, _name):  # binomialvariate: since 3.12
+        _method(_name, _draw)
+
+
+@handles(random.Random)
+def _make_random(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given, named = known_arguments(t, "random.Random", args, kwargs)
+    at = step(t, random.Random, given, named, may_fail=False)
+    return RandomValue(t.draws.example(at), DrawnSource(at))  # type: ignore[attr-defined]  # DrawingTracer

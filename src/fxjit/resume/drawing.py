@@ -1,0 +1,69 @@
+"""What new code calls before its graph: the steps of frontend/draws.py, run one after the other.
+
+A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
+the state they had, and the frame goes on in the user's own code (`expected.Unexpected`), which draws again and raises there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fxjit.frontend.draws import Draws, Slot
+from fxjit.guards.source import DrawnSource, Source
+
+
+class Drawing:
+    """The steps of one frame as a callable over `sources`' objects; `give` says which results it gives."""
+
+    def __init__(self, draws: Draws) -> None:
+        arguments = [arg for step in draws.steps for arg in (*step.args, *step.kwargs.values())]
+        self.sources = list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Source)))
+        self.may_fail = any(step.may_fail for step in draws.steps)
+        self._steps = [
+            (step.fn, [self._place(arg) for arg in step.args], {name: self._place(arg) for name, arg in step.kwargs.items()})
+            for step in draws.steps
+        ]
+        self._wanted: list[int] = []
+
+    def _place(self, arg: object) -> tuple[bool, Any]:
+        """Where an argument lies among what was found and computed so far; (False, it) for a constant."""
+        if isinstance(arg, Slot):
+            return True, len(self.sources) + arg.at
+        return (True, self.sources.index(arg)) if isinstance(arg, Source) else (False, arg)
+
+    def give(self, wanted: Sequence[DrawnSource]) -> Sequence[DrawnSource]:
+        """Give the results of these steps."""
+        self._wanted = [len(self.sources) + source.at for source in wanted]
+        return wanted
+
+    def __call__(self, *found: Any) -> tuple[Any, ...] | None:
+        """The wanted results; None where a step raised."""
+        restore = [restorer(each) for each in found] if self.may_fail else []
+        values = list(found)
+        try:
+            for fn, args, named in self._steps:
+                given = [values[at] if computed else at for computed, at in args]
+                values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
+        except Exception:
+            for undo in restore:
+                undo()
+            return None
+        return tuple([values[at] for at in self._wanted])
+
+
+def restorer(generator: Any) -> Callable[[], None]:
+    """What gives a generator back the state it has now."""
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        before = bits.state
+        return lambda: setattr(bits, "state", before)
+    if isinstance(generator, np.random.RandomState):
+        state = generator.get_state()
+        return lambda: generator.set_state(state)
+    assert isinstance(generator, random.Random), f"{generator!r} is no generator of random numbers"
+    now = generator.getstate()
+    return lambda: generator.setstate(now)

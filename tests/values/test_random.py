@@ -1,0 +1,313 @@
+"""Numbers that Python draws at random: the same as eager draws, in its order, with the generator left as eager leaves it; drawn
+before the graph runs wherever nothing depends on them but tensors and arithmetic."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.differential import same
+
+import fxjit
+from fxjit import config
+
+Program = Callable[..., Any]
+OWN = random.Random(0)
+
+
+def outcome(fn: Program, seed: int, *args: Any) -> tuple[Any, ...]:
+    """What a call gives or raises, and the generators after it."""
+    random.seed(seed)
+    OWN.seed(seed + 1)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        result: Any = fn(*args)
+    except fxjit.errors.FxjitError:
+        raise
+    except Exception as error:
+        result = (type(error), str(error))
+    return result, random.getstate(), OWN.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+
+def agree(fn: Program, *, fullgraph: bool = True, backend: str = "eager") -> None:
+    """As eager does, for several seeds, of one compile where nothing breaks."""
+    compiled = fxjit.compile(fn, fullgraph=fullgraph, backend=backend)
+    for seed in range(5):
+        x = torch.arange(4.0)
+        expected, actual = outcome(fn, seed, x), outcome(compiled, seed, x.clone())
+        same(expected[0], actual[0], "result")
+        assert actual[1:] == expected[1:], "the generators differ"
+        if seed == 1:
+            compiles = fxjit.counters["frames"]["ok"]
+    assert not fullgraph or fxjit.counters["frames"]["ok"] == compiles, "compiled again for another number"
+
+
+def each_kind(x: torch.Tensor) -> Any:
+    numbers = [random.random(), random.uniform(1, 2), random.triangular(), random.gauss(0, 1), random.normalvariate(1, 2),
+               random.betavariate(1, 2), random.expovariate(2), random.gammavariate(1, 2), random.lognormvariate(0, 1),
+               random.vonmisesvariate(0, 1), random.paretovariate(3), random.weibullvariate(1, 2)]
+    counts = [random.randint(1, 6), random.randrange(10), random.randrange(3, 50, 2), random.getrandbits(8)]
+    for number in (*numbers, *counts):
+        x = x * number
+    return x, numbers, counts
+
+
+def arithmetic(x: torch.Tensor) -> Any:
+    a, n = random.random(), random.randint(1, 5)
+    b = (a * 2 - 1) / 3 + n // 2 - (n % 3) ** 2
+    c = -abs(b) + round(a * 10) + int(a * 7) + math.floor(a * 3) + math.sqrt(a) + float(n)
+    return x * b + c, a, b, c, n << 1, a < 0.5, a == n
+
+
+def items(x: torch.Tensor) -> Any:
+    scale = random.choice([0.5, 1.0, 2.0])
+    order = [1, 2, 3, 4]
+    random.shuffle(order)
+    some = random.sample(range(100), 3)
+    names = random.choices(["a", "bb"], weights=[1, 2], k=2)
+    return x * scale + order[0] - some[-1] + len(names[0]), order, some, names
+
+
+def beside_torch(x: torch.Tensor) -> Any:
+    a = random.random()
+    noise = torch.rand(4)
+    b = random.random()
+    return x * a + torch.rand(4) * b + noise, torch.tensor(b), torch.full((2,), a)
+
+
+def with_sizes(x: torch.Tensor) -> Any:
+    return x * (random.random() * x.shape[0]) + x.shape[0] / random.uniform(1, 2)
+
+
+def in_a_loop(x: torch.Tensor) -> Any:
+    for _ in range(3):
+        x = x + random.random() * OWN.random() + random.random()
+    return x
+
+
+def made_here(x: torch.Tensor) -> Any:
+    own = random.Random(42)
+    return x * own.random(), own.randint(0, 5), own
+
+
+def seeded(x: torch.Tensor) -> Any:
+    before = random.getstate()
+    random.seed(3)
+    y = x * random.random()
+    random.setstate(before)
+    return y + random.random()
+
+
+def gradient(x: torch.Tensor) -> Any:
+    x = x.requires_grad_()
+    return torch.autograd.grad((x * random.random()).sin().sum() * random.random(), x)
+
+
+class Noise:
+    """A generator in an attribute, and drawn numbers in others."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.last: Any = None
+        self.seen: list[Any] = []
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        self.last = self.rng.uniform(0, 1)
+        self.seen.append(self.last * 2)
+        return x + self.last
+
+
+def in_attributes(x: torch.Tensor) -> Any:
+    noise = Noise(1)
+    y = noise(noise(x))
+    return y, noise.last, noise.seen
+
+
+def numpy_numbers(x: torch.Tensor) -> Any:
+    weight = np.random.beta(1.0, 1.0)
+    return weight * x + (1 - weight) * x.flip(0), np.random.randint(0, 10), np.random.rand(), np.random.random(), weight
+
+
+def numpy_arrays(x: torch.Tensor) -> Any:
+    noise = np.random.rand(4)
+    order = np.random.permutation(4)
+    noise *= 2
+    y = x[torch.from_numpy(order)] + torch.from_numpy(noise)
+    return y, noise, order, torch.tensor(np.random.normal(size=(2, 2))), np.random.choice([1, 2, 3]) * 2
+
+
+def numpy_generators(x: torch.Tensor) -> Any:
+    new, old = np.random.default_rng(3), np.random.RandomState(4)
+    return x * new.random() + old.uniform(), new.integers(5), new.standard_normal(3, dtype=np.float32), old.randn(2)
+
+
+def numpy_seeded(x: torch.Tensor) -> Any:
+    before = np.random.get_state()
+    np.random.seed(5)
+    y = x * np.random.rand()
+    np.random.set_state(before)
+    return y + np.random.rand()
+
+
+@pytest.mark.parametrize("program", [
+    each_kind, arithmetic, items, beside_torch, with_sizes, in_a_loop, made_here, seeded, in_attributes, numpy_numbers,
+    numpy_arrays, numpy_generators, numpy_seeded,
+])
+def test_drawn_before_the_graph(program: Program) -> None:
+    if program is made_here:
+        def body(x: torch.Tensor) -> Any:
+            *results, own = made_here(x)
+            return *results, list(own.getstate()[1])
+        agree(body, fullgraph=False)
+    else:
+        agree(program)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [arithmetic, beside_torch, in_a_loop, with_sizes, numpy_arrays])
+def test_through_backends(program: Program, backend: str) -> None:
+    agree(program, backend=backend)
+
+
+def test_gradients() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return (x * random.random()).sin().sum() * random.random()
+
+    compiled = fxjit.compile(fn, backend="native", fullgraph=True)
+    for seed in range(3):
+        found = []
+        for call in (fn, compiled):
+            random.seed(seed)
+            x = torch.arange(4.0, requires_grad=True)
+            call(x).backward()
+            found.append(x.grad)
+        torch.testing.assert_close(*found)
+
+
+def test_generator_of_an_object_outside() -> None:
+    def fn(x: torch.Tensor, noise: Noise) -> Any:
+        return noise(noise(x))
+
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for seed in range(3):
+        mine, theirs = Noise(seed), Noise(seed)
+        x = torch.ones(2)
+        assert torch.equal(fn(x, theirs), compiled(x, mine))
+        assert (mine.last, mine.seen, mine.rng.getstate()) == (theirs.last, theirs.seen, theirs.rng.getstate())
+
+
+def test_one_generator_under_two_names() -> None:
+    def fn(x: torch.Tensor, a: random.Random, b: random.Random) -> Any:
+        return x * a.random() - b.random() * 2 + a.random()
+
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    for first, second in ((random.Random(1), random.Random(2)), (OWN, OWN), (random.Random(3), OWN)):
+        states = first.getstate(), second.getstate()
+        expected = fn(x, first, second)
+        first.setstate(states[0])
+        second.setstate(states[1])
+        assert torch.equal(compiled(x, first, second), expected)
+
+
+class Biased(random.Random):
+    """Draws otherwise than its base: what derives from it has to ask it."""
+
+    def random(self) -> float:
+        return super().random() / 2
+
+
+def own_class(x: torch.Tensor) -> Any:
+    return x * Biased(1).random(), Biased(2).uniform(1, 2)
+
+
+def takes_a_way(x: torch.Tensor) -> Any:
+    if random.random() < 0.5:
+        return x + random.random()
+    return x - random.random()
+
+
+def drops_layers(x: torch.Tensor) -> Any:
+    for _ in range(5):
+        if random.random() < 0.4:
+            continue
+        x = x.sin()
+    return x, random.random()
+
+
+def crops(x: torch.Tensor) -> Any:
+    y = x.sin()
+    at = random.randint(0, 1)
+    return y[at : at + 2] + random.random()
+
+
+def as_a_key(x: torch.Tensor) -> Any:
+    table = {1: "one", 2: "two"}
+    return x + 1, table[random.randint(1, 2)], f"{random.random():.2f}", max(random.random(), 0.5)
+
+
+def fails(x: torch.Tensor) -> Any:
+    y = x + random.random()
+    return y / (1 / random.randint(0, 1)), random.random()
+
+
+def is_caught(x: torch.Tensor) -> Any:
+    try:
+        scale = 10 // random.randint(0, 1)
+    except ZeroDivisionError:
+        scale = 1
+    return x * scale + random.random()
+
+
+def checks_data(x: torch.Tensor) -> Any:
+    if x.isnan().any():
+        raise ValueError("nan")
+    return x * random.random()
+
+
+def empty(x: torch.Tensor) -> Any:
+    return x + random.choice([])  # type: ignore[arg-type]  # that is the point
+
+
+def of_objects(x: torch.Tensor) -> Any:
+    layers = [torch.sin, torch.cos]
+    random.shuffle(layers)
+    return random.choice(layers)(layers[0](x))
+
+
+def numpy_elsewhere(x: torch.Tensor) -> Any:
+    order = [torch.sin, torch.cos]
+    np.random.shuffle(order)  # type: ignore[arg-type]  # a list will do
+    return order[0](x) + np.random.rand() if np.random.rand() < 0.5 else order[1](x)
+
+
+@pytest.mark.parametrize("program", [
+    numpy_elsewhere, own_class, takes_a_way, drops_layers, crops, as_a_key, fails, is_caught, checks_data, empty, of_objects,
+])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_decisions(program: Program, everywhere: bool) -> None:
+    """What depends on the number itself runs as it stands, also where loops and `try` blocks are resumed."""
+    with config.patch(resume_in_loops=everywhere, resume_in_try=everywhere):
+        agree(program, fullgraph=False)
+
+
+def test_a_decision_says_why() -> None:
+    with pytest.raises(fxjit.errors.Unsupported) as caught:
+        fxjit.compile(takes_a_way, backend="eager", fullgraph=True)(torch.ones(2))
+    assert caught.value.reason_id == "data-random"
+
+
+def test_each_way_is_compiled_once() -> None:
+    compiled = fxjit.compile(takes_a_way, backend="eager")
+    compiles = []
+    for seed in range(10):
+        random.seed(seed)
+        compiled(torch.ones(2))
+        compiles.append(fxjit.counters["frames"]["ok"])
+    assert compiles[1:] == compiles[1:2] * 9, "the first two seeds go either way"
