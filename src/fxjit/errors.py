@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 UserStack = Sequence[traceback.FrameSummary]
@@ -149,6 +149,14 @@ class RestartTrace(Exception):
     def __init__(self, why: str = "") -> None:
         super().__init__(why)
         self.why = why
+
+
+class RestartAfter(RestartTrace):
+    """Signal: the trace starts again once `action` was done, which eager code would have done by now."""
+
+    def __init__(self, action: Callable[[], object], why: str) -> None:
+        super().__init__(why)
+        self.action = action
 
 
 def near(name: str, known: Iterable[str]) -> str:

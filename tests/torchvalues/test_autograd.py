@@ -100,3 +100,31 @@ def test_a_forward_that_cannot_be_traced_breaks_the_graph(breaks):
     fxjit.reset()
     x = leaf(3)
     torch.testing.assert_close(fxjit.compile(Loud.apply, backend="eager")(x), Loud.apply(x))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(y)
+        return x, x + y
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * ctx.saved_tensors[0], second
+
+
+def in_place(x, y):
+    z = x * 1
+    a, b = Doubled.apply(z, y)
+    return a, b, a is z
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_what_forward_writes_to(check, requires_grad):
+    check(in_place, *(torch.randn(3, requires_grad=requires_grad) for _ in range(2)))
+
+
+def test_writing_to_an_input_breaks(breaks):
+    assert breaks(Doubled.apply, torch.randn(3), torch.randn(3, requires_grad=True)) == "call-autograd-engine"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fxjit
+from fxjit.testing import EagerAndRecordGraphs
 
 
 class Block(nn.Module):
@@ -199,6 +200,24 @@ def test_modules_made_while_tracing():
     x = torch.randn(3)
     fxjit.reset()
     torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.Dropout()])
+def test_lazy_modules(layer):
+    """A draw before the second layer's parameters are made: the first call runs as it stands."""
+    made = [nn.Sequential(nn.LazyLinear(4), layer, nn.LazyLinear(2)) for _ in range(2)]
+    x = torch.ones(3, 5)
+
+    def twice(module):
+        torch.manual_seed(0)
+        return [module(x), module(x)]
+    theirs = twice(made[0])
+    fxjit.reset()
+    backend = EagerAndRecordGraphs()
+    ours = twice(fxjit.compile(made[1], backend=backend))
+    torch.testing.assert_close(ours, theirs)
+    assert len(backend.graphs) == 1
+    assert type(made[1][0]) is nn.Linear
 
 
 def test_super_and_properties():

@@ -10,10 +10,11 @@ overwrite what a source reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented, now
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,12 @@ class Effects:
         self._attrs: dict[Value, dict[str, Value | None]] = {}
         self._log: list[Effect] = []
         self._restored: set[Value] = set()
+        self._watched_since: int | None = None
+        self._reached_back = False
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
+        self._watch(value)
         if value.source is not None and value not in self._restored:
             self._restored.add(value)
             self._log.append(Restore(value))
@@ -67,9 +71,22 @@ class Effects:
         return value in self._restored or value in self._attrs
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
+        self._watch(obj)
         self._attrs.setdefault(obj, {})[name] = value
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
+
+    def _watch(self, value: Value) -> None:
+        if self._watched_since is not None and value.born < self._watched_since:
+            self._reached_back = True
+
+    @contextmanager
+    def confined(self) -> Iterator[Callable[[], bool]]:
+        """What it gives tells whether nothing has happened since but to values made since."""
+        before, length = (self._watched_since, self._reached_back), len(self._log)
+        self._watched_since, self._reached_back = now(), False
+        yield lambda: not self._reached_back and len(self._log) == length
+        self._watched_since, self._reached_back = before[0], before[1] or self._reached_back
 
     def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
         stored = self._attrs.get(obj)

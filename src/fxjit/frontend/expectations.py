@@ -36,7 +36,15 @@ class Expectations:
 
     def met(self, node: torch.fx.Node, fake: torch.Tensor) -> None:
         """A new input of the graph."""
-        self._inputs.append((node, fake, _version(fake)))
+        self._inputs.append((node, fake, version(fake)))
+
+    @property
+    def input_count(self) -> int:
+        return len(self._inputs)
+
+    def inputs_since(self, count: int) -> list[tuple[torch.Tensor, int | None]]:
+        """Those met behind the first `count`, each with how often it had been written to."""
+        return [(fake, before) for _, fake, before in self._inputs[count:]]
 
     def add(self, t: Tracer, tensor: TensorValue, truth: bool) -> bool:
         """Take for granted that `bool(tensor)` is `truth`; False where that cannot be."""
@@ -55,7 +63,7 @@ class Expectations:
     def may_run_again(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
         return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
-            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or _writes_silently(node) or _may_draw(node)
+            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or _writes_silently(node) or may_draw(node)
             for node in graph.nodes if node.op != "placeholder"
         )
 
@@ -78,7 +86,8 @@ class Expectations:
         return copied <= _MOST_COPIED, Expectation(self._flag, tuple(written))
 
 
-def _version(fake: torch.Tensor) -> int | None:
+def version(fake: torch.Tensor) -> int | None:
+    """How often it was written to; None where nobody counts."""
     return None if fake.is_inference() else fake._version
 
 
@@ -98,6 +107,7 @@ def _writes_silently(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and any(name in getattr(node.target, "__name__", "") for name in _SILENT_WRITERS)
 
 
-def _may_draw(node: torch.fx.Node) -> bool:
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether the node may draw random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     return node.op != "output" and any(each in name for each in _DRAWING)

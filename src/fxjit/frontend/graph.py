@@ -43,6 +43,7 @@ class GraphBuilder:
         self.inputs: Sequence[GraphInput] = []
         self._by_node: dict[torch.fx.Node, GraphInput] = {}
         self._last_placeholder: torch.fx.Node | None = None
+        self._root = torch.nn.Module()
 
     def placeholder(self, source: Source, example: object, fake: object) -> torch.fx.Node:
         """A graph input, in the order in which they were first looked at."""
@@ -69,14 +70,35 @@ class GraphBuilder:
         return node
 
     def mark(self) -> int:
-        """How many calls there are, for `take_back`."""
-        return self.operator_count
+        """How many nodes there are beside the inputs, for `since`."""
+        return sum(node.op != "placeholder" for node in self.graph.nodes)
 
-    def take_back(self, mark: int) -> None:
-        """Remove the calls behind the first `mark` ones. Inputs met meanwhile stay until `finish` drops them."""
-        calls = [node for node in self.graph.nodes if node.op != "placeholder"]
-        for node in reversed(calls[mark:]):
+    def since(self, mark: int) -> list[torch.fx.Node]:
+        """The nodes behind the first `mark` ones, without inputs met meanwhile."""
+        return [node for node in self.graph.nodes if node.op != "placeholder"][mark:]
+
+    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """Remove these, whom nothing else uses. Inputs met meanwhile stay until `finish` drops them."""
+        for node in reversed(nodes):
             self.graph.erase_node(node)
+
+    def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
+                 outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
+        """A graph of its own that does what `nodes` do, from `inputs` to `outputs`; the node that stands for it."""
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for node in inputs:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        for node in nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(torch.fx.map_arg(outputs if isinstance(outputs, torch.fx.Node) else tuple(outputs), copies.__getitem__))
+        name = f"subgraph_{len(list(self._root.children()))}"
+        module = torch.fx.GraphModule(self._root, graph)
+        self._root.add_module(name, module)
+        standing = self.graph.create_node("get_attr", name, name=name)
+        standing.meta["example_value"] = module
+        return standing
 
     @property
     def operator_count(self) -> int:
@@ -94,14 +116,14 @@ class GraphBuilder:
         self.inputs = [self._by_node[node] for node in self.graph.nodes if node.op == "placeholder"]
         if not nodes and not self.operator_count:
             return None
-        module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        module = torch.fx.GraphModule(self._root, self.graph)
         return module
 
     def _drop_dead_reads(self) -> None:
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output":
                 continue
-            pure = (node.op == "placeholder" or "only_if_used" in node.meta
+            pure = (node.op in ("placeholder", "get_attr") or "only_if_used" in node.meta
                     or (node.op == "call_method" and node.target in _PURE_METHODS)
                     or (node.op == "call_function" and node.target in _PURE_FUNCTIONS))
             if pure:

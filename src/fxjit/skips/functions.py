@@ -151,7 +151,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._dynamo.external_utils.is_compiling torch._utils.is_compiling torch.compiler.is_exporting",
             "torch.cond torch.while_loop",
             "torch.vmap torch.compiler.cudagraph_mark_step_begin",
-            "torch._dynamo.mark_dynamic torch._dynamo.maybe_mark_dynamic torch._dynamo.mark_static",
+            "torch._dynamo.mark_dynamic torch._dynamo.maybe_mark_dynamic",
             "torch._dynamo.mark_static_address torch.compiler.disable torch._dynamo.disable torch.compile",
             "torch._assert_scalar torch._constrain_as_size torch.utils.checkpoint.checkpoint",
             "fxjit.api.compile fxjit.api.disable",
@@ -163,6 +163,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("user-graph-break", "", ("torch._dynamo.graph_break torch._dynamo.decorators.graph_break fxjit.api.graph_break",)),
     ("error-on-graph-break", "", ("torch._dynamo.error_on_graph_break torch._dynamo.decorators.error_on_graph_break",)),
+    ("mark-static", "", ("torch._dynamo.mark_static torch._dynamo.decorators.mark_static fxjit.api.mark_static",)),
     ("user-skip-frame", "", ("torch._dynamo.skip_frame torch._dynamo.decorators.skip_frame fxjit.api.skip_frame",)),
     ("user-debugger", "", ("builtins.breakpoint pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
     (

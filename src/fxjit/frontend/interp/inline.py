@@ -24,6 +24,8 @@ from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor_methods import specialized
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
 from fxjit.skips import Verdict, function_verdict, marks
@@ -85,6 +87,8 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
         return t.make(True)
     if asked == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
+    if asked == "mark-static":
+        return _mark_static(t, *args)
     if asked == "user-debugger":
         return stop_for_debugger(t, "pdb.set_trace")
     if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
@@ -95,6 +99,15 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
     if asked == "user-skip-frame" and t.frame is t.root:
         raise SkipFrameSignal(asked, context, user_stack(t.frame))
     t.break_(asked, **context)
+
+
+def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
+    """Sizes that are constants from here on; what the tensor is marked with would speak to a later call."""
+    if not isinstance(tensor, TensorValue) or len(dimensions) != 1 or not dimensions[0].is_constant():
+        t.break_("call-compile-api", function="mark_static")
+    size = tensor.size(t, dimensions[0].as_constant())
+    specialized(t, size)
+    return t.make(None)
 
 
 def stop_for_debugger(t: InterpTracer, function: str) -> NoReturn:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.utils import _pytree
@@ -96,3 +97,15 @@ def _factors_in_a_tensor(fn: Any, divide: bool) -> None:
 
 _factors_in_a_tensor(torch._foreach_addcdiv_, True)
 _factors_in_a_tensor(torch._foreach_addcmul_, False)
+
+
+def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor, num_cols: int | None = None) -> torch.Tensor:
+    """torch's own goes through `vmap` to write rows of blocks; one column more takes what is out of bounds."""
+    columns = col_indices.shape[-1] if num_cols is None else num_cols
+    mask = col_indices.new_zeros((*col_indices.shape[:-1], columns + 1), dtype=torch.int32)
+    counted = torch.arange(col_indices.shape[-1], dtype=torch.int, device=col_indices.device)
+    within = torch.where(counted < num_blocks_in_row.unsqueeze(-1), col_indices, columns)
+    return mask.scatter(-1, within.to(torch.int64), 1)[..., :columns].contiguous()
+
+
+polyfill(torch.nn.attention.flex_attention._ordered_to_dense)(blocks_in_a_mask)

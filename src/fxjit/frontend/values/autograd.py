@@ -38,6 +38,8 @@ class FunctionContextValue(UserObjectValue):
         super().__init__(cls)
         self.needs_grad = needs_grad
         self.saved: list[Value] = []
+        #: What `forward` has written to: given back, it is itself and not a view of itself.
+        self.dirty: list[Value] = []
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "needs_input_grad":
@@ -62,7 +64,8 @@ class FunctionContextValue(UserObjectValue):
         return t.make(None)
 
     def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
-        t.break_("call-autograd-engine", function="ctx.mark_dirty")
+        self.dirty = list(tensors)
+        return t.make(None)
 
 
 @handles(_APPLY.__func__)
@@ -77,7 +80,9 @@ def _apply(t: RehearsingTracer, args: list[Value], kwargs: dict[str, Value]) -> 
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
     with t.rehearsal(name):
-        _rehearse(t, owner, cls, given)
+        dirty = _rehearse(t, owner, cls, given)
+    if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
+        t.break_("call-autograd-engine", function="ctx.mark_dirty")
     return t.emit(apply_function(cls), given)
 
 
@@ -94,6 +99,7 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
         result = t.call(forward, given, None)
         t.call(protocol.getattr_(t, owner, "setup_context"), [ctx, TupleValue(given), result], None)
     set_grad_mode(t, before)
+    given = [arg for arg in given if arg not in ctx.dirty]
     if any(result is arg for arg in given) and isinstance(result, TensorValue):
         result = t.emit("view_as", [result, result])
     elif issubclass(result.pytype(), tuple) and any(item is arg for item in protocol.unpack(t, result) for arg in given):
@@ -101,8 +107,9 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
     return result, ctx
 
 
-def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> None:
-    """Trace forward and backward once, for what they read and for whether they can be traced at all."""
+def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> list[Value]:
+    """Trace forward and backward once, for what they read and for whether they can be traced at all. Gives what forward
+    has written to."""
     result, ctx = _forward(t, owner, cls, given)
     outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
     gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
@@ -110,6 +117,7 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> None:
     set_grad_mode(t, False)
     t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     set_grad_mode(t, True)
+    return ctx.dirty
 
 
 def apply_function(cls: Any) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ The rules that all values keep:
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
@@ -143,6 +144,10 @@ class Callee(NamedTuple):
     through: tuple[tuple[types.FunctionType, int], ...] = ()
 
 
+#: A time at which a value was made: later ones are greater.
+now: Final[Callable[[], int]] = itertools.count(1).__next__
+
+
 class Value:
     """One object of the user's program, as far as it is known while tracing.
 
@@ -158,9 +163,12 @@ class Value:
     shell: ClassVar[bool] = False
     #: `object` where the `meth_` methods are object's own, and a class of C between may have others.
     methods_of: ClassVar[type | None] = None
+    #: When it was made, as `now` counts.
+    born: int = 0
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
+        self.born = now()
 
     # -- what is known -------------------------------------------------------------------------------------------
 

@@ -583,6 +583,12 @@ def _nullcontext(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     return PassThroughValue(contextlib.nullcontext, (), given[0] if given else None)
 
 
+@handles(torch.fx.traceback.annotate)
+def _annotate(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Notes on the nodes of graphs that torch makes, of which nothing is seen when the program runs."""
+    return PassThroughValue(contextlib.nullcontext, ())
+
+
 @wraps(contextlib.nullcontext)
 def _wrap_nullcontext(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, contextlib.nullcontext))

@@ -16,6 +16,7 @@ import torch.nn.modules.module as torch_module
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
+from fxjit.frontend.values.lazy_modules import settle
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
@@ -128,6 +129,7 @@ class ModuleValue(UserObjectValue):
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         if not (self._has_torchs("__call__") and self._has_torchs("_call_impl")):
             return super().callee(t, args)
+        settle(t, self.obj, args)  # type: ignore[arg-type]  # trace.py has what it needs beside the Tracer protocol
         outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`
         if self._no_hooks(t):
             inner: Any = (Module._call_impl, 0)  # and the first of that one's is that of `forward`, where there are no hooks

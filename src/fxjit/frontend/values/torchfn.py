@@ -34,6 +34,9 @@ from fxjit.skips import marks
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
 
+#: What is done for a call of an operator that takes functions (hops.py).
+HIGHER_ORDER: Final[dict[HigherOrderOperator, Handler]] = {}
+
 
 # -- one node ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +123,10 @@ class TorchFunctionValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):
-            t.break_("tensor-operator", function=str(self.fn), error="it takes functions as arguments")
+            handler = HIGHER_ORDER.get(self.fn)
+            if handler is None:
+                t.break_("call-higher-order", function=str(self.fn), why="there is no rule for this operator")
+            return handler(t, list(args), dict(kwargs))
         return call_in_graph(t, self.fn, args, kwargs)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:

@@ -1,0 +1,61 @@
+"""Hooks on tensors that the graph makes: the hook is traced into a graph of its own, and a node registers that.
+
+So the hook runs when autograd comes by, also where the backward is compiled: then it is traced into that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.contexts import set_grad_mode
+from fxjit.frontend.values.hops import SubgraphTracer, trace_body
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor_methods import method
+
+_NAME = "Tensor.register_hook"
+
+
+class HookTracer(SubgraphTracer, Protocol):
+    """The trace as this file sees it."""
+
+    def discards_result(self) -> bool:
+        """Whether the program throws away what the call under way gives."""
+
+
+def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> None:
+    """What the node calls: `hook` takes the gradient and what it `read` of the program around it."""
+    def call(gradient: torch.Tensor) -> torch.Tensor | None:
+        results = hook(gradient, *read)
+        return results[0] if results else None
+
+    if tensor.requires_grad:
+        tensor.register_hook(call)  # type: ignore[no-untyped-call]
+
+
+@method("register_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
+def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if len(args) != 1 or tensor.source is not None or not tensor.fake.requires_grad:
+        t.break_("tensor-hook", function=_NAME, why="it belongs to the tensor itself")
+    if not t.discards_result():
+        t.break_("tensor-hook", function=_NAME, why="its handle is kept, by which it can be taken away again")
+
+    def call(stand_ins: Sequence[Value]) -> Value:
+        result = t.call(args[0], stand_ins, None)
+        return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
+
+    before = torch.is_grad_enabled()
+    with t.aside(_NAME) as nodes:
+        set_grad_mode(t, False)
+        body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
+        set_grad_mode(t, before)
+    if len(body.leaves) > 1:
+        t.break_("tensor-hook", function=_NAME, why="it gives several results")
+    read = body.reads()
+    graph = body.graph(t, read)
+    t.take_back(nodes)
+    return t.emit(register, [tensor, graph, *read])

@@ -1,0 +1,109 @@
+"""Operators that take functions: each function becomes a graph in the graph, with what it reads of the program around it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import fxjit
+
+BIAS = torch.randn(3)
+LINEAR = nn.Linear(3, 3).requires_grad_(False)
+
+
+def nested(x):
+    inner = lambda x: torch.cond(x.mean() > 0.5, lambda x: x + 1, lambda x: x - BIAS, (x,))  # noqa: E731
+    return torch.cond(x.sum() > 0, inner, lambda x: x * 3, (x,))
+
+
+def in_containers(x):
+    return torch.cond(x.sum() > 0, lambda x, d: {"a": x.sin(), "b": [d["k"] + 1]},
+                      lambda x, d: {"a": x.cos(), "b": [d["k"] * 2]}, (x, {"k": x * 2}))
+
+
+def unrolled(x):
+    for step in range(3):
+        x = torch.cond(x.sum() > 0, lambda x, step=step: x * step - 1, lambda x, step=step: x.cos() + step, (x,))
+    return x
+
+
+FUNCTIONS = {
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: LINEAR(x) + BIAS, (x,)),
+    "cond, nested": nested,
+    "cond, containers": in_containers,
+    "cond, in a loop": unrolled,
+    "while_loop": lambda x: while_loop(lambda i, x: (i < 3) & (x.sum() < 100), lambda i, x: (i + 1, LINEAR(x) + BIAS),
+                                       (torch.tensor(0), x)),
+    "map": lambda x: torch._higher_order_ops.map(lambda row, y: LINEAR(row) + y, x, BIAS * 2),
+    "scan": lambda x: scan(lambda carry, row: (carry * 0.5 + row, carry * row), torch.zeros(3), x),
+    "scan, reverse": lambda x: scan(lambda c, row: ({"h": c["h"] + row[0]}, (c["h"] * row[1], row[0] + 1)),
+                                    {"h": torch.zeros(2)}, (x, x * 2), dim=1, reverse=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values(check, name, sign):
+    check(FUNCTIONS[name], torch.rand(2, 3) * sign)
+
+
+@pytest.mark.parametrize("name", ["cond", "map", "scan"])
+def test_gradients(check, name):
+    check(FUNCTIONS[name], torch.rand(2, 3, requires_grad=True))
+
+
+def test_native():
+    fn, x = FUNCTIONS["cond"], torch.randn(2, 3)
+    compiled = fxjit.compile(fn, fullgraph=True)
+    for given in (x.abs(), -x.abs()):
+        torch.testing.assert_close(compiled(given), fn(given))
+
+
+def appending(x):
+    seen = []
+
+    def branch(x):
+        seen.append(1)
+        return x.sin()
+    return torch.cond(x.sum() > 0, branch, lambda x: x.cos(), (x,)), seen
+
+
+def writing(x):
+    y = x * 1
+
+    def branch(x):
+        y.add_(1)
+        return x.sin()
+    return torch.cond(x.sum() > 0, branch, lambda x: x.cos(), (x,)), y
+
+
+def raising(x):
+    def branch(x):
+        raise ValueError
+    return torch.cond(x.sum() > 0, branch, lambda x: x.cos(), (x,))
+
+
+@pytest.mark.parametrize(("fn", "reason"), [
+    (appending, "call-with-effects"), (writing, "call-with-effects"), (raising, "call-higher-order"),
+    (lambda x: torch.cond(x.sum() > 0, lambda x: x, lambda x: x.cos(), (x,)), "call-higher-order"),
+])
+def test_what_no_graph_can_do_breaks(breaks, fn, reason):
+    assert breaks(fn, torch.ones(3)) == reason
+
+
+QKV = [torch.randn(1, 2, 128, 16) for _ in range(3)]
+SLOPES = torch.randn(2)
+
+
+def test_flex_attention(check):
+    check(flex_attention, *QKV)
+    check(lambda q, k, v: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * SLOPES[h]), *QKV)
+
+
+def test_flex_attention_with_a_block_mask(check):
+    mask = create_block_mask(lambda b, h, i, j: i >= j, 1, None, 128, 128, device="cpu")
+    check(lambda q, k, v: flex_attention(q, k, v, block_mask=mask), *QKV)
