@@ -10,6 +10,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -170,6 +171,125 @@ def test_methods_super_and_callable_objects() -> None:
 
     compare(outer)
     compare(lambda x, obj: (obj(x), obj.by), torch.ones(2), Base(2.0))
+
+class Held:
+    def __init__(self, value: Any, by: Any = 2, **more: Any) -> None:
+        y = value * by
+        look(("held", sorted(more)))
+        self.value = y + 1
+
+
+class HeldTwice(Held):
+    def __init__(self, x: Any) -> None:
+        self.first = x
+        super().__init__(x, by=3, a=1)
+        look("twice")
+        self.last = self.value * 2
+
+
+@dataclass
+class Record:
+    a: Any
+    b: int = 3
+    seen: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.total = self.a + self.b
+        look("record")
+        self.seen.append(self.total * 2)
+
+
+class Slotted:
+    __slots__ = ("me", "second")
+
+    def __init__(self, x: Any) -> None:
+        y = x + 1
+        look("slotted")
+        self.me, self.second = self, y * 2
+
+
+class Counting(torch.nn.Module):
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        look(sorted(vars(self)))
+        self.by = by
+
+    def forward(self, x: Any) -> Any:
+        return x * self.by
+
+
+def test_constructors_nest() -> None:
+    compare(lambda x: Held(x + 1).value * 2, graphs=[2, 2], breaks=1)
+    compare(lambda x: (HeldTwice(x).last, HeldTwice(x + 1).first))
+    compare(lambda x: (Record(x * 2).seen, Record(x, seen=[1]).seen, Record(x, 4).total), breaks=3)
+    compare(lambda x: (lambda made: made.me is made and made.second)(Slotted(x)), graphs=[1, 1], breaks=1)
+    compare(lambda x: Counting(2.0)(x) + 1, graphs=[2], breaks=1)
+    compare(lambda x: [x, Held(HeldTwice(x).last, by=x).value, f"{Held(x, **{'c': 1}).value}"])
+
+
+def test_what_a_constructor_returns_and_raises() -> None:
+    class Returns:
+        def __init__(self, x: Any, what: Any) -> None:
+            y = x + 1
+            look("returns")
+            self.y = y
+            return what(y)  # noqa: PLE0101
+
+    class Raises:
+        def __init__(self, x: Any) -> None:
+            self.y = x + 1
+            fail()
+
+    def outer(x: Any, what: Any) -> Any:
+        return Returns(x, what).y * 2
+
+    def made_in_between(x: Any) -> Any:
+        with torch.no_grad():
+            return Raises(x + 1).y
+
+    compare(outer, torch.ones(2), lambda y: None, breaks=1)
+    compare(outer, torch.ones(2), lambda y: 3)
+    compare(outer, torch.ones(2), lambda y: y)
+    compare(made_in_between)
+
+
+def test_objects_that_more_than_init_makes() -> None:
+    class New:
+        def __new__(cls, x: Any) -> Any:
+            made = super().__new__(cls)
+            made.before = x * 2
+            look("new")
+            return made
+
+        def __init__(self, x: Any) -> None:
+            y = self.before + x
+            look("init")
+            self.after = y * 2
+
+    class Meta(type):
+        def __call__(cls, *args: Any) -> Any:
+            look("meta")
+            return super().__call__(*args)
+
+    class OfMeta(metaclass=Meta):
+        def __init__(self, x: Any) -> None:
+            y = x + 1
+            look("of meta")
+            self.y = y
+
+    class Table(dict):
+        def __init__(self, x: Any) -> None:
+            super().__init__(a=x)
+            look(sorted(self))
+            self["b"] = x * 2
+
+    class Problem(Exception):
+        def __init__(self, x: Any) -> None:
+            look("problem")
+            super().__init__("text")
+            self.x = x * 2
+
+    compare(lambda x: (New(x).after, OfMeta(x).y, sorted(Table(x).items()), Problem(x).x))
 
 
 class Layer(torch.nn.Module):

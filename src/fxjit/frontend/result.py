@@ -99,6 +99,8 @@ class InnerFrame:
     globals: dict[str, Any]
     first: Value | None
     """What its first argument slot holds, where `super()` will look for it."""
+    constructs: bool = False
+    """It is an `__init__` that returns None, and the call gives what lies on top of the caller's stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values import contexts
 from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.ours import breaks_are_errors
@@ -112,6 +113,7 @@ class Trace:
         self.stop_at: int | None = None
         self.caller: Machine | None = None
         self.through: tuple[tuple[types.FunctionType, int], ...] = ()
+        self.makes: Value | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -443,18 +445,21 @@ class Trace:
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
         through: list[tuple[types.FunctionType, int]] = []
+        makes: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
             target = fn.callee(self, args)
             if target is None:
                 break
+            makes = makes or target.makes
             fn, args = target.fn.realize(), target.args
             through += target.through
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.through = caller, tuple(through)
+            self.caller, self.through, self.makes = caller, tuple(through), makes
         try:
-            return fn.tp_call(self, args, kwargs)
+            result = fn.tp_call(self, args, kwargs)
         finally:
             self.caller = None
+        return result if makes is None else constructed(self, makes, result)
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)

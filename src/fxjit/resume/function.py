@@ -38,6 +38,8 @@ class Entrance:
     inner: Continuation | None = None
     """The rest of the function that the call before `index` runs: it runs first, and the last entry of the stack is what it
     returns."""
+    constructs: bool = False
+    """That function is an `__init__`: what it returns has to be None and goes, and the entry below is what the call gives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +159,18 @@ class _Writer:
             for name in self.inner[1:]:
                 asm.take_local(name)
             asm.call(len(self.inner) - 1)
+            if self.entrance.constructs:
+                self._drop_none()
+
+    def _drop_none(self) -> None:
+        asm = self.asm
+        is_none = asm.label()
+        asm.dup()
+        asm.jump_if("NONE", is_none)
+        asm.call_const(wrong_result_of_init, 1)
+        asm.raise_()
+        asm.place(is_none)
+        asm.pop()
 
     def _copy(self, index: int) -> None:
         instruction = self.code.instructions[index]
@@ -199,6 +213,11 @@ class _Writer:
             label = self._label(handler.target)
             known = self.guardings[handler] = self.asm.guarding(label, handler.push_lasti, handler.depth)
         return known
+
+
+def wrong_result_of_init(result: object) -> TypeError:
+    """What `type.__call__` raises of an `__init__` that returned something; called by continuations."""
+    return TypeError(f"__init__() should return None, not '{type(result).__name__}'")
 
 
 def _inner_parameters(entrance: Entrance) -> tuple[str, ...]:

@@ -276,13 +276,14 @@ class NestedRest(Rest):
             asm.pop()
         last.stack = {at: self._keep("entry") for at in left.entries}
         last.locals = {name: self._keep("local") for name in left.names}
-        continuations = [left.continuation]
+        continuations, called = [left.continuation], last
         for kept in self.inner[-2::-1]:
-            continuations.insert(0, _behind_call(kept.frame, kept.exits, continuations[0]))
+            continuations.insert(0, _behind_call(kept, continuations[0], constructs=called.frame.constructs))
+            called = kept
         bound = tuple(name for name in self.bound if name in live_before(self.code, outcome.index) | self.state.kept)
         origin = locate(self.code.code, outcome.index)
         whole = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, tuple(sorted(bound)),
-                                                      inner=continuations[0]))
+                                                      inner=continuations[0], constructs=self.inner[0].frame.constructs))
         asm.begin_call(_C.Continue)
         asm.make_function(whole.code, (lambda: self._closure(whole)) if whole.freevars else None)
         if whole.first is not None:
@@ -310,13 +311,14 @@ class NestedRest(Rest):
             asm.take_local(kept.locals[name])
 
 
-def _behind_call(frame: InnerFrame, exits: tuple[int, ...], inner: Continuation) -> Continuation:
+def _behind_call(kept: _Kept, inner: Continuation, constructs: bool) -> Continuation:
     """The rest of a frame that waits for a call of which `inner` is the rest."""
+    frame = kept.frame
     live = live_before(frame.code, frame.index + 1)
     bound = tuple(sorted(name for name in frame.state.locals if name in live))
     nulls = (*(value is NULL for value in frame.state.stack), False)
     origin = locate(frame.code.code, frame.index + 1)
-    return continuation_of(origin.code, Entrance(origin.index, nulls, exits, bound, inner=inner))
+    return continuation_of(origin.code, Entrance(origin.index, nulls, kept.exits, bound, inner=inner, constructs=constructs))
 
 
 def _write_waiting(frame: InnerFrame, arguments: int) -> CodeType:

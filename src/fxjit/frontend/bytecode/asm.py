@@ -76,8 +76,9 @@ class Asm:
 
     def emit(self, opname: str, arg: int = 0, *, label: Label | None = None, slot: str | None = None) -> None:
         """A native instruction, as it is."""
-        if opname == "CALL" and VERSION.class_call_runs_init and self.count and self._instructions[-1].handler is not self._handler:
-            self.emit("NOP")  # under the CALL's own handler
+        if opname == "CALL" and VERSION.class_call_runs_init and self.count:
+            if self._instructions[-1].handler is not self._handler:
+                self.emit("NOP")  # one unit before, under the CALL's own handler
         self._instructions.append(
             Emitted(OPCODES[opname], arg, self._positions, label=label, slot=slot, handler=self._handler)
         )

@@ -12,6 +12,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, NoReturn, Protocol
 
@@ -65,6 +66,8 @@ class InterpTracer(Tracer, Protocol):
     caller: Machine | None
     #: What it goes through in eager code to call that function, as `Callee.through` says.
     through: tuple[tuple[FunctionType, int], ...]
+    #: What the call gives in the place of what that returns, as `Callee.makes` says.
+    makes: Value | None
 
     def literal(self, obj: Any) -> Value:
         """The value of a constant of a code object."""
@@ -78,8 +81,8 @@ class Machine:
 
     __slots__ = (
         "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
-        "globals", "handled", "index", "instructions", "locals", "origins", "parent", "pc", "recursion_limit", "stack", "steps",
-        "suspended", "t", "tail", "through",
+        "globals", "handled", "index", "instructions", "locals", "makes", "origins", "parent", "pc", "recursion_limit", "stack",
+        "steps", "suspended", "t", "tail", "through",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +114,8 @@ class Machine:
         self.tail = False
         #: And the functions that eager code goes through on the way from there, which are not traced.
         self.through: tuple[tuple[FunctionType, int], ...] = ()
+        #: Of a constructor: the object that it is called for.
+        self.makes: Value | None = None
         self.backward_jumps = 0
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
@@ -246,6 +251,9 @@ class Machine:
         carried over."""
         frames = running(self)
         states = [frame._state(stop.cause) for frame in frames]
+        for nth, frame in enumerate(frames[1:]):
+            if frame.makes is not None:  # what the call that is under way will give lies ready
+                states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.makes))
         left: list[Value] = []
         for state in states:
             left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
@@ -259,7 +267,8 @@ class Machine:
         for frame, state in zip(frames[1:], states[1:], strict=True):
             inner += [passed_through(fn, call) for fn, call in frame.through]
             index = self.pc if frame is self else frame.index
-            inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot))
+            inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot,
+                                    constructs=frame.makes is not None))
         return Break(root.index, stop.kind, states[0], stop.cause, tuple(inner))
 
     def _state(self, cause: BreakGraph | None) -> FrameState:

@@ -142,6 +142,8 @@ class Callee(NamedTuple):
     #: Functions of Python that eager code goes through on the way, outermost first, each with which of its calls it is
     #: (an index into those that take `*args`).
     through: tuple[tuple[types.FunctionType, int], ...] = ()
+    #: Where `fn` is a constructor: what the call gives in the place of its result, which has to be None.
+    makes: Value | None = None
 
 
 #: A time at which a value was made: later ones are greater.

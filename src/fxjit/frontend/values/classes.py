@@ -11,7 +11,7 @@ from typing import Any
 from fxjit.frontend.callables import table
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, exceptions, objects, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
@@ -130,6 +130,24 @@ class ClassValue(Value):
         """`type.__call__(cls, ...)`, as a metaclass asks for it through `super()`."""
         return self.instantiate(t, args, kwargs)
 
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        """`__init__`, where the call makes an object of a plain class and runs nothing else of the user's."""
+        cls = self.cls
+        own_call = descriptors.find(type(cls), "__call__")[0] is not _TYPE_CALL or issubclass(cls, BaseException)
+        init, owner = descriptors.find(cls, "__init__")
+        if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new():
+            return None
+        if table.lookup(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
+            return None
+        obj = objects.new_instance(cls)
+        return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, makes=obj)
+
+    def _has_objects_new(self) -> bool:
+        """Whether `object.__new__` makes the instances, and does no more."""
+        cls = self.cls
+        plain = descriptors.find(cls, "__new__")[1] is object and not hasattr(cls, "__del__")
+        return plain and not getattr(cls, "__abstractmethods__", None)
+
     def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         if kwargs or not all(arg.is_constant() for arg in args):
             t.break_("call-unsupported", callable=self.describe())
@@ -158,9 +176,7 @@ class ClassValue(Value):
         init, owner = descriptors.find(obj.pytype(), "__init__")
         if isinstance(init, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype()))
-            result = t.call(fn, args, kwargs)
-            if not (result.is_constant() and result.as_constant() is None):
-                t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
+            constructed(t, obj, t.call(fn, args, kwargs))
         elif owner is not None and not isinstance(init, types.WrapperDescriptorType):
             t.call(descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype())), args, kwargs)
         elif owner not in _INITIALISED and isinstance(obj, objects.UserObjectValue):
@@ -231,6 +247,13 @@ class ClassValue(Value):
 
     def nb_bool(self, t: Tracer) -> Value:
         return t.make(True)
+
+
+def constructed(t: Tracer, obj: Value, result: Value) -> Value:
+    """`obj`, given what its `__init__` returned."""
+    if not (result.is_constant() and result.as_constant() is None):
+        t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
+    return obj
 
 
 def _refuse_excess(t: Tracer, cls: type) -> None:
