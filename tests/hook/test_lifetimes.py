@@ -67,6 +67,24 @@ def test_arguments_are_not_held_by_the_compile_they_caused():
     assert seen() is None
 
 
+def test_arguments_of_a_compile_that_started_over_go_without_the_collector():
+    def f(x):
+        y = x + 1
+        fxjit.graph_break()
+        return y * 2
+
+    x = torch.ones(2)
+    argument = weakref.ref(x)
+    collect()
+    gc.disable()
+    try:
+        fxjit.compile(f, backend="eager")(x)
+        del x
+        assert argument() is None
+    finally:
+        gc.enable()
+
+
 def test_calls_leak_no_references():
     compiled = fxjit.compile(fresh_function(), backend="eager")
     x = torch.ones(2)

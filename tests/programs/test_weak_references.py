@@ -15,6 +15,8 @@ import pytest
 import torch
 from tests.differential import check
 
+import fxjit
+
 X = torch.ones(2)
 
 
@@ -171,6 +173,36 @@ def test_finalizers_run_where_the_name_gets_another_object() -> None:
         return x + 1, after_another, list(Finalized.log)
 
     assert check(run, X, fullgraph=False)[1:] == ([1], [1, 2])
+
+
+class Counted:
+    alive = 0
+
+    def __new__(cls) -> Counted:
+        cls.alive += 1
+        return object.__new__(cls)
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+def test_finalizers_run_where_a_new_list_goes_that_held_the_objects() -> None:
+    def run(x: torch.Tensor) -> Any:
+        held = [Counted(), Counted()]
+        before = Counted.alive
+        try:
+            one, two, three = held
+        except ValueError:
+            pass
+        fxjit.graph_break()
+        del held
+        gone = Counted.alive
+        held = [Counted()]
+        held = (held, held)
+        del held
+        return x + 1, before, gone, Counted.alive
+
+    assert check(run, X, fullgraph=False)[1:] == (2, 0, 0)
 
 
 def test_a_generator_let_go_is_closed() -> None:

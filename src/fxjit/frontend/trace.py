@@ -558,7 +558,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
             except RestartTrace as signal:
                 contexts.abandon(trace)
                 trace.release()
-                restart = signal
+                restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
             except BaseException:
                 contexts.abandon(trace)
                 trace.release()

@@ -21,6 +21,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, EffectLog, Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.protocol import type_lookup
+from fxjit.frontend.values.sequence import SequenceValue
 from fxjit.guards.source import LocalSource
 
 if TYPE_CHECKING:
@@ -91,16 +92,43 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
-    """Whether the object of a local that is deleted or overwritten may end here and now, and somebody sees it: it has weak
-    references or a finalizer."""
-    if machine.parent is not None or not isinstance(value.source, LocalSource) or isinstance(value, ConstantValue):
+    """Whether an object may end here and now, when a local lets go of it or of a sequence that holds it, and somebody sees
+    that: it has a finalizer, or weak references while no sequence holds it."""
+    if machine.parent is not None or isinstance(value, ConstantValue):
         return False
-    obj = value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
-    if obj is None or (type_lookup(type(obj), "__del__") is NOT_IMPLEMENTED and weakref.getweakrefcount(obj) == 0):
+    # A continuation's parameters that are no names of the user's are read once, at its beginning.
+    others = [each for other, each in machine.locals.items() if other != name and not other.startswith(".")]
+    held = {id(each) for each in (*machine.stack, *others)}
+    if id(value) in held:
         return False
-    held = any(each is value for each in machine.stack) or any(
-        each is value for other, each in machine.locals.items() if other != name)
-    return not held and _end_is_seen(value, set())
+    if not isinstance(value.source, LocalSource):
+        return value.source is None and _holds_finalized(value, held)
+    obj = _object(value)
+    if isinstance(obj, list | tuple):
+        return _has_finalizer(obj, within=2)
+    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, set())
+
+
+def _object(value: Value) -> object:
+    """What existed before the trace; None for anything else."""
+    return value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
+
+
+def _holds_finalized(value: Value, held: set[int]) -> bool:
+    """Whether it is a new sequence of locals' objects that have finalizers."""
+    if not isinstance(value, SequenceValue) or id(value) in held:
+        return False
+    held.add(id(value))  # looked at once, also where it holds itself
+    return any(_holds_finalized(item, held) if item.source is None else
+               isinstance(item.source, LocalSource) and id(item) not in held and _has_finalizer(_object(item))
+               for item in value.items)
+
+
+def _has_finalizer(obj: object, within: int = 0) -> bool:
+    """Whether it, or what lists and tuples hold so many levels below it, has a `__del__`."""
+    if within and isinstance(obj, list | tuple):
+        return any(_has_finalizer(item, within - 1) for item in obj)
+    return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED
 
 
 #: What has no weak references or finalizers.

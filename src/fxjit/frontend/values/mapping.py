@@ -407,8 +407,14 @@ def put_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
 
 def set_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
     """These entries and no others, in this order."""
-    _native(target).clear(target)
-    put_items(target, flat)
+    if _native(target) is dict:
+        # In two steps of C: it may be what every line of Python needs, the builtins' or a module's dict.
+        entries, clear, update = dict(zip(flat[::2], flat[1::2], strict=True)), dict.clear, dict.update
+        clear(target)
+        update(target, entries)
+    else:
+        collections.OrderedDict.clear(target)
+        put_items(target, flat)
 
 
 def view_of(mapping: dict[Any, Any], kind: str) -> Any:
