@@ -66,7 +66,9 @@ resume_in_loops: bool = _row(
     False, "Resume after a graph break in a loop, instead of running the frame eagerly: an iteration is compiled by itself."
 )
 nested_graph_breaks: bool = _row(
-    True, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one."
+    True, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one. Not "
+    "where one of them is in a `try` block, in a `with` that stays entered, in a loop (without resume_in_loops), in a generator: "
+    "the call in the outermost function that can wait then runs as it stands, and what it calls is compiled by itself."
 )
 resume_in_try: bool = _row(
     False, "Resume after a graph break in a `try` block or in a `with` of any manager, instead of running the frame eagerly."
