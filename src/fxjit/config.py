@@ -67,7 +67,7 @@ resume_in_loops: bool = _row(
 )
 nested_graph_breaks: bool = _row(
     True, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one. Not "
-    "where one of them is in a `try` block, in a `with` that stays entered, in a loop (without resume_in_loops), in a generator: "
+    "where one of them is in a `try` block, in a `with` that stays entered, a loop (without resume_in_loops) or a generator: "
     "the call in the outermost function that can wait then runs as it stands, and what it calls is compiled by itself."
 )
 resume_in_try: bool = _row(
