@@ -138,6 +138,9 @@ logs: str = _row("", "Logs to show, as set_logs takes them: 'graph_breaks,+guard
 # The native backend
 cache_dir: str = _row("", "Where compiled kernels are kept; empty: a folder in the user's cache folder.")
 disk_cache: bool = _row(True, "Look compiled kernels up on the disk.")
+cache_graphs: bool = _row(
+    True, "Keep on the disk what whole graphs became, too, so that the next process does not lower and schedule them again."
+)
 cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 

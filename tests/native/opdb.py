@@ -33,7 +33,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 import fxjit
-from fxjit.backends.aot import compile_with_aot
+from fxjit.backends.aot import Way, compile_with_aot
 from fxjit.backends.native.decompositions import table
 from fxjit.backends.native.pipeline import compile_graph
 
@@ -174,7 +174,7 @@ def through_kernels(batch: list[Sample], counts: list[int], dynamic: bool) -> Ca
     def compiler(aten: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Any:
         return compile_graph(aten, inputs, name, lone_kernels=True)
 
-    return compile_with_aot(gm, example, compiler, decompositions=table())
+    return compile_with_aot(gm, example, Way(compiler, "native", table))
 
 
 def fakes(tensors: list[torch.Tensor], dynamic: bool) -> list[torch.Tensor]:

@@ -9,8 +9,12 @@ the outputs are put right by AOTAutograd's wrapper around the compiled graphs; g
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import sympy
@@ -24,8 +28,9 @@ from fxjit import config, logs
 from fxjit.counters import counters, timed
 
 from .components import compile_parts
+from .direct import Parts, describe, direct_call
 from .hidden import keep_versions
-from .native.passes.cleanup import share_equal
+from .plan import Plan
 from .rnn import keep_workspace
 from .saved import keep_old_values, mark_results_beside
 from .siblings import keep_refusals
@@ -49,16 +54,39 @@ class GraphCompiler(Protocol):
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]: ...
 
 
+class Stored(Protocol):
+    """Where one captured graph's compiled parts are kept from process to process."""
+
+    def find(self) -> tuple[Plan, Mapping[str, Callable[[list[Any]], Any]]] | None: ...
+
+    def noting(self) -> AbstractContextManager[None]:
+        """Around the compile of a graph that was not found."""
+
+    def keep(self, plan: Plan, graphs: Mapping[str, Callable[[list[Any]], Any]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a backend has graphs compiled."""
+
+    compiler: GraphCompiler
+    backend: str
+    decompositions: Callable[[], dict[Any, Callable[..., Any]] | None] = lambda: None
+    min_cut: bool = True
+    #: The place of a graph with such inputs on the disk, if it has one.
+    stored: Callable[[torch.fx.GraphModule, Sequence[Any]], Stored | None] = lambda gm, inputs: None
+
+
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """AOTAutograd's graphs, run node by node."""
-    return compile_with_aot(gm, example_inputs, run_nodes, min_cut=False, backend="aot_eager")
+    return compile_with_aot(gm, example_inputs, Way(run_nodes, "aot_eager", min_cut=False))
 
 
 def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The same with the native backend's decompositions and partitioner."""
     from fxjit.backends.native.decompositions import table
 
-    return compile_with_aot(gm, example_inputs, run_nodes, decompositions=table(), backend="aot_eager_decomp_partition")
+    return compile_with_aot(gm, example_inputs, Way(run_nodes, "aot_eager_decomp_partition", table))
 
 
 def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
@@ -70,53 +98,50 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
     return run
 
 
-def compile_with_aot(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compiler: GraphCompiler,
-    *,
-    decompositions: dict[Any, Callable[..., Any]] | None = None,
-    min_cut: bool = True,
-    backend: str = "native",
-) -> Callable[..., Any]:
+def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
-    in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(
-        part, inputs, compiler, decompositions=decompositions, min_cut=min_cut, backend=backend))
+    in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(part, inputs, way))
     if in_parts:
         return in_parts
     try:
-        return _compile_whole(gm, example_inputs, compiler, decompositions, min_cut, backend)
+        return _compile_whole(gm, example_inputs, way)
     except KeyError as missing:
         if not missing.args or not isinstance(missing.args[0], sympy.Symbol):
             raise
     # Torch's pass that makes tensors of numbers (the mean's divisor, say) wants a node for each size a number is made of.
     wider, inputs, places = with_size_inputs(gm, example_inputs)
-    compiled = _compile_whole(wider, inputs, compiler, decompositions, min_cut, backend)
+    compiled = _compile_whole(wider, inputs, way)
     return lambda *args: compiled(*args, *(args[position].shape[dim] for position, dim in places))
 
 
-def _compile_whole(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compiler: GraphCompiler,
-    decompositions: dict[Any, Callable[..., Any]] | None,
-    min_cut: bool,
-    backend: str,
-) -> Callable[..., Any]:
-    """One autograd node for all of the graph."""
+def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way) -> Callable[..., Any]:
+    """One autograd node for all of the graph; from the disk, if it is there."""
     if not torch.is_grad_enabled() and (recording := _recording(gm)) is not None:
         with torch.enable_grad():
-            compiled_on = _compile_whole(recording, example_inputs, compiler, decompositions, min_cut, backend)
+            compiled_on = _compile_whole(recording, example_inputs, way)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
+    gm, restore = with_flat_outputs(ensure_module(gm))
+    place = way.stored(gm, example_inputs)
+    found = None if place is None else place.find()
+    if found is not None:
+        compiled = keep_refusals(direct_call(*found, gm), gm)
+    else:
+        with contextlib.nullcontext() if place is None else place.noting():
+            compiled, plan, parts = _compile_anew(gm, example_inputs, way)
+        if place is not None and plan is not None:
+            place.keep(plan, parts.graphs)
+    return compiled if restore is None else lambda *args: restore(compiled(*args))
+
+
+def _compile_anew(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way
+) -> tuple[Callable[..., Any], Plan | None, Parts]:
+    """The callable; how it calls the compiled parts, where it does so directly; the parts."""
     from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
-
-    from .direct import Parts, describe, direct_call
 
     pending, parts = list[Any](), Parts()
     autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
-    gm, restore = with_flat_outputs(ensure_module(gm))
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -125,23 +150,12 @@ def _compile_whole(
             parts.note(name, graph)
             keep_workspace(graph, name == "forward")
             with timed(f"aot.{name}"):
-                compiled = parts.graphs[name] = _compile_part(compiler, graph, inputs, name, backend)
+                compiled = parts.graphs[name] = _compile_part(way, graph, inputs, name)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
             return compiled
 
         return run
-
-    def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
-        if min_cut:
-            # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
-            share_equal(joint.graph)
-            forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
-        else:
-            forward, backward = default_partition(joint, inputs, **keywords)
-        keep_old_values(forward, keywords["num_fwd_outputs"])
-        mark_results_beside(forward, backward)
-        return forward, backward
 
     with functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
         try:
@@ -151,8 +165,8 @@ def _compile_whole(
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=partition,
-                decompositions=decompositions,
+                partition_fn=functools.partial(_partition, way.min_cut),
+                decompositions=way.decompositions(),
                 keep_inference_input_mutations=True,
             )
         except (*_NEEDS_DATA, RuntimeError) as problem:
@@ -161,7 +175,7 @@ def _compile_whole(
                 raise
             logs.artifact("compile").info("a graph runs as it was captured, node by node: %s", problem)
             counters["aot"]["graphs run as captured"] += 1
-            return gm if restore is None else lambda *args: restore(gm(*args))
+            return gm, None, parts
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
@@ -170,12 +184,28 @@ def _compile_whole(
         parts.meta.bw_donated_idxs = []
     if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
         counters["aot"]["graphs run as captured"] += 1
-        return gm if restore is None else lambda *args: restore(gm(*args))
+        return gm, None, parts
     plan = describe(parts, gm, len(example_inputs), autocast)
     if plan is not None:
         compiled = direct_call(plan, parts.graphs, gm)
-    compiled = keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm)
-    return compiled if restore is None else lambda *args: restore(compiled(*args))
+    return keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm), plan, parts
+
+
+def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+    """Forward and backward, from the graph that has both."""
+    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+
+    from .native.passes.cleanup import share_equal
+
+    if min_cut:
+        # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
+        share_equal(joint.graph)
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+    else:
+        forward, backward = default_partition(joint, inputs, **keywords)
+    keep_old_values(forward, keywords["num_fwd_outputs"])
+    mark_results_beside(forward, backward)
+    return forward, backward
 
 
 def _recording(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
@@ -202,20 +232,19 @@ def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
     return any(info.mutates_data and memories.count(memory) > 1 for info, memory in given)
 
 
-def _compile_part(compiler: GraphCompiler, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str,
-                  backend: str) -> Callable[[list[Any]], Any]:
+def _compile_part(way: Way, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """One ATen graph, compiled; under `repro_after="aot"` one that fails leaves a script."""
     if config.repro_after != "aot":
-        return compiler(graph, inputs, name)
+        return way.compiler(graph, inputs, name)
     from fxjit import repro
 
     def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        compiled = compiler(gm, examples, name)
+        compiled = way.compiler(gm, examples, name)
         if hasattr(compiled, "finish"):
             compiled.finish()
         return compiled
 
-    return repro.watched(compile_graph, graph, inputs, "aot", backend, lambda fn, args: fn(args))  # type: ignore[no-any-return]
+    return repro.watched(compile_graph, graph, inputs, "aot", way.backend, lambda fn, args: fn(args))  # type: ignore[no-any-return]
 
 
 def with_symbols(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:

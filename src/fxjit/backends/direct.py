@@ -10,7 +10,7 @@ autocast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -285,7 +285,11 @@ def _layouts(meta: ViewAndMutationMeta, count: int) -> tuple[tuple[bool, Layout 
     formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]
     assert len(formats) == count, "AOTAutograd knows of other gradients"
     return tuple((False, None) if each is None else (each.memory_format is torch.contiguous_format, Layout(
-        each.memory_format, each.size and tuple(each.size), each.stride and tuple(each.stride))) for each in formats)
+        each.memory_format, _numbers(each.size), _numbers(each.stride))) for each in formats)
+
+
+def _numbers(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if sizes is None else tuple(sizes)
 
 
 def _laid_out(grad: torch.Tensor, layout: Layout) -> torch.Tensor:

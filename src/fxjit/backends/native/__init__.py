@@ -14,13 +14,19 @@ import torch.fx
 def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
-    from fxjit.backends.aot import compile_with_aot
+    from fxjit.backends.aot import Way, compile_with_aot
 
     from .decompositions import kept_whole, table
-    from .entry import compile_aten
+    from .stored import stored
 
     with kept_whole(gm):
-        return compile_with_aot(gm, example_inputs, compile_aten, decompositions=table())
+        return compile_with_aot(gm, example_inputs, Way(_compile_aten, "native", table, stored=stored))
+
+
+def _compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
+    from .entry import compile_aten  # all of the compiler, which a graph that the disk has does without
+
+    return compile_aten(gm, example_inputs, name)
 
 
 __all__ = ["native"]

@@ -24,16 +24,21 @@ class CompiledGraph:
     _boxed_call = True
 
     def __init__(
-        self, gm: torch.fx.GraphModule, compilation: cc.Compilation | None, executor: Encoded | Texts | None, name: str
+        self, gm: torch.fx.GraphModule | None, compilation: cc.Compilation | cc.Kept | None,
+        executor: Encoded | Texts | None, name: str,
     ) -> None:
-        self.gm: torch.fx.GraphModule | None = gm
+        self.gm = gm
         self.compilation, self.executor, self.name = compilation, executor, name
         self.run: Boxed | None = None
         #: Over plain arguments, with a tuple of results: of a program.
         self.program: Any = None
         self.first: Boxed | None = None
         self.over_arguments: list[Any] = []
+        #: What the disk keeps of it (stored.py): the program, and which library has its kernels.
+        self.encoded = executor if isinstance(executor, Encoded) else None
+        self.library_key = None if compilation is None else compilation.key
         if executor is None:
+            assert gm is not None, "only a graph runs without an executor"
             self.run = torch.fx.Interpreter(gm).boxed_run
 
     def finish(self) -> CompiledGraph:

@@ -404,7 +404,7 @@ class Encoder:
         numbers = [size if isinstance(size, int) else 0 for size in writer.numbers]
         text = f"arena of {arena} bytes\n" * bool(arena) + "\n".join(lines) + "\n"
         return Encoded(len(writer.inputs), len(slots), packed(code), packed(numbers), packed(symbols), packed(arithmetic),
-                       arena, tuple(writer.objects), tuple(writer.entries), text, dict(writer.cells))
+                       arena, tuple(writer.objects), tuple(writer.entries), dict(writer.cells), text=text)
 
     @staticmethod
     def free(emit: Callable[..., None], names: list[str], offsets: dict[str, int]) -> None:

@@ -14,6 +14,7 @@ import platform
 import shutil
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from fxjit import config, logs
@@ -195,18 +196,40 @@ class Compilation:
         return f"{problem}\nThe source is kept; the command was:\n  {' '.join(self.command)}"
 
 
+def identity() -> str:
+    """What a library depends on beside its source: part of every key."""
+    path = require_compiler()
+    return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A library that an earlier compilation left in the cache."""
+
+    key: str
+    loaded: ctypes.CDLL
+
+    def library(self) -> ctypes.CDLL:
+        return self.loaded
+
+
+def kept(key: str) -> Kept:
+    """The library of this key; OSError if it is not there or cannot be loaded."""
+    path = open_cache().get(key)
+    if path is None:
+        raise FileNotFoundError(f"there is no library {key}")
+    return Kept(key, ctypes.CDLL(str(path)))
+
+
 def start(source: str) -> Compilation:
     """Begins to compile a translation unit (without prelude), or finds it in the cache."""
-    path = require_compiler()
     whole = prelude(config.cpp.simd) + source
-    command = [path, *flags()]
-    facts = "\0".join([whole, *command, *libraries(), version_of(path), processor()])
-    key = hashlib.sha256(facts.encode()).hexdigest()[:40]
+    key = hashlib.sha256("\0".join([whole, identity()]).encode()).hexdigest()[:40]
     cache = open_cache()
     ready = cache.get(key)
     count(ready is not None)
     log.info("%s %s", "hit" if ready else "miss", key)
-    compilation = Compilation(key, whole, command, cache, ready)
+    compilation = Compilation(key, whole, [require_compiler(), *flags()], cache, ready)
     if ready is None:
         compilation.begin()
     return compilation

@@ -25,10 +25,10 @@ class Encoded:
     arena: int
     objects: tuple[Any, ...]
     entries: tuple[str, ...]
-    text: str
     #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
     cells: dict[str, int]
     others: Callable[[], dict[str, list[Any]]] = dict
+    text: str = ""
 
     def build(self, library: Any) -> Any:
         kernels = tuple(cc.address(library, entry) for entry in self.entries)

@@ -1,0 +1,194 @@
+"""What a captured graph is, as text: two graphs of the same text compile to the same code, in this process or another.
+
+The text has the nodes, everything about the inputs but their numbers (which of them share memory, too), and the state of the
+process that decides what torch makes of the nodes. Whatever might mean another thing next time has no text: sizes that vary,
+code of the program's own (functions, operators, subclasses of tensors, modes), modules, tensors held by the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.fx
+from torch._functorch import config as functorch_config
+from torch.autograd import forward_ad
+
+from fxjit import process_state
+
+_PACKAGES = ("torch", "fxjit")
+_C: Any = torch._C
+_NAMESPACES: tuple[Any, ...] = (
+    torch, torch.nn.functional, _C, _C._nn, torch.linalg, torch.fft, torch.special, _C._linalg, _C._fft, _C._special,
+    torch.nn.init, operator, math,
+)  # fmt: skip
+_BUILTINS = (getattr, setattr, abs, round, pow, divmod, max, min, sum, len, int, float, bool)
+#: What the front end notes about a node that changes nothing in what AOTAutograd makes of it.
+_NOTES = frozenset({"example_value", "stack_trace", "only_if_used"})
+#: Registrations for these keys say how tensors look or run elsewhere, not what an operator is.
+_ELSEWHERE = ("/Meta", "/CUDA", "/MPS", "/XPU", "/HPU", "/MTIA", "/PrivateUse1")
+_ATOMS = (type(None), bool, int, str, torch.dtype, torch.layout, torch.memory_format, type(Ellipsis))
+
+
+class NoText(Exception):
+    """The graph has no text; why."""
+
+
+def fingerprint(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+    """The text of a graph of torch functions, called with such inputs now. Raises NoText."""
+    return "\n".join([*_state(), *_inputs(gm, example_inputs), *_nodes(gm)])
+
+
+# The process
+
+
+def _state() -> Iterator[str]:
+    get, deterministic = _C, cast(Any, torch.utils.deterministic)
+    odd = {
+        "autocast": get._is_any_autocast_enabled(),
+        "a mode": get._len_torch_function_stack() or get._len_torch_dispatch_stack(),
+        "a transform": get._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0,
+        "an operator of torch's done anew": any(map(_redefines, torch.library._impls)),
+    }
+    for what, present in odd.items():
+        if present:
+            raise NoText(what)
+    yield repr((
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
+        get._get_deterministic_algorithms(), get._get_deterministic_algorithms_warn_only(),
+        deterministic.fill_uninitialized_memory, get._is_torch_function_enabled(),
+        [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
+        get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
+        torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
+        functorch_config.get_hash(), sorted((name, read()) for name, read in process_state.ASKABLE.items()),
+    ))  # fmt: skip
+
+
+def _redefines(name: str) -> bool:
+    return name.startswith("aten/") and not name.endswith(_ELSEWHERE)
+
+
+# The inputs
+
+
+def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[str]:
+    places = gm.graph.find_nodes(op="placeholder")
+    if len(places) != len(example_inputs):
+        raise NoText("inputs that nobody described")
+    memories: dict[int, int] = {}
+    for node, example in zip(places, example_inputs, strict=True):
+        fake = node.meta.get("example_value")
+        if type(example) not in (torch.Tensor, torch.nn.Parameter) or not isinstance(fake, torch.Tensor):
+            raise NoText(f"an input of type {type(example).__name__}")
+        if example.layout is not torch.strided or example.device.type != "cpu" or fake._has_symbolic_sizes_strides:
+            raise NoText("an input whose sizes vary, or that is not on the CPU")
+        storage = example.untyped_storage()
+        memory = memories.setdefault(storage._cdata, len(memories))
+        yield repr((
+            type(example).__name__, example.dtype, tuple(example.shape), example.stride(), example.storage_offset(),
+            storage.nbytes(), memory, example.requires_grad, example.is_leaf, example._is_view(), example.is_inference(),
+            torch._C._dispatch_keys(example).raw_repr(),
+        ))  # fmt: skip
+
+
+# The nodes
+
+
+def _nodes(gm: torch.fx.GraphModule) -> Iterator[str]:
+    places: dict[torch.fx.Node, int] = {}
+    for node in gm.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            raise NoText("something that the graph holds")
+        if not _NOTES.issuperset(node.meta):
+            raise NoText(f"a node with {', '.join(sorted(set(node.meta) - _NOTES))}")
+        _check_value(node.meta.get("example_value"))
+        places[node] = len(places)
+        if node.op != "placeholder":
+            target = node.target if node.op == "output" else _target(node)
+            yield f"{node.op} {target} {_argument(node.args, places)} {_argument(node.kwargs, places)}"
+
+
+def _check_value(value: Any) -> None:
+    """Refuses results that depend on numbers which are known only when the graph runs."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            _check_value(each)
+    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise NoText("a number that varies")
+    elif isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
+        raise NoText("sizes that vary")
+
+
+def _argument(value: Any, places: dict[torch.fx.Node, int]) -> str:
+    if isinstance(value, torch.fx.Node):
+        return f"%{places[value]}"
+    if isinstance(value, _ATOMS):
+        if type(value) not in _ATOMS:
+            raise NoText(f"an argument of type {type(value).__name__}")
+        return repr(value)
+    if type(value) is float:
+        return value.hex()
+    if type(value) is complex:
+        return f"complex({value.real.hex()}, {value.imag.hex()})"
+    if type(value) is torch.device and value.type == "cpu":
+        return "cpu"
+    if isinstance(value, (list, tuple)):
+        opening = "[" if isinstance(value, list) else "("
+        return f"{opening}{', '.join(_argument(each, places) for each in value)},)"
+    if isinstance(value, dict) and all(type(name) is str for name in value):
+        return "{" + ", ".join(f"{name!r}: {_argument(each, places)}" for name, each in value.items()) + "}"
+    if type(value) is slice:
+        return f"slice{_argument((value.start, value.stop, value.step), places)}"
+    raise NoText(f"an argument of type {type(value).__name__}")
+
+
+def _target(node: torch.fx.Node) -> str:
+    target: Any = node.target
+    if node.op == "call_method":
+        if target == "data" or not _is_torchs(getattr(torch.Tensor, target, None)):
+            raise NoText(f"the method {target}")
+        return str(target)
+    if target is getattr and node.args[1] == "data":
+        raise NoText("writes that autograd must not see")  # hidden.py
+    if isinstance(target, torch._ops.OpOverload):
+        if target.namespace not in ("aten", "prims"):
+            raise NoText(f"the operator {target}")
+        return f"operator {target}"
+    known = _known().get(id(target))
+    if known is not None and known[0] is target and (target in _BUILTINS or _is_torchs(target)):
+        return known[1]
+    if isinstance(target, types.FunctionType) and _is_torchs(target) and _by_name(target) is target:
+        return f"{target.__module__}.{target.__qualname__}"
+    raise NoText(f"the function {getattr(target, '__name__', target)}")
+
+
+@functools.cache
+def _known() -> dict[int, tuple[Any, str]]:
+    """Functions that graphs call, by id: the function itself, and where it is found."""
+    found = {id(each): (each, f"builtin {each.__name__}") for each in _BUILTINS}
+    for namespace in _NAMESPACES:
+        for name, value in list(vars(namespace).items()):
+            if callable(value) and id(value) not in found:
+                found[id(value)] = (value, f"{namespace.__name__}.{name} {getattr(value, '__name__', '')}")
+    return found
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether the code is torch's or ours, or C: a program may have put a function of its own in the place of torch's."""
+    if isinstance(function, types.FunctionType):
+        homes = (function.__module__ or "", function.__globals__.get("__name__", ""))
+        return all(home.partition(".")[0] in _PACKAGES for home in homes)
+    return isinstance(function, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType))
+
+
+def _by_name(function: types.FunctionType) -> Any:
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found

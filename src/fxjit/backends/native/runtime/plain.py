@@ -1,0 +1,86 @@
+"""The values that a compiled graph is made of, as JSON and back: numbers, text, bytes, torch's names for types and layouts,
+functions by name, and a few dataclasses of ours. Reading makes no other object, whatever the text says."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType
+
+from fxjit.backends.plan import InputFacts, Layout, OutputFacts, Plan
+
+from .callees import Callee
+from .encoded import Encoded
+
+_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Plan, InputFacts, OutputFacts, Layout, Encoded, Callee)}
+_TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
+
+
+class NotPlain(Exception):
+    """A value that cannot be kept; the text says what it is."""
+
+
+def pack(value: Any) -> Any:
+    """The value for `json.dumps`: null, bools, ints and text as they are, all else as a list that begins with its kind."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return ["float", value.hex()]
+    if type(value) is complex:
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if type(value) is bytes:
+        return ["bytes", base64.b85encode(value).decode()]
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "size" if type(value) is torch.Size else "tuple"
+        return [kind, *map(pack, value)]
+    if type(value) is slice:
+        return ["slice", pack(value.start), pack(value.stop), pack(value.step)]
+    if type(value) is dict:
+        return ["dict", *([pack(name), pack(each)] for name, each in value.items())]
+    for kind, cls in _TORCH.items():
+        if isinstance(value, cls):
+            return [kind, str(value).removeprefix("torch.")]
+    if type(value) is torch.device:
+        return ["device", str(value)]
+    if type(value) is OutputType:
+        return ["output", value.name]
+    if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
+        fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
+        return [type(value).__name__, {field.name: pack(getattr(value, field.name)) for field in fields}]
+    raise NotPlain(f"a value of type {type(value).__name__}")
+
+
+#: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
+_LEFT_OUT = ("text", "others")
+
+
+def unpack(packed: Any) -> Any:
+    """What `pack` was given; ValueError, KeyError, TypeError or AttributeError where it was not `pack` that made this."""
+    if not isinstance(packed, list):
+        return packed
+    kind, *rest = packed
+    if kind in _CLASSES:
+        return _CLASSES[kind](**{name: unpack(each) for name, each in rest[0].items()})
+    if kind in _TORCH:
+        found = getattr(torch, rest[0])
+        if not isinstance(found, _TORCH[kind]):
+            raise ValueError(f"torch.{rest[0]} is no {kind}")
+        return found
+    return _READERS[kind](rest)
+
+
+_READERS: dict[str, Any] = {
+    "float": lambda rest: float.fromhex(rest[0]),
+    "complex": lambda rest: complex(float.fromhex(rest[0]), float.fromhex(rest[1])),
+    "bytes": lambda rest: base64.b85decode(rest[0]),
+    "list": lambda rest: [unpack(each) for each in rest],
+    "tuple": lambda rest: tuple(unpack(each) for each in rest),
+    "size": lambda rest: torch.Size([unpack(each) for each in rest]),
+    "slice": lambda rest: slice(*(unpack(each) for each in rest)),
+    "dict": lambda rest: {unpack(name): unpack(each) for name, each in rest},
+    "device": lambda rest: torch.device(rest[0]),
+    "output": lambda rest: OutputType[rest[0]],
+}

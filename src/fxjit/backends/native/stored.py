@@ -1,0 +1,146 @@
+"""Compiled graphs on the disk: what a captured graph became (backends/plan.py, the programs, which library has their kernels),
+so that the next process that captures the same graph does not trace, lower and schedule it again.
+
+A graph is found by a hash of its text (backends/fingerprint.py), the settings, compiler, processor, torch and fxjit's
+own code. Its entry is JSON of plain values (runtime/plain.py); functions are kept by name (runtime/callees.py), so that nothing
+from the disk is run but the kernels' library, an entry of its own. What cannot be said so is compiled each time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import _C, config, logs, process_state, tensor_shim
+from fxjit.backends.fingerprint import NoText, fingerprint
+from fxjit.backends.plan import Plan
+from fxjit.counters import counters, timed
+
+from .compiled import CompiledGraph
+from .decompositions import mask_like
+from .runtime import cc
+from .runtime.cache import open_cache
+from .runtime.callees import Callee
+from .runtime.encoded import Encoded
+from .runtime.plain import NotPlain, pack, unpack
+
+log = logs.artifact("cache")
+#: Logs that show stages which a graph from the disk does not go through.
+STAGES = ("aot_graphs", "fusion", "output_code")
+#: Numbers that say what a graph was compiled to: they are counted for one from the disk, too.
+COUNTED = ("aot", "native")
+#: Code that has no part in what becomes of a graph of torch functions.
+_ELSEWHERE = ("frontend", "guards", "resume", "skips", "interop")
+Graphs = dict[str, CompiledGraph]
+
+
+class StoredGraph:
+    """The entry of one captured graph: it is found, or kept after a compile under `noting`."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.asked: list[str] = []
+        self.counted: list[tuple[str, str, int]] = []
+
+    def find(self) -> tuple[Plan, Graphs] | None:
+        """The plan and the compiled parts, if they are there whole."""
+        with timed("native.disk"):
+            data = open_cache().get_data(self.key, ".json")
+            found = None if data is None else self._read(data)
+        counters["cache"]["graph hit" if found else "graph miss"] += 1
+        log.info("%s %s", "graph hit" if found else "graph miss", self.key)
+        return found
+
+    def _read(self, data: bytes) -> tuple[Plan, Graphs] | None:
+        try:
+            entry = json.loads(data)
+            plan: Plan = unpack(entry["plan"])
+            graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as problem:
+            log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
+            return None
+        for name in entry["asked"]:
+            process_state.ask(name)
+        for group, name, number in entry["counted"]:
+            counters[group][name] += number
+        return plan, graphs
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Around the compile of a graph that was not found."""
+        before = {group: Counter(counters[group]) for group in COUNTED}
+        with process_state.asked() as asked:
+            yield
+        for name in asked:
+            process_state.ask(name)
+        self.asked = sorted(asked)
+        self.counted = [(group, name, number - before[group][name]) for group in COUNTED
+                        for name, number in counters[group].items() if number > before[group][name]]
+
+    def keep(self, plan: Plan, graphs: Mapping[str, Callable[..., Any]]) -> None:
+        """Writes the entry; does nothing where it cannot be said in plain values."""
+        try:
+            programs = {name: _program_of(graph) for name, graph in graphs.items()}
+            entry = {"plan": pack(plan), "graphs": programs, "asked": self.asked, "counted": self.counted}
+        except NotPlain as why:
+            log.info("a graph is not kept on the disk: %s", why)
+            return
+        open_cache().put_data(self.key, ".json", json.dumps(entry).encode())
+
+
+def stored(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
+    """The place of a graph on the disk; None for one that is not kept, or where somebody wants to see it being compiled."""
+    pipeline = sys.modules.get("fxjit.backends.native.pipeline")
+    watched = any(map(logs.enabled, STAGES)) or getattr(pipeline, "verifier", None) or config.debug or config.debug_dir
+    wanted = config.disk_cache and config.cache_graphs and not config.repro_after and not watched
+    if not wanted or cc.compiler() is None or not tensor_shim.ensure():
+        return None
+    try:
+        text = fingerprint(gm, example_inputs)
+    except NoText as why:
+        log.info("a graph is not kept on the disk: %s", why)
+        counters["cache"]["graph not kept"] += 1
+        return None
+    return StoredGraph(hashlib.sha256("\0".join([text, *_surroundings()]).encode()).hexdigest()[:40])
+
+
+def _surroundings() -> Iterator[str]:
+    """All that a graph's code depends on beside its text."""
+    yield from ("graph", torch.__version__, str(torch.version.git_version), sys.version, _own_code())
+    yield repr((config.cache_key(), config.num_threads))
+    yield cc.identity()
+
+
+@functools.cache
+def _own_code() -> str:
+    """A hash of the code that compiles graphs and of what runs them."""
+    package = Path(__file__).parents[2]
+    files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in _ELSEWHERE]
+    found = hashlib.sha256()
+    for path in [*files, Path(str(_C.__file__))]:
+        found.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _program_of(graph: Callable[..., Any]) -> tuple[Any, str | None]:
+    if not isinstance(graph, CompiledGraph) or graph.encoded is None:
+        raise NotPlain("a graph that is no program")
+    if graph.encoded.cells:
+        raise NotPlain("kernels for a GPU")
+    return pack(graph.encoded), graph.library_key
+
+
+def _build(name: str, program: Encoded, library: str | None) -> CompiledGraph:
+    if any(isinstance(each, Callee) and each.name.startswith("fxjit.") for each in program.objects):
+        mask_like()  # defines our own operators
+    return CompiledGraph(None, None if library is None else cc.kept(library), program, name).finish()

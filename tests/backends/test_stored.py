@@ -1,0 +1,365 @@
+"""Graphs from the disk do what graphs that were just compiled do, and a graph that might mean something else is not found."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fxjit
+from fxjit import config, logs, process_state
+from fxjit.backends import aot
+from fxjit.counters import counters
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    fxjit.reset()
+    with config.patch(cache_dir=str(tmp_path), cache_graphs=True):
+        yield tmp_path / "kernels"
+
+
+@pytest.fixture
+def from_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forgets what was compiled in this process, and lets nothing be compiled anew."""
+
+    def start_over() -> None:
+        fxjit.reset()
+
+        def refuse(*args: Any) -> Any:
+            raise AssertionError("a graph was not found on the disk")
+
+        monkeypatch.setattr(aot, "_compile_anew", refuse)
+
+    return start_over
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 6, 3), torch.nn.BatchNorm2d(6)
+        self.linear, self.layer_norm = torch.nn.Linear(6, 5), torch.nn.LayerNorm(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(self.norm(self.conv(x))).mean((2, 3))
+        return F.dropout(self.layer_norm(self.linear(y)), 0.3, self.training)
+
+
+def net_step(compile_: Callable[[Any], Any]) -> list[Any]:
+    torch.manual_seed(3)
+    net = Net()
+    run, results = compile_(net), []
+    for _ in range(2):
+        x = torch.randn(4, 3, 8, 8, requires_grad=True)
+        out = run(x)
+        out.square().sum().backward()
+        results += [out, x.grad, torch.rand(1)]
+    return [*results, *(each.grad for each in net.parameters()), *net.buffers()]
+
+
+def attention(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(q: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        split = q.view(2, 5, 2, 4).transpose(1, 2)
+        found = F.scaled_dot_product_attention(split, split, split, attn_mask=mask)
+        return found.transpose(1, 2).reshape(2, 5, 8), found.argmax(-1)
+
+    torch.manual_seed(4)
+    return list(compile_(fn)(torch.randn(2, 5, 8), torch.ones(5, 5, dtype=torch.bool).tril()))
+
+
+def several_results(compile_: Callable[[Any], Any]) -> list[Any]:
+    """One result is a number that has no gradient, one is not used, and the gradient of one comes transposed."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = x @ y
+        return product.exp(), product.sum(0), (x > 0).sum()
+
+    x, y = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(), torch.linspace(0, 1, 8).view(4, 2).requires_grad_()
+    first, _, count = compile_(fn)(x, y)
+    (first.t() * torch.arange(6.0).view(2, 3)).sum().backward()
+    return [first, count, x.grad, y.grad]
+
+
+def writes(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        state.mul_(0.5).add_(x)
+        return state.sin()
+
+    state = torch.arange(6.0)
+    whole, run = state.view(2, 3), compile_(fn)
+    out = run(whole, torch.ones(2, 3))
+    return [out, state, torch.tensor(state._version > 0)]
+
+
+def twice_derived(compile_: Callable[[Any], Any]) -> list[Any]:
+    x = torch.linspace(0.1, 1, 5).requires_grad_()
+    (grad,) = torch.autograd.grad(compile_(lambda x: (x.sin() * x).sum())(x), x, create_graph=True)
+    grad.square().sum().backward()
+    return [grad, x.grad]
+
+
+def without_recording(compile_: Callable[[Any], Any]) -> list[Any]:
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        off = compile_(lambda x: x * 2 + 1)(x)
+    return [off, torch.tensor(off.requires_grad), compile_(lambda x: x.detach() * 3)(x)]
+
+
+def other_types(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x.to(torch.float64)
+        infinite = torch.full((2,), float("inf"), dtype=x.dtype)
+        ordered = torch.arange(3, dtype=torch.int16)
+        return wide.sum(), x.to(torch.int8), infinite.nan_to_num(posinf=-0.0), ordered, x[1:, ::2] ** 2
+
+    return list(compile_(fn)(torch.tensor([[1.5, -2.0, 3.25], [0.5, 100.0, -0.0]], dtype=torch.bfloat16)))
+
+
+PROGRAMS = (net_step, attention, several_results, writes, twice_derived, without_recording, other_types)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_graph_from_the_disk_does_what_eager_does(program: Any, from_disk: Callable[[], None]) -> None:
+    expected = program(lambda fn: fn)
+    for again in (False, True):
+        if again:
+            from_disk()
+        found = program(fxjit.compile)
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+            assert (mine.stride(), mine.requires_grad, mine.is_contiguous()) == (
+                theirs.stride(), theirs.requires_grad, theirs.is_contiguous())
+
+
+def test_another_process_finds_it_and_imports_no_compiler(folder: Path) -> None:
+    code = """
+import sys, torch, fxjit
+from fxjit.counters import counters
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 2))
+out = fxjit.compile(net)(torch.ones(3, 4))
+out.sum().backward()
+assert torch.rand(1) is not None
+print(counters["cache"]["graph hit"], "torch._functorch.aot_autograd" in sys.modules,
+      [out.sum().item(), *(p.grad.sum().item() for p in net.parameters()), torch.rand(1).item()])
+"""
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
+                              env=config.child_environment(FXJIT_CACHE_DIR=str(folder.parent)))
+        said.append(done.stdout.strip().split(" ", 2))
+    assert [each[:2] for each in said] == [["0", "True"], ["1", "False"]]
+    assert said[0][2] == said[1][2]
+
+
+# What is not the same graph
+
+
+def count_misses(call: Callable[[], object]) -> int:
+    """Graphs that were compiled anew by the call, in what is a new process to fxjit."""
+    fxjit.reset()
+    call()
+    return counters["cache"]["graph miss"] + counters["cache"]["graph not kept"]
+
+
+def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x) * 2 + y
+
+
+BASE = torch.arange(24.0)
+INPUTS: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
+    "type": lambda: (torch.ones(3, 4).double(), torch.ones(3, 4)),
+    "size": lambda: (torch.ones(3, 5), torch.ones(3, 5)),
+    "strides": lambda: (torch.ones(4, 3).t(), torch.ones(3, 4)),
+    "offset": lambda: (BASE[12:].view(3, 4), torch.ones(3, 4)),
+    "shared memory": lambda: (BASE[:12].view(3, 4), BASE[12:].view(3, 4)),
+    "derivative": lambda: (torch.ones(3, 4).requires_grad_(), torch.ones(3, 4)),
+    "parameter": lambda: (torch.nn.Parameter(torch.ones(3, 4), requires_grad=False), torch.ones(3, 4)),
+}
+
+
+@pytest.mark.parametrize("change", INPUTS)
+def test_other_inputs_are_another_graph(change: str) -> None:
+    plain = torch.ones(3, 4), torch.ones(3, 4)
+    assert count_misses(lambda: fxjit.compile(scaled)(*plain)) > 0
+    assert count_misses(lambda: fxjit.compile(scaled)(*plain)) == 0
+    assert count_misses(lambda: fxjit.compile(scaled)(*INPUTS[change]())) > 0
+
+
+CONSTANTS: tuple[Any, ...] = (1, True, 1.0, 0.0, -0.0, float("nan"), 2)
+
+
+def test_other_constants_are_another_graph() -> None:
+    x = torch.tensor([1, 0, -2])
+    for constant in CONSTANTS:
+        fxjit.reset()
+        expected = torch.where(x > 0, x, constant)
+        found = fxjit.compile(lambda x, c=constant: torch.where(x > 0, x, c))(x)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        assert found.dtype is expected.dtype and torch.equal(torch.signbit(found.double()), torch.signbit(expected.double()))
+
+
+STATES: dict[str, Callable[[], Any]] = {
+    "grad mode": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "attention kernels": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "settings": lambda: config.patch("cpp.fast_math", True),
+    "threads": lambda: config.patch(num_threads=3),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "deterministic": lambda: deterministic(),
+}
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_another_state_of_the_process_is_another_graph(state: str) -> None:
+    x = torch.ones(3, 4)
+
+    def call() -> None:
+        fxjit.compile(scaled)(x, x)
+
+    def call_in_state() -> None:
+        with STATES[state]():
+            call()
+
+    assert count_misses(call) > 0
+    assert count_misses(call) == 0
+    assert count_misses(call_in_state) > 0
+
+
+def test_code_of_the_programs_own_is_compiled_each_time() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * 2
+
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        assert count_misses(lambda: fxjit.compile(lambda x: Twice.apply(x) + 1)(x)) > 0
+    library = torch.library.Library("aten", "IMPL")
+    fxjit.compile(lambda x: x.cosh() + 1)(x)
+    try:
+        library.impl("cosh", lambda x: x * 5, "AutogradCPU", allow_override=True)
+        assert count_misses(lambda: fxjit.compile(lambda x: x.cosh() + 1)(x)) > 0
+    finally:
+        library._destroy()
+
+
+def test_sizes_that_vary_are_compiled_each_time() -> None:
+    for _ in range(2):
+        assert count_misses(lambda: fxjit.compile(scaled, dynamic=True)(torch.ones(3, 4), torch.ones(3, 4))) > 0
+
+
+# The disk
+
+
+def entry_of(folder: Path) -> Path:
+    (entry,) = folder.glob("*.json")
+    return entry
+
+
+def with_sum(entry: Path, data: bytes) -> None:
+    """As somebody would write it who knows how."""
+    entry.write_bytes(data)
+    entry.with_suffix(".sum").write_text(hashlib.sha256(data).hexdigest())
+
+
+def cut_short(folder: Path) -> None:
+    entry = entry_of(folder)
+    entry.write_bytes(entry.read_bytes()[:50])
+
+
+def another_format(folder: Path) -> None:
+    with_sum(entry_of(folder), b'{"plan": ["Path", "x"], "graphs": {}}')
+
+
+def unknown_operator(folder: Path) -> None:
+    entry = entry_of(folder)
+    data = json.loads(entry.read_text())
+    data["graphs"]["inference"][0][1]["objects"] = ["tuple", ["Callee", {"kind": "operator", "name": "aten.gone.default"}]]
+    with_sum(entry, json.dumps(data).encode())
+
+
+def no_library(folder: Path) -> None:
+    for library in folder.glob("*.so"):
+        library.unlink()
+
+
+def others_may_write(folder: Path) -> None:
+    entry_of(folder).chmod(0o666)
+
+
+@pytest.mark.parametrize("damage", [cut_short, another_format, unknown_operator, no_library, others_may_write])
+def test_a_damaged_entry_is_made_again(folder: Path, damage: Callable[[Path], None]) -> None:
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    fxjit.compile(scaled)(x, x)
+    damage(folder)
+    fxjit.reset()
+    torch.testing.assert_close(fxjit.compile(scaled)(x, x), scaled(x, x))
+    assert count_misses(lambda: fxjit.compile(scaled)(x, x)) == 0
+
+
+def test_without_the_setting_only_kernels_are_kept(folder: Path) -> None:
+    with config.patch(cache_graphs=False):
+        fxjit.compile(scaled)(torch.ones(3, 4), torch.ones(3, 4))
+    assert not list(folder.glob("*.json")) and list(folder.glob("*.so"))
+
+
+def test_a_watched_stage_is_gone_through() -> None:
+    x = torch.ones(3, 4)
+    fxjit.compile(scaled)(x, x)
+    fxjit.reset()
+    logs.set_logs("output_code")
+    try:
+        fxjit.compile(scaled)(x, x)
+    finally:
+        logs.set_logs()
+    assert counters["cache"] == {"hit": 1}  # the kernels
+
+
+# What a compile leaves behind beside the code
+
+
+def test_numbers_about_the_code_are_counted_again(from_disk: Callable[[], None]) -> None:
+    x = torch.ones(3, 4)
+    fxjit.compile(scaled)(x, x)
+    before = dict(counters["native"])
+    from_disk()
+    fxjit.compile(scaled)(x, x)
+    assert dict(counters["native"]) == before
+
+
+def test_what_the_backend_asked_for_is_asked_for_again(
+    from_disk: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.ones(64, 64)
+    asked: list[set[str]] = []
+    ask = process_state.ask
+    monkeypatch.setattr(process_state, "ask", lambda name: asked[-1].add(name) or ask(name))
+    for again in (False, True):
+        if again:
+            from_disk()
+        asked.append(set())
+        fxjit.compile(lambda x: (x @ x).relu())(x)
+    assert asked[0] == asked[1] and asked[0]

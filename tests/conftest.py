@@ -1,0 +1,16 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fxjit import config
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew() -> Iterator[None]:
+    """No graph comes from what another test, or an earlier run, left on the disk: tests look at how graphs are compiled."""
+    with config.patch(cache_graphs=False):
+        yield
