@@ -98,14 +98,19 @@ class Printer:
         return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope), deep
 
     def checked(self, gather: Gather, index: str, scope: Scope) -> str:
+        """The index, 0 in place of a wrong one, which is noted."""
+        index, wrong = self.bounds(gather, index, scope)
+        if (line := f"bad |= {wrong};") not in scope.lines:
+            scope.lines.append(line)
+        return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope)
+
+    def bounds(self, gather: Gather, index: str, scope: Scope) -> tuple[str, str]:
+        """The index, wrapped, and whether it is out of bounds: one comparison, since negative numbers are large ones then."""
         self.checks = True
         size = self.size(gather.size)
         if gather.wrap:
             index = self.named(f"{index} < 0 ? {index} + {size} : {index}", "int64_t", scope)
-        wrong = self.named(f"({index} < 0) | ({index} >= {size})", "int", scope)
-        if (line := f"bad |= {wrong};") not in scope.lines:
-            scope.lines.append(line)
-        return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope)
+        return index, self.named(f"(uint64_t){index} >= (uint64_t){size}", "int", scope)
 
     def named(self, text: str, ctype: str, scope: Scope) -> str:
         found = scope.find(text)

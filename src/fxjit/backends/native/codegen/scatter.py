@@ -7,7 +7,7 @@ run in order, so that the last of several values stands, and sums are added up a
 from __future__ import annotations
 
 from ..index import prod
-from ..ir import Expr, Iota, Load, walk
+from ..ir import Expr, Iota, Load, Scatter, walk
 from ..ops import SCALARS
 from ..schedule.collapse import collapse
 from ..schedule.fuse import Group, Hints, Member, permuted
@@ -40,6 +40,12 @@ def in_order(group: Group) -> Group:
 
 
 class ScatterRenderer(Renderer):
+    @property
+    def scatter(self) -> Scatter:
+        scatter = self.group.members[0].compute.scatter
+        assert scatter is not None
+        return scatter
+
     def pointwise(self) -> list[str]:
         sizes, stride = self.group.outer, self.group.members[0].compute.stride
         if prod(sizes) == 0:
@@ -55,7 +61,8 @@ class ScatterRenderer(Renderer):
         if vector:
             bounds = ("first", "past") if shared else ("0", self.c(sizes[last]))
             head = f"for (int64_t o{last} = {bounds[0]}; o{last} < {bounds[1]}; ++o{last}) {{"
-            nest = [*before.lines, f"#pragma omp simd{self.bad()}", head, indent(lines(inner.lines)), "}"]
+            simd = "" if any(varies(gather.index) for gather in self.scatter.gathers) else f"#pragma omp simd{self.bad()}"
+            nest = [*before.lines, simd, head, indent(lines(inner.lines)), "}"]
         for k in reversed(serial):
             nest = [loop(self.outer[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
         return self.unless_empty(sizes) + (self.in_pieces(nest) if shared else self.in_rows(nest, rows))
@@ -81,21 +88,26 @@ class ScatterRenderer(Renderer):
     def update(self, inner: Scope, before: Scope) -> None:
         """One element: its value combined with what is in its place."""
         member = self.group.members[0]
-        compute, scatter = member.compute, member.compute.scatter
-        assert scatter is not None
+        compute, scatter = member.compute, self.scatter
         loops, given = self.outer, self.at_hand(member, {})
         value = self.printer.emit(compute.expr, loops, inner, before, given)
         place = self.printer.affine(compute.stride, compute.offset, loops)
+        wrong: list[str] = []
         for gather in scatter.gathers:
             scope = inner if varies(gather.index) else before
-            index = self.printer.checked(gather, self.printer.emit(gather.index, loops, inner, before, given), scope)
+            index = self.printer.emit(gather.index, loops, inner, before, given)
+            if scope is inner:
+                index, out_of_bounds = self.printer.bounds(gather, index, scope)
+                wrong.append(out_of_bounds)
+            else:
+                index = self.printer.checked(gather, index, scope)
             place += f" + {index} * {self.c(gather.stride)}"
         element, storage = f"{self.pointers[compute.out.name]}[{place}]", compute.out.dtype
         if scatter.mode != "set":
-            kind = compute.expr.dtype
-            there = self.printer.named(load_text(element, storage), C_TYPES[kind], inner)
-            value = SCALARS[scatter.mode].cpp.format(there, value, t=C_TYPES[kind])
-        inner.lines.append(f"{element} = {store_text(value, storage)};")
+            value = SCALARS[scatter.mode].cpp.format(load_text(element, storage), value, t=C_TYPES[compute.expr.dtype])
+        # Where each element has an index, a jump is faster than a choice, which the next element's sum would wait for.
+        unless = f"if (__builtin_expect({' | '.join(wrong)}, 0)) bad = 1; else " if wrong else ""
+        inner.lines.append(f"{unless}{element} = {store_text(value, storage)};")
 
 
 def varies(expr: Expr) -> bool:

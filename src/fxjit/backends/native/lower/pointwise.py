@@ -14,7 +14,7 @@ from torch._prims_common import elementwise_dtypes
 from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Expr, Value, compute_type, expand, reindex
 from ..ops import MATH, cast, compare, const, op, where
-from .table import Lowering, NoLowering, lowers, meta_of
+from .table import Lowering, NoLowering, is_view, lowers, meta_of
 
 
 def out_size(node: torch.fx.Node) -> Sizes:
@@ -420,6 +420,8 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non
     buffer = low.buffers.get(low.home.get(target, ""))
     if buffer is None or target.op != "placeholder" or overlaps(buffer.size, buffer.stride):
         raise NoLowering("a mutation of something else than a plain input")
+    if low.home.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]
+        return target_value  # written there as it was made
     low.settle_readers(buffer.name, node)
     low.store_in(buffer, operand(low, low.value(source), target_value.size, target_value.dtype), target_value.size, None)
     low.home[node] = buffer.name

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, prod, sizes_of
-from ..ir import Buffer, Compute, Expr, Gather, Scatter, Value, compute_type, drop_dims, expand, insert_dim
+from ..ir import Buffer, Compute, Expr, Gather, Scatter, Value, drop_dims, expand, insert_dim
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .indexing import as_index, over, places_of
@@ -43,24 +43,12 @@ def allowed(low: Lowering, dtype: torch.dtype, mode: str) -> None:
             raise NoLowering("a result that depends on an order")
 
 
-def copied(low: Lowering, node: torch.fx.Node, base: Expr) -> Buffer:
-    """The node's memory, with the tensor that is written to in it."""
-    meta = meta_of(node)
-    buffer = low.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
-    low.store_in(buffer, base, buffer.size, None)
-    return buffer
-
-
 def stored_at(
     low: Lowering, buffer: Buffer, mode: str, value: Expr, size: Sizes, stride: Sizes, gathers: tuple[Gather, ...]
 ) -> Value:
     scatter = Scatter(gathers, mode)
     low.statements.append(Compute(buffer, size, (), value, stride, 0, None, low.current_origins(), scatter=scatter))
     return Value(buffer.size, buffer.dtype, low.load(buffer))
-
-
-def zeros(node: torch.fx.Node) -> Expr:
-    return const(0, compute_type(meta_of(node).dtype))
 
 
 # Along one dimension, with an index for each element
@@ -80,7 +68,7 @@ def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, 
         raise NoLowering("a store in one number")
     allowed(low, x.dtype, mode)
     value = element_of(low, value, x)
-    return along(low, copied(low, node, x.expr), dim % x.ndim, index.size, as_index(index), mode, value)
+    return along(low, low.memory_to_change(node, x.expr), dim % x.ndim, index.size, as_index(index), mode, value)
 
 
 def element_of(low: Lowering, value: Any, x: Value) -> Expr:
@@ -122,7 +110,8 @@ def lower_scatter_reduce(
         raise NoLowering("a store in one number")
     allowed(low, x.dtype, mode)
     dim %= x.ndim
-    buffer, place = copied(low, node, x.expr), as_index(index)
+    place = as_index(index)
+    buffer = low.memory_to_change(node, x.expr)
     if not include_self:
         along(low, buffer, dim, index.size, place, "set", neutral(reduce, x.expr.dtype))
     total = along(low, buffer, dim, index.size, place, mode, element_of(low, source, x))
@@ -184,7 +173,7 @@ def by_one_index(
     allowed(low, x.dtype, mode)
     dim %= x.ndim
     place = over(as_index(index), (dim,), x.ndim)
-    return along(low, copied(low, node, x.expr), dim, source.size, place, mode, source.expr, wrap)
+    return along(low, low.memory_to_change(node, x.expr), dim, source.size, place, mode, source.expr, wrap)
 
 
 # With indices for some dimensions together
@@ -213,7 +202,7 @@ def lower_index_put(
     if mode == "set" and threads_in_eager(low, prod(s for s, step in zip(size, stride, strict=True) if step != 0), shape):
         raise NoLowering("stores of single numbers, by all threads")
     value = expand(values.expr, values.size, size)
-    return stored_at(low, copied(low, node, x.expr), mode, value, size, stride, gathers)
+    return stored_at(low, low.memory_to_change(node, x.expr), mode, value, size, stride, gathers)
 
 
 def threads_in_eager(low: Lowering, width: Size, shape: Sizes) -> bool:
@@ -266,7 +255,8 @@ def lower_embedding_backward(
     if scale_by_frequency or not isinstance(padding, int):
         raise NoLowering("scaled by frequency")
     allowed(low, grad.dtype, "add")
-    buffer = copied(low, node, zeros(node))
+    buffer = low.new_buffer(sizes_of(meta_of(node).shape), sizes_of(meta_of(node).stride()), grad.dtype)
+    low.store_in(buffer, const(0, grad.expr.dtype), buffer.size, None)
     ndim = grad.ndim
     index = over(as_index(indices), tuple(range(ndim - 1)), ndim)
     # Eager passes over rows that are not there.

@@ -32,6 +32,7 @@ from ..ir import (
     unit_free,
 )
 from ..ops import cast, const, work
+from ..passes.in_place import MARK
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
@@ -149,6 +150,26 @@ class Lowering:
         if isinstance(x, torch.SymInt):
             return cast(Iota((), size_of(x)), dtype)
         raise NoLowering(f"a scalar of type {type(x).__name__}")
+
+    def memory_to_change(self, node: torch.fx.Node, base: Expr) -> Buffer:
+        """The node's memory with `base` in it, for writes to a part of it: the first argument's own, where that may be."""
+        given, meta = node.args[0], meta_of(node)
+        assert isinstance(given, torch.fx.Node)
+        buffer = self.buffers.get(self.home.get(given, ""))
+        if node.meta.get(MARK) and buffer is not None and buffer.kind == "input" and not self.reads(node, given, buffer.name):
+            self.settle_readers(buffer.name, node)
+            self.set_home(node, buffer)
+            return buffer
+        buffer = self.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
+        self.store_in(buffer, base, buffer.size, None)
+        return buffer
+
+    def reads(self, node: torch.fx.Node, but: torch.fx.Node, buffer: str) -> bool:
+        """Whether another argument of the node is in the buffer, or is computed from what is there."""
+        others = [each for each in node.all_input_nodes if each is not but]
+        values = [self.env[each] for each in others if isinstance(self.env[each], Value)]
+        reads = {load.buffer for value in values for load in loads(value.expr)}
+        return buffer in reads or any(self.home.get(each) == buffer for each in others)
 
     # Who made what is being computed now
 

@@ -184,11 +184,9 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
 def written_over(low: Lowering, node: torch.fx.Node, base: Expr, part: Expr, size: Sizes, stride: Sizes, place: Size) -> Value:
     """The node's result: `base`, with `part` (of `size`) over it at the strides and the offset."""
     meta = meta_of(node)
-    whole = sizes_of(meta.shape)
-    buffer = low.new_buffer(whole, sizes_of(meta.stride()), meta.dtype)
-    low.store_in(buffer, base, whole, None)
+    buffer = low.memory_to_change(node, base)
     low.store_in(buffer, part, size, stride, place)
-    return Value(whole, meta.dtype, low.load(buffer))
+    return Value(sizes_of(meta.shape), meta.dtype, low.load(buffer))
 
 
 @lowers("slice_scatter.default")

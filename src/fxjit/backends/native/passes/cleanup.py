@@ -10,6 +10,7 @@ import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
 from .convolution import multiply_backward, multiply_forward
+from .in_place import mark_in_place
 from .linear import join_linear
 
 aten = torch.ops.aten
@@ -128,4 +129,6 @@ def hashable(x: Any) -> Any:
     return (type(x).__name__, repr(x) if isinstance(x, float) else x)
 
 
-PASSES = (split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, drop_dead, share_equal)
+PASSES = (
+    split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, drop_dead, share_equal, mark_in_place,
+)  # fmt: skip

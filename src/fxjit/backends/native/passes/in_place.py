@@ -1,0 +1,67 @@
+"""Which writes to a part of an input go straight to its memory: a cache that a program fills position by position.
+
+AOTAutograd makes `cache.index_copy_(...)` a copy of the cache with the new values, and a copy of that to the input at the
+end. Where nobody reads what was there before, both copies are for nothing. A pass of `cleanup.PASSES`; the lowering asks for
+what it marks (`Lowering.memory_to_change`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+aten = torch.ops.aten
+MARK = "fxjit_in_place"
+#: Operators whose result is their first argument but for some places.
+CHANGES_PLACES = frozenset(
+    {
+        aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_add.default,
+        aten.scatter_reduce.two, aten.index_add.default, aten.index_copy.default, aten.index_fill.int_Scalar,
+        aten.index_fill.int_Tensor, aten.index_put.default, aten._unsafe_index_put.default, aten.slice_scatter.default,
+        aten.select_scatter.default,
+    }
+)  # fmt: skip
+
+
+def mark_in_place(graph: torch.fx.Graph) -> None:
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, node = write.args[:2]
+        chain: list[torch.fx.Node] = []
+        while isinstance(node, torch.fx.Node) and node.target in CHANGES_PLACES and alike(node, target):
+            chain.append(node)
+            node = node.args[0]
+        if node is not target or target.op != "placeholder":
+            continue
+        # From the input on, as far as nobody wants what was there before.
+        for node in reversed(chain):
+            late = [user for user in readers(node.args[0], write) if user is not node and order[user] > order[node]]
+            if late or any(user.op == "output" for user in readers(node, write)):
+                break
+            node.meta[MARK] = True
+
+
+def alike(node: torch.fx.Node, target: torch.fx.Node) -> bool:
+    a, b = node.meta.get("val"), target.meta.get("val")
+    return (
+        isinstance(a, torch.Tensor)
+        and isinstance(b, torch.Tensor)
+        and a.dtype is b.dtype
+        and a.device == b.device
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+    )
+
+
+def readers(node: torch.fx.Node, write: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes that read the node's values, through views of it; the write at the end is none."""
+    found = []
+    for user in node.users:
+        if user is write:
+            continue
+        found.append(user)
+        schema = getattr(user.target, "_schema", None)
+        if schema is None or any(each.alias_info is not None for each in schema.returns):
+            found += readers(user, write)
+    return found
+

@@ -1,0 +1,127 @@
+"""Writes to parts of inputs: straight to their memory where nobody reads what was there, and always what eager does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.index import prod
+
+CACHE = (3, 16, 4)
+
+
+def prefix(cache, at, new):
+    cache.index_copy_(1, at, new)
+    return cache[:, :4].sum(1)
+
+
+def several(cache, at, new):
+    cache.index_add_(1, at, new)
+    cache[:, at + 1] = new * 2
+    cache[:, 5:7] = new.sin()
+    cache[1].fill_(3.0)
+    return cache * 2
+
+
+def old_values_first(cache, at, new):
+    before = cache.amax(1)
+    lazily = cache[:, 2] * 2
+    cache.index_copy_(1, at, new)
+    return before, lazily + 1, cache.amin(1)
+
+
+def from_itself(cache, at, new):
+    cache[:, at] = cache[:, 4:6] * 2 + new
+    cache[:, 2:4] = cache[:, 3:5]
+    cache.index_add_(1, at, cache[:, :2])
+    return cache.sum()
+
+
+def old_values_later(cache, at, new):
+    old = cache.clone()
+    cache.scatter_(1, at.view(1, 2, 1).expand(3, 2, 4), new)
+    return old - cache
+
+
+def returned(cache, at, new):
+    result = torch.index_copy(cache, 1, at, new)
+    cache.copy_(result)
+    return result
+
+
+def a_view_returned(cache, at, new):
+    cache.index_fill_(1, at, 2.0)
+    return cache[:, at], cache[:, 1:]
+
+
+def by_an_operator(cache, at, new):
+    cache[:, at] = new
+    return torch.sort(cache, 1)[0], cache.flatten() @ cache.flatten()
+
+
+PROGRAMS = [prefix, several, old_values_first, from_itself, old_values_later, returned, a_view_returned, by_an_operator]
+
+
+def outcome(function, layout):
+    torch.manual_seed(0)
+    cache = layout(torch.randn(CACHE))
+    results = []
+    for at in ([0, 3], [7, 2], [14, 9]):
+        out = function(cache, torch.tensor(at), torch.randn(3, 2, 4))
+        results.append([each.clone() for each in (out if isinstance(out, tuple) else (out,))])
+    return results, cache
+
+
+LAYOUTS = {
+    "plain": lambda x: x, "transposed": lambda x: x.transpose(0, 2).contiguous().transpose(0, 2),
+    "part": lambda x: torch.cat([x, x], 1)[:, 8:24],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout,dynamic", [("plain", None), ("plain", True), ("transposed", None), ("part", True)])
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_what_eager_does(function, layout, dynamic):
+    fxjit.reset()
+    compiled = fxjit.compile(function, dynamic=dynamic)
+    torch.testing.assert_close(outcome(compiled, LAYOUTS[layout]), outcome(function, LAYOUTS[layout]))
+
+
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_what_eager_does_in_triton(function):
+    pytest.importorskip("triton")
+    with fxjit.config.patch(**{"triton.interpret": True}):
+        fxjit.reset()
+        torch.testing.assert_close(outcome(fxjit.compile(function), LAYOUTS["plain"]), outcome(function, LAYOUTS["plain"]))
+
+
+@pytest.mark.parametrize("function", [prefix, old_values_first], ids=lambda function: function.__name__)
+def test_no_copy_of_the_whole(function, monkeypatch):
+    stored = []
+
+    def look(stage, low, what):
+        if stage == "lower":
+            stored.extend(prod(statement.size) for statement in what)
+
+    monkeypatch.setattr(pipeline, "verifier", look)
+    fxjit.reset()
+    outcome(fxjit.compile(function), LAYOUTS["plain"])
+    assert stored and max(stored) < prod(CACHE)
+
+
+def test_gradients_see_the_values_they_were_computed_from():
+    def function(cache, at, x):
+        read = (cache.clone() * x).sum()
+        cache[:, at] = 5.0
+        return read + (cache * x.sin()).sum()
+
+    results = []
+    fxjit.reset()
+    for each in (function, fxjit.compile(function)):
+        torch.manual_seed(0)
+        cache, x = torch.randn(CACHE), torch.randn(4, requires_grad=True)
+        out = each(cache, torch.tensor([1, 4]), x)
+        out.backward()
+        results.append((out.detach(), x.grad, cache))
+    torch.testing.assert_close(results[1], results[0])
