@@ -296,3 +296,16 @@ def test_length_is_guarded():
     compiled = fxjit.compile(f, fullgraph=True, backend="eager")
     assert torch.equal(compiled([1, 2], X), X + 2)
     assert torch.equal(compiled([1, 2, 3], X), X + 3)
+
+
+def test_ranges_longer_than_any_list():
+    def f(x):
+        long, errors = range(10**30), []
+        for broken in (lambda: len(long), lambda: long[10**30], lambda: long.index(-1)):
+            try:
+                broken()
+            except (OverflowError, IndexError, ValueError) as error:
+                errors.append((type(error), str(error)))
+        return x, errors, long[10**29], long.count(7), long.index(10**20), 10**25 in long, range(5).count(3.0)
+
+    check(f, X)

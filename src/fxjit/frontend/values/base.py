@@ -304,7 +304,10 @@ class Value:
 
     def sq_length(self, t: Tracer) -> Value:
         if self.is_constant() and hasattr(self.as_constant(), "__len__"):
-            return t.make(len(self.as_constant()))
+            try:
+                return t.make(len(self.as_constant()))
+            except OverflowError as error:  # a range longer than any list
+                t.raise_(OverflowError, *error.args)
         if not hasattr(self.pytype(), "__len__"):
             t.raise_(TypeError, f"object of type '{self.pytype().__name__}' has no len()")
         t.break_("len-unsupported", value=self.describe())

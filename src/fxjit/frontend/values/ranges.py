@@ -6,7 +6,7 @@ A range is a constant: its three numbers are known while tracing (a symbolic siz
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
@@ -66,6 +66,10 @@ class SliceValue(Value):
         return t.make(as_slice(t, self).indices(as_index(t, length)))
 
 
+#: Numbers of a range that are compared with an object while tracing.
+_MOST_COMPARED: Final = 10_000
+
+
 class RangeValue(Value):
     def __init__(self, value: range, source: Source | None = None) -> None:
         super().__init__(source)
@@ -95,9 +99,10 @@ class RangeValue(Value):
         if isinstance(key, SliceValue):
             return RangeValue(self.range[as_slice(t, key)])
         index = as_index(t, key, "range indices must be integers or slices, not {}")
-        if not -len(self.range) <= index < len(self.range):
-            t.raise_(IndexError, "range object index out of range")
-        return t.make(self.range[index])
+        try:
+            return t.make(self.range[index])
+        except IndexError as error:
+            t.raise_(IndexError, *error.args)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
@@ -110,13 +115,22 @@ class RangeValue(Value):
         return t.make((self.range == other.range) == (op == "=="))
 
     def meth_index(self, t: Tracer, value: Value) -> Value:
-        for index, number in enumerate(self.range):
+        if value.is_constant():
+            return protocol.fold(t, self.range.index, value.as_constant())
+        for index, number in enumerate(self._compared_with(t, value)):
             if protocol.equal(t, t.make(number), value):
                 return t.make(index)
-        t.raise_(ValueError, f"{protocol.repr_(t, value).as_constant()} is not in range")
+        t.raise_(ValueError, "sequence.index(x): x not in sequence")
 
     def meth_count(self, t: Tracer, value: Value) -> Value:
-        return t.make(sum(protocol.equal(t, t.make(number), value) for number in self.range))
+        if value.is_constant():
+            return protocol.fold(t, self.range.count, value.as_constant())
+        return t.make(sum(protocol.equal(t, t.make(number), value) for number in self._compared_with(t, value)))
+
+    def _compared_with(self, t: Tracer, value: Value) -> range:
+        if self.range[_MOST_COMPARED:]:
+            t.break_("call-builtin", function="range", args=value.describe())
+        return self.range
 
     def meth___reversed__(self, t: Tracer) -> Value:
         return RangeIteratorValue(self.range[::-1])
