@@ -26,8 +26,8 @@ def in_containers(x):
 
 
 def unrolled(x):
-    for step in range(3):
-        x = torch.cond(x.sum() > 0, lambda x, step=step: x * step - 1, lambda x, step=step: x.cos() + step, (x,))
+    for branch in (LINEAR, torch.sin, torch.tanh):
+        x = torch.cond(x.sum() > 0, branch, lambda x: x.cos() - 1, (x,))
     return x
 
 
@@ -41,7 +41,7 @@ FUNCTIONS = {
     "map": lambda x: torch._higher_order_ops.map(lambda row, y: LINEAR(row) + y, x, BIAS * 2),
     "scan": lambda x: scan(lambda carry, row: (carry * 0.5 + row, carry * row), torch.zeros(3), x),
     "scan, reverse": lambda x: scan(lambda c, row: ({"h": c["h"] + row[0]}, (c["h"] * row[1], row[0] + 1)),
-                                    {"h": torch.zeros(2)}, (x, x * 2), dim=1, reverse=True),
+                                    {"h": torch.zeros(3)}, (x, x * 2), reverse=True),
 }
 
 
@@ -89,6 +89,7 @@ def raising(x):
 
 @pytest.mark.parametrize(("fn", "reason"), [
     (appending, "call-with-effects"), (writing, "call-with-effects"), (raising, "call-higher-order"),
+    (lambda x: scan(lambda c, row: (c + row, c * row), x.sum(), x[None], dim=1), "call-higher-order"),
     (lambda x: torch.cond(x.sum() > 0, lambda x: x, lambda x: x.cos(), (x,)), "call-higher-order"),
 ])
 def test_what_no_graph_can_do_breaks(breaks, fn, reason):

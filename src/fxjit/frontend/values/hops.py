@@ -201,9 +201,9 @@ def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     rows, rows_spec = flatten(t, given["xs"])
     _require_tensors(t, "scan", init)
     _require_tensors(t, "scan", rows)
-    dim = int(given["dim"].as_constant()) if "dim" in given else 0
+    if "dim" in given and protocol.truth(t, given["dim"]):
+        t.break_("call-higher-order", function="scan", why="rows of another dimension end up in places that depend on torch")
     backwards = "reverse" in given and protocol.truth(t, given["reverse"])
-    rows = [t.emit(torch.movedim, [row, dim, 0]) if dim else row for row in rows]
     rows = [t.emit("flip", [row, [0]]) if backwards else row for row in rows]
 
     def step(stand_ins: Sequence[Value]) -> Value:
@@ -217,13 +217,7 @@ def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     results = protocol.unpack(t, t.emit(scan_op, [*_graphs(t, lifted, body), *lists, tuple(lifted)]))
     carried, made = results[: len(init)], results[len(init):]
     made = [t.emit("flip", [each, [0]]) if backwards else each for each in made]
-    made = [t.emit(torch.movedim, [each, 0, dim]) if 0 < dim < _dim(each) else each for each in made]
     return unflatten(t, [*carried, *made], body.spec)
-
-
-def _dim(value: Value) -> int:
-    assert isinstance(value, TensorValue)
-    return value.fake.dim()
 
 
 # -- flex attention ------------------------------------------------------------------------------------------------
