@@ -560,3 +560,45 @@ def test_a_dict_that_iterates_its_own_way_behind_a_break():
         return list(newest), len(newest), list(newest.keys()), dict.__len__(newest), newest["c"] + 1
 
     check(f, X, fullgraph=False)
+
+
+class Name(str):
+    def __eq__(self, other):
+        return super().__eq__(other)
+
+    def __lt__(self, other):
+        return super().__lt__(other)
+
+    __hash__ = str.__hash__
+
+    def __add__(self, other):
+        return Name(super().__add__(other))
+
+
+class Level(int):
+    def __sub__(self, other):
+        return Level(super().__sub__(other))
+
+    def __rmul__(self, other):
+        return super().__rmul__(other)
+
+    def __ge__(self, other):
+        return super().__ge__(other)
+
+
+class Pair(tuple):
+    def __eq__(self, other):
+        return super().__eq__(other)
+
+    __hash__ = tuple.__hash__
+
+
+def test_operators_of_the_base_class_with_another_instance():
+    def f(x, one, two, low, high):
+        return (
+            one == two, one == Name("a"), one != two, one < two, one + two,
+            low - high, high >= low, low >= high, 3 * low, super(Level, low).__eq__(high), super(Name, one).__eq__(5),
+            Pair((1, 2)) == Pair((1, 2)), Pair((1, x.dim())) == (1, 3), x + low,
+        )
+
+    check(f, X, Name("a"), Name("b"), Level(1), Level(4))

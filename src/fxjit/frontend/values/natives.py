@@ -300,8 +300,19 @@ def _number(count: int) -> str:
     return "one argument" if count == 1 else f"{count} arguments"
 
 
+def _native(value: Value) -> Value:
+    """The part that a builtin type has in an instance of a user's subclass: what that type's own methods look at."""
+    part: Value | None = getattr(value, "base", None)
+    return value if part is None else part
+
+
 def _slot_binary(op: str, reflected: bool = False) -> Callable[[Tracer, Value, Value], Value]:
+    name = f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__"
+
     def call(t: Tracer, a: Value, b: Value) -> Value:
+        a, b = _native(a), _native(b)
+        if a.is_constant() and b.is_constant():
+            return protocol.fold(t, getattr(a.pytype(), name), a.as_constant(), b.as_constant())
         result = a.nb_binary(t, op, b, reflected)
         return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
     return call
@@ -315,7 +326,12 @@ def _slot_inplace(op: str) -> Callable[[Tracer, Value, Value], Value]:
 
 
 def _slot_compare(op: str) -> Callable[[Tracer, Value, Value], Value]:
+    name = protocol.COMPARE_METHODS[op]
+
     def call(t: Tracer, a: Value, b: Value) -> Value:
+        a, b = _native(a), _native(b)
+        if a.is_constant() and b.is_constant():
+            return protocol.fold(t, getattr(a.pytype(), name), a.as_constant(), b.as_constant())
         result = a.tp_richcompare(t, op, b)
         return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
     return call
