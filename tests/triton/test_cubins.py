@@ -52,6 +52,15 @@ PROGRAMS = {
         [(32, 64, 56, 56), (64,), (64,)],
     ),
     "cross entropy": (lambda x: torch.log_softmax(x, -1).amax(-1), [(2048, 32_000)]),
+    "scan of rows": (lambda x: (x * 2).cumsum(-1) + 1, [(8192, 1024)]),
+    "scan of long rows": (lambda x: x.cumsum(-1), [(512, 100_000)]),
+    "scan of columns": (lambda x: x.sigmoid().cumprod(0), [(8192, 1024)]),
+    "places of extremes so far": (lambda x: x.cummax(-1), [(4096, 1000)]),
+    "logarithms of sums so far": (lambda x: x.logcumsumexp(-1), [(4096, 1000)]),
+    "nucleus": (lambda x: (torch.softmax(x, -1).cumsum(-1) < 0.9).sum(-1), [(256, 4096)]),
+    "scatter": (lambda x, y: x.scatter(1, (y * 100).long(), y), [(4096, 1024), (4096, 512)]),
+    "index_add": (lambda x, y: x.index_add(0, y[:, 0].long(), y * 2), [(50_000, 768), (8192, 768)]),
+    "index_put": (lambda x, y: x.index_put((y[:, 0].long(),), y.exp(), accumulate=True), [(50_000, 256), (4096, 256)]),
     "cat": (lambda x, y: torch.cat([x, y * 2], 1) + 1, [(512, 100), (512, 200)]),
 }  # fmt: skip
 

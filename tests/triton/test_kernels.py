@@ -37,6 +37,21 @@ PROGRAMS = {
     "gather": (lambda x: x.gather(1, x[:, :3].long().abs() % x.shape[1]) + 1, ["pointwise"]),
     "index": (lambda x: x[torch.arange(x.shape[0] - 1, -1, -2)] * 2, ["pointwise"]),
     "cat and pad": (lambda x: F.pad(torch.cat([x, x * 2], 1), (1, 2), value=3.0) + 1, ["pointwise"]),
+    "scatter": (lambda x: x.scatter(0, torch.arange(x.shape[1] - 1, -1, -1)[None] * 0, x * 2) + 1, ["pointwise"]),
+    "sums at computed places": (
+        lambda x: (
+            x.scatter_add(1, (x > 0).long() * (x.shape[1] - 1), x * 2),
+            (x[0] * 2).index_add(0, torch.zeros_like(x[0]).long(), x[0]),
+            torch.zeros_like(x).index_put((torch.arange(-x.shape[0], 0),), x.exp(), accumulate=True),
+        ),
+        ["pointwise"],
+    ),
+    "extremes at computed places": (
+        lambda x: (x.long().scatter_reduce(1, (x > 0).long() * (x.shape[1] - 1), x.long() * 2, "amax"),), ["pointwise"],
+    ),
+    "scans of rows": (lambda x: ((x * 2).cumsum(1) + 1, x.exp().logcumsumexp(1), *x.cummax(1)), ["persistent", "pointwise"]),
+    "scans of columns": (lambda x: (x.cumsum(0), x.sigmoid().cumprod(0) * 2, x.cummin(0)[1]), None),
+    "a scan between reductions": (lambda x: (torch.softmax(x, -1).cumsum(-1) < 0.9).sum(-1), ["persistent"]),
     "mixed types": (lambda x: (x > 0) + x.to(torch.int64) * 2 + x.half().float(), ["pointwise"]),
     "not a number": (lambda x: ((x / 0).amax(1), torch.maximum(x.log(), x), (x / 0 * 0).sum()), None),
 }  # fmt: skip
@@ -95,6 +110,9 @@ LOOPED = {
     "softmax and its parts": lambda x: (torch.softmax(x, -1), (x - x.amax(-1, keepdim=True)).exp()),
     "normalized and summed": lambda x: (x / x.norm(dim=-1, keepdim=True)).sum(-1),
     "columns": lambda x: torch.softmax(x, 0),
+    "scan": lambda x: (x.cumsum(-1) * 2, (x > 0).cumsum(-1), x.cummax(-1)[1], x.logcumsumexp(-1)),
+    "scan of columns": lambda x: (x.sigmoid().cumsum(0).log(), x.cumprod(0)),
+    "scan and its sum": lambda x: (x.exp().cumsum(-1) / x.exp().sum(-1, keepdim=True)).mean(-1),
 }
 
 

@@ -26,19 +26,25 @@ CHANGES_PLACES = frozenset(
 def mark_in_place(graph: torch.fx.Graph) -> None:
     order = {node: position for position, node in enumerate(graph.nodes)}
     for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
-        target, node = write.args[:2]
-        chain: list[torch.fx.Node] = []
-        while isinstance(node, torch.fx.Node) and node.target in CHANGES_PLACES and alike(node, target):
-            chain.append(node)
-            node = node.args[0]
-        if node is not target or target.op != "placeholder":
-            continue
         # From the input on, as far as nobody wants what was there before.
-        for node in reversed(chain):
-            late = [user for user in readers(node.args[0], write) if user is not node and order[user] > order[node]]
+        for base, node in reversed(changes(write)):
+            late = any(user is not node and order[user] > order[node] for user in readers(base, write))
             if late or any(user.op == "output" for user in readers(node, write)):
                 break
             node.meta[MARK] = True
+
+
+def changes(write: torch.fx.Node) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """(what was, what is then) for each change between an input and what is written to it in the end, the last one first."""
+    target, node = write.args[:2]
+    assert isinstance(target, torch.fx.Node)
+    found = []
+    while isinstance(node, torch.fx.Node) and node.target in CHANGES_PLACES and alike(node, target):
+        base = node.args[0]
+        assert isinstance(base, torch.fx.Node)
+        found.append((base, node))
+        node = base
+    return found if node is target and target.op == "placeholder" else []
 
 
 def alike(node: torch.fx.Node, target: torch.fx.Node) -> bool:
