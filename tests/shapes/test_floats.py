@@ -146,3 +146,14 @@ def test_a_scheduled_learning_rate_is_compiled_twice(kind: Any, backend: str) ->
     for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(a, b)
     assert compiles() <= 3  # the state of the first step is not yet there
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_the_sign_of_a_zero_that_a_branch_decides_on(backend: str) -> None:
+    def fn(x: torch.Tensor, s: float) -> Any:
+        return (x, math.copysign(1.0, s)) if not s else (x * s, 0.0)
+
+    compiled = fxjit.compile(fn, backend=backend)
+    x = torch.randn(4)
+    for scale in (1.0, 2.0, -0.0, 0.0, 3.0, -0.0):
+        torch.testing.assert_close(compiled(x, scale), fn(x, scale))

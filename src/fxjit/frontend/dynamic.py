@@ -197,8 +197,8 @@ class ShapePolicy:
             return False
         varied = self.history.varies(source.name, number)
         if is_float:
-            # Infinities and NaN are no numbers to sympy. A float from a call is seldom what shapes depend on.
-            usable = math.isfinite(number) and source.name not in self.history.fixed_floats
+            # Infinities and NaN are no numbers to sympy, and its zero has no sign.
+            usable = math.isfinite(number) and number != 0.0 and source.name not in self.history.fixed_floats
             return varied and usable and config.automatic_dynamic_shapes
         if not -_WORD < number < _WORD:
             return False
