@@ -59,8 +59,11 @@ PROGRAMS = {
     "logarithms of sums so far": (lambda x: x.logcumsumexp(-1), [(4096, 1000)]),
     "nucleus": (lambda x: (torch.softmax(x, -1).cumsum(-1) < 0.9).sum(-1), [(256, 4096)]),
     "scatter": (lambda x, y: x.scatter(1, (y * 100).long(), y), [(4096, 1024), (4096, 512)]),
-    "index_add": (lambda x, y: x.index_add(0, y[:, 0].long(), y * 2), [(50_000, 768), (8192, 768)]),
-    "index_put": (lambda x, y: x.index_put((y[:, 0].long(),), y.exp(), accumulate=True), [(50_000, 256), (4096, 256)]),
+    "index_add": (lambda x, i, y: x.index_add(0, i.long(), y * 2), [(50_000, 768), (8192,), (8192, 768)]),
+    "index_put": (lambda x, i, y: x.index_put((i.long(),), y.exp()), [(50_000, 256), (4096,), (4096, 256)]),
+    "embedding backward": (
+        lambda i, g: torch.ops.aten.embedding_dense_backward(g, i.long(), 50_000, 1, False), [(8192,), (8192, 768)],
+    ),
     "cat": (lambda x, y: torch.cat([x, y * 2], 1) + 1, [(512, 100), (512, 200)]),
 }  # fmt: skip
 
