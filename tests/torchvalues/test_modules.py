@@ -262,6 +262,35 @@ def test_state_dict_inside():
     assert list(ours[3]) == list(theirs[3]) and ours[3]._metadata == theirs[3]._metadata
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_load_state_dict_inside(backend):
+    block, other = Block(), Block()
+
+    def fn(x):
+        keys = block.load_state_dict({name: 2 * tensor for name, tensor in other.state_dict().items()})
+        return block(x), tuple(keys)
+    fxjit.reset()
+    weight = block.linear.weight
+    ours, theirs = fxjit.compile(fn, backend=backend, fullgraph=True)(torch.ones(1, 4)), fn(torch.ones(1, 4))
+    assert block.linear.weight is weight
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_state_dict_that_does_not_fit():
+    block = Block()
+    state = {"linear.weight": torch.ones(4, 4), "more": torch.ones(1)}
+
+    def fn(x):
+        return block.load_state_dict(state), block(x)
+    fxjit.reset()
+    texts = []
+    for each in (fn, fxjit.compile(fn, backend="eager")):
+        with pytest.raises(RuntimeError) as error:
+            each(torch.ones(1, 4))
+        texts.append(str(error.value))
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_functional_call(tie_weights):
     block = Block()

@@ -43,6 +43,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._higher_order_ops": ("CALL", ""),
     "torch.overrides": ("TRACE", ""),
     "torch._utils": ("TRACE", ""),
+    "torch.__future__": ("TRACE", ""),
     "torch._compile": ("SKIP", "call-compile-api"),
     "torch._dynamo": ("SKIP", "call-compile-api"),
     "torch._inductor": ("SKIP", "call-compile-api"),
