@@ -168,3 +168,20 @@ def test_a_cached_function_made_here(agrees):
         return x + fib(40) % 7 + outside(50) % 5, fib.__name__, sys.getrecursionlimit()
 
     agrees(program, torch.ones(3))
+
+
+def test_what_a_function_refuses_to_be_called(agrees):
+    def program(x):
+        def inner():
+            return 1
+
+        inner.__name__ = "other"
+        refused = []
+        for name, value in (("__name__", 7), ("__qualname__", None), ("__defaults__", [1]), ("__builtins__", {})):
+            try:
+                setattr(inner, name, value)
+            except (TypeError, AttributeError) as error:
+                refused.append((type(error), str(error)))
+        return x + inner(), refused, inner.__name__
+
+    agrees(program, torch.ones(3), fullgraph=False)

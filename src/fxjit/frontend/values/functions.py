@@ -282,13 +282,23 @@ def make_function(qualname: str, kwdefaults: dict[str, Any] | None, annotations:
     return fn
 
 
+#: What can be written to attributes of a function; anything else is refused or means something of its own (`del`).
+_WRITTEN_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "__name__": (str,), "__qualname__": (str,), "__defaults__": (tuple, types.NoneType),
+    "__kwdefaults__": (dict, types.NoneType), "__annotations__": (dict, types.NoneType),
+}
+
+
 def _set_function_attr(t: Tracer, fn: Value, name: str, value: Value | None) -> None:
-    if name in ("__code__", "__closure__", "__globals__"):
+    if name in ("__code__", "__closure__", "__globals__", "__builtins__"):
         t.break_("value-set-attribute", value=fn.describe(), name=name, type="function",
                  why="it changes what the function does")
     if name == "__dict__":
         t.break_("value-set-attribute", value=fn.describe(), name=name, type="function",
                  why="the whole namespace is replaced")
+    wanted = _WRITTEN_TYPES.get(name)
+    if wanted is not None and (value is None or not issubclass(value.pytype(), wanted)):
+        t.break_("value-set-attribute", value=fn.describe(), name=name, type="function", why="CPython takes no such value")
     if value is None and t.effects.load_attr(fn, name) is None and protocol.getattr_or_none(t, fn, name) is None:
         t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
     t.effects.store_attr(fn, name, value)
