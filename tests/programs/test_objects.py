@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import functools
 import json
+import operator
 import string
 import textwrap
 import types
@@ -591,6 +592,18 @@ class Pair(tuple):
         return super().__eq__(other)
 
     __hash__ = tuple.__hash__
+
+
+class Shifted(int):
+    def __index__(self):
+        return int(self) + 1
+
+
+def test_a_number_is_not_asked_for_its_index():
+    def f(x, number):
+        return operator.index(number), number.__index__(), [10, 20, 30][number], x[number]
+
+    check(f, X, Shifted(1))
 
 
 def test_operators_of_the_base_class_with_another_instance():

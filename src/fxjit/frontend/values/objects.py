@@ -322,6 +322,8 @@ class UserObjectValue(Value):
         return result
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        if op == "index" and self.base is not None and issubclass(self.cls, int):
+            return self.base  # CPython does not ask an int
         result = self._try_special(t, _UNARY_METHODS[op])
         if result is not NOT_IMPLEMENTED or self.base is None:
             return result
