@@ -314,6 +314,37 @@ def test_autocast():
     torch.testing.assert_close(through(function)(x), function(x), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(8),
+        nn.BatchNorm2d(8).eval(),
+        nn.BatchNorm2d(8, track_running_stats=False),
+        nn.BatchNorm2d(8, affine=False),
+        nn.GroupNorm(2, 8),
+        nn.LayerNorm(6),
+    ],
+    ids=str,
+)
+def test_halves_normalized_with_float_parameters(norm):
+    """What autocast makes of a convolution and what follows it: the statistics are float32 ones."""
+    ours, theirs = copy.deepcopy(norm), copy.deepcopy(norm)
+    x = torch.randn(4, 8, 6, 6).bfloat16()
+    weight = torch.randn(x.shape)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    results = []
+    for model, given in zip((through(ours), theirs), inputs):
+        y = model(given)
+        (y * weight).sum().backward()
+        results.append(y)
+    pairs = [tuple(results), (inputs[0].grad, inputs[1].grad)]
+    pairs += [(p.grad, q.grad) for p, q in zip(ours.parameters(), theirs.parameters())]
+    pairs += list(zip(ours.buffers(), theirs.buffers()))
+    for mine, expected in pairs:
+        assert mine.dtype is expected.dtype
+        torch.testing.assert_close(mine, expected, rtol=2e-2, atol=0.5 if expected.dim() == 1 else 2e-2)
+
+
 def test_a_graph_module_with_parameters_of_its_own():
     """Without a front end that lifts them: what torch.fx.symbolic_trace gives."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -24,6 +24,9 @@ NAMES = (
     "softplus_backward", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
 
+NORMALIZATIONS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats",
+                  "_native_batch_norm_legit_no_training.default", "native_layer_norm.default", "native_group_norm.default")
+
 
 # What torch breaks up by itself while a graph is traced, into reads and accumulating writes at computed places: its own
 # kernels take a third of the time of those.
@@ -111,6 +114,20 @@ def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any
     return decompose
 
 
+def normalized_in_float32(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Halves with float32 parameters, as under autocast: ATen's kernels give float32 statistics, where torch's fake tensors
+    promise halves, with which the derivative would be wrong, or refused."""
+
+    def decompose(x: torch.Tensor, *args: Any) -> Any:
+        mixed = any(isinstance(each, torch.Tensor) and each.dtype is torch.float32 for each in args)
+        if not mixed or x.dtype not in (torch.float16, torch.bfloat16) or x.device.type != "cpu":
+            return NotImplemented
+        y, *statistics = operator(x.float(), *args)
+        return (y.to(x.dtype), *statistics)
+
+    return decompose
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
@@ -121,6 +138,10 @@ def table() -> dict[Any, Callable[..., Any]]:
     for operator, decomposition in found.items():
         if operator.overloadpacket in (torch.ops.aten.logit, torch.ops.aten.xlogy, torch.ops.aten.special_xlog1py):
             found[operator] = whole_for_half_types(decomposition)
+    for name in NORMALIZATIONS:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        found[operator] = normalized_in_float32(operator)
     found[torch.ops.aten.native_dropout.default] = native_dropout
     found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
     return found
