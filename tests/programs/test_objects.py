@@ -615,3 +615,18 @@ def test_operators_of_the_base_class_with_another_instance():
         )
 
     check(f, X, Name("a"), Name("b"), Level(1), Level(4))
+
+
+class Odd(types.ModuleType):
+    __dict__ = 8
+
+
+def test_a_module_whose_namespace_is_none():
+    def f(x, odd):
+        try:
+            dir(odd)
+        except TypeError as error:
+            return x + 1, str(error), odd.__name__
+
+    compiled = fxjit.compile(f, backend="eager")
+    assert compiled(X, Odd("odd"))[1:] == f(X, Odd("odd"))[1:]

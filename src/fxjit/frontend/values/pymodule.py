@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import builtins
 import types
+from typing import Final
+
+import torch
 
 from fxjit.frontend.values import descriptors
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
@@ -12,6 +15,10 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
+
+
+#: Modules of a trusted package in which programs put functions of their own.
+_OPERATORS: Final = (torch, torch.nn.functional)
 
 
 class PyModuleValue(Value):
@@ -48,9 +55,11 @@ class PyModuleValue(Value):
             t.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
         stable = descriptors.is_trusted(self.module.__name__) and isinstance(
             found, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType))
-        if stable:
-            return t.make(found)
         source = self.source or ConstSource(self.module, self.module.__name__)
+        if stable:
+            if self.module in _OPERATORS and not isinstance(found, types.ModuleType):
+                t.guard(IdIs(AttrSource(source, name), found))
+            return t.make(found)
         return t.wrap(found, AttrSource(source, name)).realize()
 
     def _written(self, t: Tracer, name: str) -> Value | _NotImplemented | None:
@@ -73,7 +82,7 @@ class PyModuleValue(Value):
 
 @wraps(types.ModuleType, subclasses=True)
 def _wrap_module(t: Tracer, obj: types.ModuleType, source: Source) -> Value:
-    own = type(obj).__getattribute__ is not types.ModuleType.__getattribute__
+    own = any(descriptors.find(type(obj), name)[1] is not types.ModuleType for name in ("__getattribute__", "__dict__"))
     if own or "__name__" not in (obj.__dict__ or ()):  # one made by `__new__` alone has not even a namespace
         return UntraceableValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
     t.guard(IdIs(source, obj))
