@@ -11,6 +11,8 @@ import functools
 import types
 from typing import Any, Final
 
+import torch
+
 from fxjit import _C
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
@@ -41,9 +43,15 @@ def is_trusted(module: object) -> bool:
 
 def class_attribute_source(owner: type, name: str) -> Source | None:
     """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard."""
-    if is_trusted(owner.__module__) and not isinstance(owner.__dict__.get(name), _CHANGEABLE):
+    raw = owner.__dict__.get(name)
+    if is_trusted(owner.__module__) and not isinstance(raw, _CHANGEABLE) and not _is_of_a_layer(owner, raw):
         return None
     return ItemSource(AttrSource(ConstSource(owner, owner.__qualname__), "__dict__"), name)
+
+
+def _is_of_a_layer(owner: type, raw: object) -> bool:
+    """A method of one of torch's layers, where programs put functions of their own: `nn.Linear.forward = mine`."""
+    return isinstance(raw, types.FunctionType) and issubclass(owner, torch.nn.Module) and owner is not torch.nn.Module
 
 
 def guard_not_overridden(t: Tracer, cls: type, owner: type | None, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Python modules: guarded by identity; attributes of trusted packages are taken as they are."""
+"""Python modules: guarded by identity; attributes of trusted packages are taken as they are, but for torch's own functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
-
 
 #: Modules of a trusted package in which programs put functions of their own.
 _OPERATORS: Final = (torch, torch.nn.functional)

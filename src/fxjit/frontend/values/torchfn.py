@@ -7,6 +7,7 @@ here through `CALL_TABLE` (functions.py asks it for every callable it has no rul
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -283,8 +284,6 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
 
 _STATE: Final[tuple[Callable[..., Any], ...]] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.is_autocast_cpu_enabled,
-    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype,
-    torch.get_autocast_cpu_dtype,
     torch.amp.autocast_mode.is_autocast_available, torch.get_default_dtype, torch.get_default_device,
     torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
     torch.get_deterministic_debug_mode, torch.get_num_interop_threads,
@@ -308,8 +307,19 @@ def _switch_handler(fn: Callable[..., Any]) -> Handler:
 
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         answer = known(t, args, kwargs)
-        t.guard(ConstIs(CallSource(ConstSource(fn, fn.__name__)), answer.as_constant()))
+        given = [value.as_constant() for value in args], {name: value.as_constant() for name, value in kwargs.items()}
+        asked = functools.partial(fn, *given[0], **given[1]) if args or kwargs else fn
+        t.guard(ConstIs(CallSource(ConstSource(asked, fn.__name__)), answer.as_constant()))
         return answer
+    return call
+
+
+def _autocast_handler(fn: Callable[..., Any]) -> Handler:
+    """What autocast would do: held by the guard on autocast itself while it is on, and else a switch."""
+    known, guarded = _state_handler(fn), _switch_handler(fn)
+
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return (known if torch._C._is_any_autocast_enabled() else guarded)(t, args, kwargs)  # type: ignore[attr-defined]
     return call
 
 
@@ -318,9 +328,13 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
     torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
     torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
     torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed, torch.backends.mha.get_fastpath_enabled,
+    torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
+for _fn in (torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype,
+            torch.get_autocast_cpu_dtype):
+    handles(_fn)(_autocast_handler(_fn))
 if torch.distributed.is_available():
     handles(torch.distributed.is_initialized)(_switch_handler(torch.distributed.is_initialized))
 
