@@ -290,10 +290,23 @@ static PyMemberDef callable_members[] = {
     {NULL},
 };
 
+/* What libraries read of any function (inspect.getfullargspec, torch.export): that of the function inside. */
+static PyObject *
+get_of_function(FxCallable *self, void *name)
+{
+    return PyObject_GetAttrString(self->fn, (const char *)name);
+}
+
+#define OF_FUNCTION(name) {name, (getter)get_of_function, NULL, "what the function has", name}
+#define FUNCTION_ATTRIBUTES                                                                                       \
+    OF_FUNCTION("__code__"), OF_FUNCTION("__defaults__"), OF_FUNCTION("__kwdefaults__"), OF_FUNCTION("__globals__"), \
+        OF_FUNCTION("__closure__")
+
 static PyGetSetDef compiled_getset[] = {
     {"region", (getter)get_region, (setter)set_region_attribute, "what calls activate; None: nothing", NULL},
     {"prologue", (getter)get_prologue, (setter)set_prologue, "called without arguments before each call, or None", NULL},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    FUNCTION_ATTRIBUTES,
     {NULL},
 };
 
@@ -305,6 +318,7 @@ static PyMemberDef disabled_members[] = {
 
 static PyGetSetDef disabled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    FUNCTION_ATTRIBUTES,
     {NULL},
 };
 

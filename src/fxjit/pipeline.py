@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeGuard
 import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, logs, process_state, resume
@@ -69,7 +68,7 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
                   builtins: dict[str, Any]) -> _C.Entry | None:
     """The entry for a frame about to start, stored on its code object; None: run the frame as it is."""
     frame = Frame(func, code, args, closure, globals_, builtins)
-    if entries.waits_for_retry(code, options) or _under_a_transform():
+    if entries.waits_for_retry(code, options):
         return None
     with entries.compiling(code, options) as alone:
         if not alone:
@@ -100,13 +99,6 @@ def _collector_waiting() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _under_a_transform() -> bool:
-    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode or `torch.jit.trace` is at work outside: it
-    wants to see each operator itself."""
-    outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
-    return outside or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:

@@ -86,7 +86,7 @@ def on_miss(
         entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
         events.log_passed_by(code, verdict.rule)
         return None
-    if not stance.on_miss(code, region.key):
+    if not stance.on_miss(code, region.key) or _under_a_transform():
         return None
     if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
@@ -103,6 +103,16 @@ def on_miss(
         raise error.with_traceback(None) from error.__cause__
     finally:
         _tracing.on = before
+
+
+def _under_a_transform() -> bool:
+    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, `torch.export` or `torch.jit.trace` is at work
+    outside: it wants to see each operator itself. Asked before the compiler is imported, since torch.export puts others in the
+    place of builtin functions meanwhile."""
+    torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
+    outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
+    traced = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
+    return bool(outside or traced or torch.autograd.forward_ad._current_level >= 0)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:
