@@ -147,6 +147,8 @@ UNARY: dict[str, Build] = {
     "deg2rad": lambda x: op("mul", x, const(math.pi / 180, x.dtype)),
     "rad2deg": lambda x: op("mul", x, const(180 / math.pi, x.dtype)),
 }
+# Integer powers above this overflow for all but 0, 1 and -1.
+LARGEST_POWER = 64
 FLOAT_UNARY = ("floor", "ceil", "trunc", "round", "lgamma", *(name for name in MATH if name not in ("pow", "atan2", "hypot")))
 
 
@@ -253,9 +255,9 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
     if exponent == 2 and isinstance(exponent, (int, float)) and dtype is not torch.bool:
         return result(node, op("mul", base, base))
     if not dtype.is_floating_point:
-        if exponent == 3 and dtype is not torch.bool:
-            return result(node, op("mul", op("mul", base, base), base))
-        raise NoLowering("integer power")
+        if dtype is torch.bool or not isinstance(exponent, int) or not 0 < exponent <= LARGEST_POWER:
+            raise NoLowering("integer power")
+        return result(node, whole_power(base, exponent))
     simple: dict[float, Callable[[], Expr]] = {
         3: lambda: op("mul", op("mul", base, base), base),
         0.5: lambda: op("sqrt", base),
@@ -269,6 +271,15 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
     if isinstance(exponent, (int, float)) and exponent in simple and not rooted:
         return result(node, simple[exponent]())
     return result(node, op("pow", base, element(low, exponent, size, dtype)))
+
+
+def whole_power(base: Expr, exponent: int) -> Expr:
+    """By squaring: products of integers wrap around alike in any order."""
+    if exponent == 1:
+        return base
+    half = whole_power(base, exponent // 2)
+    square = op("mul", half, half)
+    return op("mul", square, base) if exponent % 2 else square
 
 
 @lowers("pow.Tensor_Tensor", "pow.Scalar")
