@@ -43,13 +43,16 @@ def check_layer(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("shape", [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2), (6, 4, 4, 5, 5), (3, 8, 2, 1, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2), (6, 4, 4, 3, 4), (6, 4, 4, 5, 5), (3, 8, 2, 1, 1), (3, 130, 140, 4, 4)],
+)
 @pytest.mark.parametrize("bias", [True, False])
 def test_pixelwise_convolutions(shape, bias, layout, left):
     images, channels, results, height, width = shape
     layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
     check_layer(layer, torch.randn(images, channels, height, width).to(memory_format=layout), lambda y: y.relu() + 1)
-    many_small = images > 4 and height * width < 16
+    many_small = images > 4 and 9 < height * width < 16
     assert many_small == any("convolution" in each for each in left)
 
 

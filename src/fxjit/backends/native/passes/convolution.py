@@ -15,6 +15,11 @@ from fxjit import process_state
 aten = torch.ops.aten
 #: Pixels of an image from which the products of the images are worth adding up afterwards; fewer where there are few images.
 PIXELS, FEW_IMAGES = 16, 4
+#: Pixels up to which turning the images over, so that there is one product for all of them, costs less than a product for each.
+FEW_PIXELS = 9
+
+#: Pixels below which, and weights above which, the products of the images are added up as they are made.
+SHORT_SUM, LARGE_WEIGHT = 256, 16384
 
 
 def multiply_forward(graph: torch.fx.Graph) -> None:
@@ -26,7 +31,7 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
         if node.kwargs or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
             continue
         images = (x, node.meta["val"])
-        if all(_last(each) for each in images):
+        if all(_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
             _multiply_rows(graph, node)
         elif all(each.is_contiguous() for each in images):
             _multiply(graph, node)
@@ -40,10 +45,11 @@ def multiply_backward(graph: torch.fx.Graph) -> None:
         plain = not node.kwargs and _is_dense(grad) and all(user.target is operator.getitem for user in node.users)
         if not plain or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
             continue
-        if all(each.is_contiguous() for each in (grad, x, weight)):
+        plain = all(each.is_contiguous() for each in (grad, x, weight))
+        if _is_channels_last(node) or (_has_few_pixels(x) and plain):
+            _split_rows(graph, node)
+        elif plain:
             _split(graph, node)
-        elif _is_channels_last(node):
-            _split_channels_last(graph, node)
 
 
 def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
@@ -52,7 +58,12 @@ def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
-    return all(plain) and (pixels >= PIXELS or images <= FEW_IMAGES) and "mkldnn" not in process_state.ask("float32_precision")
+    enough = pixels >= PIXELS or images <= FEW_IMAGES or _has_few_pixels(x)
+    return all(plain) and enough and "mkldnn" not in process_state.ask("float32_precision")
+
+
+def _has_few_pixels(images: torch.Tensor) -> bool:
+    return images.shape[2] * images.shape[3] <= FEW_PIXELS
 
 
 def _last(images: torch.Tensor) -> bool:
@@ -117,11 +128,21 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     results, channels = _value(weight).shape[:2]
     call = _Calls(graph, node)
     with graph.inserting_before(node):
-        rows = call(aten.permute.default, x, [0, 2, 3, 1])
+        rows = call(aten.permute.default, _channels_last(call, x), [0, 2, 3, 1])
         bias = [] if rest[0] is None else rest
         product = call(aten.linear.default, rows, call(aten.view.default, weight, [results, channels]), *bias)
-        y = call(aten.permute.default, product, [0, 3, 1, 2])
+        y = _images(call, product, node.meta["val"])
     _replace(graph, node, y)
+
+
+def _channels_last(call: _Calls, images: Any) -> Any:
+    return images if _last(_value(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
+
+
+def _images(call: _Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
+    """Rows of pixels as images, laid out as those they stand for."""
+    images = call(aten.permute.default, rows, [0, 3, 1, 2])
+    return images if _last(like) else call(aten.clone.default, images, memory_format=torch.contiguous_format)
 
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -139,8 +160,8 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             _replace(graph, users[0], call(aten.view.default, product, [images, channels, height, width]))
         if 1 in users:
             rows = call(aten.transpose.int, call(aten.view.default, x, [images, channels, pixels]), 1, 2)
-            if images == 1:
-                product = call(aten.mm.default, call(aten.select.int, grads, 0, 0), call(aten.select.int, rows, 0, 0))
+            if images == 1 or (pixels < SHORT_SUM and results * channels > LARGE_WEIGHT):
+                product = _added_up(call, grads, rows, images)
             else:
                 product = call(aten.sum.dim_IntList, call(aten.bmm.default, grads, rows), [0])
             _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
@@ -149,7 +170,17 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _split_channels_last(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _added_up(call: _Calls, grads: torch.fx.Node, rows: torch.fx.Node, images: int) -> torch.fx.Node:
+    """The sum of the images' products, each added to the one before as it is made: where few pixels meet many weights, another
+    pass over all products takes longer than they do."""
+    pairs = [(call(aten.select.int, grads, 0, image), call(aten.select.int, rows, 0, image)) for image in range(images)]
+    total = call(aten.mm.default, *pairs[0])
+    for pair in pairs[1:]:
+        call(aten.addmm_.default, total, *pair)
+    return total
+
+
+def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """A pixel of all channels is a row: there is one product for all images."""
     grad, x, weight = node.args[:3]
     images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
@@ -161,14 +192,13 @@ def _split_channels_last(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         return call(aten.view.default, call(aten.permute.default, value, [0, 2, 3, 1]), [images * height * width, columns])
 
     with graph.inserting_before(node):
-        if not _last(grad.meta["val"]):  # type: ignore[union-attr]
-            grad = call(aten.clone.default, grad, memory_format=torch.channels_last)
+        grad_rows = rows(_channels_last(call, grad), results)
         if 0 in users:
-            product = call(aten.mm.default, rows(grad, results), call(aten.view.default, weight, [results, channels]))
-            images_again = call(aten.view.default, product, [images, height, width, channels])
-            _replace(graph, users[0], call(aten.permute.default, images_again, [0, 3, 1, 2]))
+            product = call(aten.mm.default, grad_rows, call(aten.view.default, weight, [results, channels]))
+            pixels = call(aten.view.default, product, [images, height, width, channels])
+            _replace(graph, users[0], _images(call, pixels, users[0].meta["val"]))
         if 1 in users:
-            product = call(aten.mm.default, call(aten.t.default, rows(grad, results)), rows(x, channels))
+            product = call(aten.mm.default, call(aten.t.default, grad_rows), rows(_channels_last(call, x), channels))
             _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
             _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
