@@ -220,6 +220,16 @@ def test_lazy_modules(layer):
     assert type(made[1][0]) is nn.Linear
 
 
+def test_a_lazy_module_that_its_input_does_not_fit():
+    module = nn.Sequential(nn.LazyConv2d(2, 3))
+    fxjit.reset()
+    compiled = fxjit.compile(module, backend="eager")
+    with pytest.raises(RuntimeError, match="Expected 3D .* or 4D .* input to LazyConv2d"):
+        compiled(torch.ones(3))
+    x = torch.ones(1, 3, 5, 5)
+    torch.testing.assert_close(compiled(x), module(x))
+
+
 def test_super_and_properties():
     class Base(nn.Module):
         def __init__(self):

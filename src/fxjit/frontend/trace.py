@@ -548,7 +548,8 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
     stops = StopList()
     stops.expects = config.capture_checks and history.expects
     code = decode(frame.code)
-    for _ in range(_MAX_ATTEMPTS):
+    attempts = 0
+    while attempts < _MAX_ATTEMPTS:
         trace = Trace(frame, stops, history, dynamic)
         with preserved_state():
             try:
@@ -565,6 +566,8 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 raise
         if isinstance(restart, RestartAfter):
             restart.action()
+        else:
+            attempts += 1
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
 
 

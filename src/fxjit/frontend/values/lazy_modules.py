@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -11,6 +11,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fxjit.errors import RestartAfter, SkipFrameSignal
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.tensor import TensorValue
+
+infer_parameters: Final[Any] = LazyModuleMixin._infer_parameters
 
 
 class UntouchedTracer(Tracer, Protocol):
@@ -28,10 +30,20 @@ def settle(t: UntouchedTracer, module: Any, args: Sequence[Value]) -> None:
     frame runs as it stands, and the next one is traced."""
     if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]
         return
-    lazy_class: Any = LazyModuleMixin
     torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
     if not torchs or not t.draws_nothing or fake is None or not all(isinstance(size, int) for size in fake.shape):
-        raise SkipFrameSignal("skip-lazy-module", {"module": type(module).__name__})
+        raise _not_now(module)
     given = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
-    raise RestartAfter(lambda: lazy_class._infer_parameters(module, module, (given,)), "a lazy module got its parameters")
+
+    def make_parameters() -> None:
+        try:
+            infer_parameters(module, module, (given,))
+        except Exception as error:  # an input that does not fit, say: the program will see
+            raise _not_now(module) from error
+
+    raise RestartAfter(make_parameters, "a lazy module got its parameters")
+
+
+def _not_now(module: Any) -> SkipFrameSignal:
+    return SkipFrameSignal("skip-lazy-module", {"module": type(module).__name__})
