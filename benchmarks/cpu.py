@@ -5,9 +5,14 @@ of a new process that finds what the last one left, the steady state and the pea
 GELU-like chain, softmax, residual and layer norm, 1e3 to 1e8 elements): the steady state, and the bandwidth beside a copy's.
 
 What is compared takes turns in one process, or in processes that follow each other; numbers are medians, and ratios are
-what they are good for. First calls have a process of their own, with everything imported but the compiler: what fxjit
-and torch.compile import and set up for themselves is theirs. `--torch-results FILE` takes torch.compile's numbers from an
-earlier run's JSON (its steady state as the ratio to eager's), which saves most of the time.
+what they are good for. A program has four processes: fxjit's and torch.compile's first calls with empty caches, fxjit's with
+what the last one left, and the steady state, which begins with torch.compile's first calls with what its last process left.
+Each measures inference and then training, with everything imported but the compiler: what fxjit and torch.compile import and
+set up for themselves is in the first call of inference. Eager runs before, so that both find the libraries warm.
+
+With `--json FILE` a run goes on where it ended: programs that are in the file are not measured again. `--torch-results FILE`
+takes torch.compile's numbers from an earlier run's JSON (its steady state as the ratio to eager's), which saves most of the
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,35 +159,49 @@ def _program_call(name: str, mode: str, way: str) -> tuple[Callable[[], Call], b
     return make, has_mode
 
 
-def work_first(name: str, mode: str, way: str) -> dict[str, Any]:
-    """Seconds of the first call, in this process; eager ran before it, so that both find the libraries warm."""
-    plain, has_mode = _program_call(name, mode, "eager")
-    if not has_mode:
-        return {"none": True}
-    call = plain()
-    call()
-    make, _ = _program_call(name, mode, way)
-    start = time.perf_counter()
-    make()()
-    return {"seconds": time.perf_counter() - start}
-
-
-def work_steady(name: str, mode: str, ways: list[str], seconds: float) -> dict[str, Any]:
-    """The first call of torch.compile, if it is among the ways, then the steady state of all and their peaks."""
-    calls: dict[str, Call] = {}
-    first: dict[str, float] = {}
-    for way in ways:
-        make, has_mode = _program_call(name, mode, way)
+def work_first(name: str, modes: list[str], way: str) -> Iterator[dict[str, Any]]:
+    """Seconds of the first call in each mode, in this process."""
+    for mode in modes:
+        plain, has_mode = _program_call(name, mode, "eager")
         if not has_mode:
-            return {"none": True}
+            continue
+        plain()()
+        make, _ = _program_call(name, mode, way)
+        _forget()
         start = time.perf_counter()
-        calls[way] = make()
-        calls[way]()
-        first[way] = time.perf_counter() - start
-        for _ in range(2):
+        make()()
+        yield {"mode": mode, "seconds": time.perf_counter() - start}
+
+
+def work_steady(name: str, modes: list[str], ways: list[str], seconds: float) -> Iterator[dict[str, Any]]:
+    """In each mode: the first call of torch.compile, if it is among the ways, then the steady state of all and their peaks."""
+    for mode in modes:
+        calls: dict[str, Call] = {}
+        first: dict[str, float] = {}
+        _forget()
+        for way in ways:
+            make, has_mode = _program_call(name, mode, way)
+            if not has_mode:
+                break
+            start = time.perf_counter()
+            calls[way] = make()
             calls[way]()
-    steady = take_turns(calls, seconds)
-    return {"first": first, "steady": steady, "peak": {way: peak_of(call) for way, call in calls.items()}}
+            first[way] = time.perf_counter() - start
+            for _ in range(2):
+                calls[way]()
+        else:
+            steady = take_turns(calls, seconds)
+            peak = {way: peak_of(call) for way, call in calls.items()}
+            yield {"mode": mode, "first": first, "steady": steady, "peak": peak}
+
+
+def _forget() -> None:
+    """What was compiled for one mode is no candidate for the next."""
+    import torch
+
+    for compiler in ("fxjit", "torch._dynamo"):
+        if compiler in sys.modules:
+            (sys.modules["fxjit"] if compiler == "fxjit" else torch._dynamo).reset()
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------
@@ -209,11 +228,10 @@ def _kernels() -> dict[str, tuple[Callable[..., Any], int, int]]:
             "residual + layer norm": (layer_norm, 2, 12)}
 
 
-def work_kernels(ways: list[str], sizes: list[int], seconds: float) -> list[dict[str, Any]]:
+def work_kernels(ways: list[str], sizes: list[int], seconds: float) -> Iterator[dict[str, Any]]:
     """One entry a kernel and size."""
     import torch
 
-    rows = []
     with torch.no_grad():
         for size in sizes:
             columns = min(1000, max(100, size // 1000))
@@ -225,9 +243,7 @@ def work_kernels(ways: list[str], sizes: list[int], seconds: float) -> list[dict
                     calls["copy"] = inputs[0].clone
                 steady = take_turns(calls, seconds)
                 bandwidth = {way: (8 if way == "copy" else traffic) * size / time_ for way, time_ in steady.items()}
-                rows.append({"name": name, "size": size, "steady": steady, "bandwidth": bandwidth})
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    return rows
+                yield {"name": name, "size": size, "steady": steady, "bandwidth": bandwidth}
 
 
 def _kernel_call(way: str, fn: Callable[..., Any], inputs: list[Any]) -> Call:
@@ -254,59 +270,67 @@ class Bench:
 
     def __init__(self, folder: str, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
-        self.end = time.monotonic() + options.budget
+        self.end = 0.0
         self.kept = _kept(options.torch_results)
 
-    def left(self) -> float:
-        return self.end - time.monotonic()
-
-    def run(self, task: dict[str, Any], caches: str) -> dict[str, Any] | list[Any]:
-        """What a worker says; {"error": ...} where it fails or takes too long."""
+    def run(self, task: dict[str, Any], caches: str) -> tuple[list[Any], str | None]:
+        """The lines that a worker says, and what went wrong where it failed or took too long."""
         environment = dict(os.environ)
         environment |= {"FXJIT_CACHE_DIR": f"{self.folder}/{caches}/fxjit",
                         "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}/{caches}/inductor"}
         command = [sys.executable, "-m", "benchmarks.cpu", "--worker", json.dumps(task)]
-        limit = max(30.0, min(self.options.timeout, self.left() + 30))
+        limit = max(30.0, self.end - time.monotonic())
+        problem = None
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
-        except subprocess.TimeoutExpired:
-            return {"error": f"took more than {limit:.0f} s"}
-        lines = [line for line in done.stdout.splitlines() if line.startswith(("{", "["))]
-        if done.returncode != 0 or not lines:
-            return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:300]}
-        found: dict[str, Any] | list[Any] = json.loads(lines[-1])
-        return found
+            said = done.stdout
+            if done.returncode != 0:
+                problem = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:300]
+        except subprocess.TimeoutExpired as over:
+            said = over.stdout.decode() if isinstance(over.stdout, bytes) else over.stdout or ""
+            problem = f"took more than {limit:.0f} s"
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")], problem
 
-    def measure(self, name: str, mode: str) -> Result | None:
-        """One program in one mode; None where it has no such mode."""
-        result = Result(name, mode)
-        kept = self.kept.get((name, mode))
-        ways = ["fxjit"] if kept is not None or self.options.no_torch else ["torch", "fxjit"]
-        caches = f"{name}-{mode}"
-        for way in ways:
-            for when in ("cold", "warm"):
-                if (way, when) == ("torch", "warm"):
-                    continue  # measured by the worker of the steady state
-                said = self.run({"work": "first", "name": name, "mode": mode, "way": way}, caches)
-                assert isinstance(said, dict), "a first call is one result"
-                if said.get("none"):
-                    return None
-                if "seconds" in said:
-                    getattr(result, when)[way] = said["seconds"]
-                else:
-                    result.problems.append(f"{way}, {when}: {said.get('error')}")
-        task = {"work": "steady", "name": name, "mode": mode, "ways": [*ways, "eager"], "seconds": self.options.seconds}
-        said = self.run(task, caches)
-        assert isinstance(said, dict), "a steady state is one result"
-        if "error" in said:
-            result.problems.append(f"steady: {said['error']}")
-            return result
-        result.steady, result.peak = said["steady"], said["peak"]
-        if "torch" in said["first"]:
-            result.warm["torch"] = said["first"]["torch"]
-        if kept is not None:
-            _use_kept(result, kept)
-        return result
+    def kernels(self) -> list[Any]:
+        """The rows of all kernels."""
+        self.end = time.monotonic() + 10 * self.options.budget
+        ways = ["eager", "fxjit"] if self.options.no_torch else list(WAYS)
+        sizes = [int(float(size)) for size in self.options.sizes.split(",")]
+        task = {"work": "kernels", "ways": ways, "sizes": sizes, "seconds": self.options.seconds / 4}
+        rows, problem = self.run(task, "kernels")
+        if problem is not None:
+            print(f"kernels: {problem}", file=sys.stderr)
+        return rows
+
+    def measure(self, name: str, modes: list[str]) -> list[Result]:
+        """One program; no result of a mode that it does not have."""
+        self.end = time.monotonic() + self.options.budget
+        results: dict[str, Result] = {}
+        kept = [mode for mode in modes if (name, mode) in self.kept]
+        with_torch = not kept and not self.options.no_torch
+        # torch.compile last: it is what may not fit into the budget.
+        firsts = [("fxjit", "cold"), ("fxjit", "warm"), *([("torch", "cold")] if with_torch else [])]
+        for way, when in firsts:
+            said, problem = self.run({"work": "first", "name": name, "modes": modes, "way": way}, name)
+            for each in said:
+                getattr(results.setdefault(each["mode"], Result(name, each["mode"])), when)[way] = each["seconds"]
+            if problem is not None:
+                missing = next((mode for mode in modes if mode not in {each["mode"] for each in said}), modes[-1])
+                results.setdefault(missing, Result(name, missing)).problems.append(f"{way}, {when}: {problem}")
+        ways = [*(["torch"] if with_torch and all("torch" in each.cold for each in results.values()) else []), "fxjit", "eager"]
+        ready = [mode for mode in modes if mode in results]
+        task = {"work": "steady", "name": name, "modes": ready, "ways": ways, "seconds": self.options.seconds}
+        said, problem = self.run(task, name)
+        for each in said:
+            result = results[each["mode"]]
+            result.steady, result.peak = each["steady"], each["peak"]
+            if "torch" in each["first"]:
+                result.warm["torch"] = each["first"]["torch"]
+            if result.mode in kept:
+                _use_kept(result, self.kept[name, result.mode])
+        if problem is not None and results:
+            [*results.values()][-1].problems.append(f"steady: {problem}")
+        return [*results.values()]
 
 
 def _kept(file: str | None) -> dict[tuple[str, str], dict[str, Any]]:
@@ -428,30 +452,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", default="all", choices=("all", "none"))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="elements of the kernels' tensors")
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
-    parser.add_argument("--budget", type=float, default=660.0, help="seconds for everything; what does not fit is left out")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one process")
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds for one program; what does not fit is left out")
     parser.add_argument("--torch-results", help="an earlier run's JSON, for torch.compile's numbers")
     parser.add_argument("--no-torch", action="store_true", help="without torch.compile")
-    parser.add_argument("--json", help="where the results go, after each case")
+    parser.add_argument("--json", help="where the results go, after each program; what it has is not measured again")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser
 
 
-def chosen_cases(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """(program, mode) pairs in the order they are measured."""
+def chosen_cases(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The modes of each program, in the order they are measured."""
     from benchmarks.programs import PROGRAMS
 
     if options.models == "none":
-        return []
+        return {}
     names = {"sample": SAMPLE, "all": tuple(PROGRAMS)}.get(options.models) or tuple(options.models.split(","))
-    cases = []
+    cases: dict[str, list[str]] = {}
     for name in names:
         program, _, mode = name.partition(":")
-        cases += [(program, each) for each in ([mode] if mode else options.modes.split(","))]
+        cases.setdefault(program, []).extend([mode] if mode else options.modes.split(","))
     return cases
 
 
-def work(task: dict[str, Any]) -> Any:
+def work(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In a worker's process."""
     import torch
 
@@ -459,48 +482,48 @@ def work(task: dict[str, Any]) -> Any:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
     if task["work"] == "first":
-        return work_first(task["name"], task["mode"], task["way"])
+        return work_first(task["name"], task["modes"], task["way"])
     if task["work"] == "steady":
-        return work_steady(task["name"], task["mode"], task["ways"], task["seconds"])
+        return work_steady(task["name"], task["modes"], task["ways"], task["seconds"])
     return work_kernels(task["ways"], task["sizes"], task["seconds"])
 
 
 def main() -> None:
     options = _parser().parse_args()
     if options.worker:
-        print(json.dumps(work(json.loads(options.worker))), flush=True)
+        for line in work(json.loads(options.worker)):
+            print(json.dumps(line), flush=True)
         return
-    results: list[Result] = []
-    kernels: list[Any] = []
+    results, kernels = _load(options.json)
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
         bench = Bench(folder, options)
-        if options.kernels == "all":
-            ways = ["eager", "fxjit"] if options.no_torch else list(WAYS)
-            sizes = [int(float(size)) for size in options.sizes.split(",")]
-            said = bench.run({"work": "kernels", "ways": ways, "sizes": sizes, "seconds": options.seconds / 4}, "kernels")
-            kernels = said if isinstance(said, list) else []
-            if isinstance(said, dict):
-                print(f"kernels: {said.get('error')}", file=sys.stderr)
-        longest = 0.0
-        for name, mode in chosen_cases(options):
-            if bench.left() < longest * 0.8:
-                print(f"{name} {mode}: left out, {bench.left():.0f} s of the budget are left", file=sys.stderr)
+        for name, modes in chosen_cases(options).items():
+            if any(each.name == name for each in results):
                 continue
-            start = time.monotonic()
-            result = bench.measure(name, mode)
-            longest = max(longest, time.monotonic() - start)
-            if result is not None:
-                results.append(result)
+            found = bench.measure(name, modes)
+            results += found
+            for result in found:
                 print(" | ".join(model_row(result)), *result.problems, file=sys.stderr, flush=True)
-            if options.json:
-                _save(options.json, results, kernels)
-    if options.json:
-        _save(options.json, results, kernels)
+            _save(options.json, results, kernels)
+        if options.kernels == "all" and not kernels:
+            kernels = bench.kernels()
+            _save(options.json, results, kernels)
     print(report(results, kernels))
 
 
-def _save(file: str, results: list[Result], kernels: list[Any]) -> None:
+def _load(file: str | None) -> tuple[list[Result], list[Any]]:
+    """What an earlier run measured."""
+    if file is None or not Path(file).exists():
+        return [], []
+    found = json.loads(Path(file).read_text())
+    return [Result(**each) for each in found["models"]], found["kernels"]
+
+
+def _save(file: str | None, results: list[Result], kernels: list[Any]) -> None:
     import torch
+
+    if file is None:
+        return
 
     facts = {"torch": torch.__version__, "python": platform.python_version(), "processors": os.cpu_count(),
              "threads": torch.get_num_threads()}

@@ -39,8 +39,6 @@ log = logs.artifact("cache")
 STAGES = ("aot_graphs", "fusion", "output_code")
 #: Numbers that say what a graph was compiled to: they are counted for one from the disk, too.
 COUNTED = ("aot", "native")
-#: Code that has no part in what becomes of a graph of torch functions.
-_ELSEWHERE = ("frontend", "guards", "resume", "skips", "interop")
 Graphs = dict[str, CompiledGraph]
 
 
@@ -123,11 +121,10 @@ def _surroundings() -> Iterator[str]:
 
 @functools.cache
 def _own_code() -> str:
-    """A hash of the code that compiles graphs and of what runs them."""
+    """A hash of the code that compiles graphs, that they call, and that runs them."""
     package = Path(__file__).parents[2]
-    files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in _ELSEWHERE]
     found = hashlib.sha256()
-    for path in [*files, Path(str(_C.__file__))]:
+    for path in [*sorted(package.rglob("*.py")), Path(str(_C.__file__))]:
         found.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
