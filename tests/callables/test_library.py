@@ -256,7 +256,7 @@ def test_inspect_and_typing():
             typing.cast(int, x) is x,
             inspect.isfunction(g),
             typing.get_origin(list[int]) is list,
-            inspect.isclass(int),
+            inspect.isclass(int), inspect.isclass(g),
             callable(g),
             g.__name__,
             g.__code__.co_argcount,

@@ -450,7 +450,7 @@ def cast(t: Tracer, typ: Value, val: Value) -> Value:
 
 pure([typing.get_origin, typing.get_args, typing.get_type_hints, typing.NewType, re.compile, re.match, re.fullmatch,
       re.search, re.sub, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
-      os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isclass, inspect.isabstract,
+      os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
 
 
@@ -462,7 +462,7 @@ def _inspects(fn: Any, cls: Any) -> None:
 
 for _asks, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
                      (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
-                     (inspect.isgenerator, types.GeneratorType)):
+                     (inspect.isgenerator, types.GeneratorType), (inspect.isclass, type)):
     _inspects(_asks, _kind)
 
 
