@@ -230,3 +230,46 @@ def test_iterators_over_constants_are_made_anew() -> None:
         return x + 1, [found.start() for found in pattern.finditer("aab")]
 
     assert check(run, X, fullgraph=False, calls=3)[1] == [0, 1]
+
+
+class Gathers:
+    log: list[str] = []
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def add(self, x: torch.Tensor) -> None:
+        self.parts.append(x * 2)
+        fxjit.graph_break()
+        self.parts.append(x * 3)
+
+    def __del__(self) -> None:
+        self.log.append("gone")
+
+
+def test_what_was_looked_at_while_it_was_compiled_ends_with_its_name() -> None:
+    def run(x: torch.Tensor) -> Any:
+        Gathers.log.clear()
+        obj = Gathers()
+        obj.add(x)
+        ref, parts = weakref.ref(obj), obj.parts
+        del obj
+        fxjit.graph_break()
+        return ref() is None, list(Gathers.log), torch.stack(parts)
+
+    assert check(run, X, fullgraph=False)[:2] == (True, ["gone"])
+
+
+def test_a_variable_of_a_closure_lets_its_object_go() -> None:
+    def run(x: torch.Tensor) -> Any:
+        Gathers.log.clear()
+        obj: Any = Gathers()
+        read = lambda: obj.parts  # noqa: E731, F821
+        obj.add(x)
+        parts, ref = read(), weakref.ref(obj)
+        obj = Gathers()
+        first, again = ref() is None, weakref.ref(obj)
+        del obj
+        return x + 1, first, again() is None, list(Gathers.log), len(parts)
+
+    assert check(run, X, fullgraph=False)[1:] == (True, True, ["gone", "gone"], 2)

@@ -15,6 +15,7 @@ from typing import Any
 from fxjit import _C
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
+from fxjit.frontend.draws import Draws
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, TraceResult
 from fxjit.frontend.values.base import NULL, Rebuilder, Value
@@ -91,7 +92,7 @@ def trace_result(state: State, kind: str = "instruction", blocks: Any = (), effe
     return TraceResult(
         code=state.code, arg_names=state.code.argument_slots, graph=graph or NoGraph(), guards=None,  # type: ignore[arg-type]
         effects=log.records(), effect_log=log, stop=Break(state.index, kind, frame, None),  # type: ignore[arg-type]
-        first_line=0, globals=state.globals, finish_trace=lambda: None,
+        first_line=0, globals=state.globals, finish_trace=lambda: None, draws=Draws(),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from stepping import Known
 
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.draws import Draws
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, GraphInput, Return, TraceResult, WithBlock
 from fxjit.frontend.values.base import NULL, Lazy, Rebuilder, Value
@@ -85,7 +86,7 @@ def assemble(fn: Any, stop: Return | Break, compiled: Any = None, graph: Any = N
     result = TraceResult(
         code=code, arg_names=code.argument_slots, graph=graph or Graph(), guards=None,  # type: ignore[arg-type]
         effects=log.records(), effect_log=log, stop=stop, first_line=0, globals=fn.__globals__,
-        finish_trace=lambda: None,
+        finish_trace=lambda: None, draws=Draws(),
     )  # fmt: skip
     planned = entry.plan(result)
     made = types.FunctionType(entry.assemble(result, planned, compiled), fn.__globals__, "new", None, fn.__closure__)

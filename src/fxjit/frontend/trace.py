@@ -530,7 +530,7 @@ class Trace:
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
         self.frame = None
-        del self.root
+        del self.root, self.origin, self.effects  # values may hold the trace: not these too, in a cycle
         for table in (self._by_id, self._by_source, self._by_fake, self._scratch):
             table.clear()  # type: ignore[attr-defined]  # all are dicts
         self.policy.release()

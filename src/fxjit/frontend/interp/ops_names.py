@@ -41,8 +41,8 @@ def store_fast(m: Machine, i: Instruction) -> None:
         _store_slot(m, name, value)
     else:
         old = m.locals.get(name)
-        if old is not None and old is not value and places.end_is_awaited(m, name, old):
-            m.t.break_("object-let-go", value=old.describe())
+        if old is not None and old is not value:
+            _let_go(m, name, old)
         m.locals[name] = value
 
 
@@ -62,6 +62,11 @@ def delete_fast(m: Machine, i: Instruction) -> None:
     value = m.locals.pop(name, None)
     if value is None:
         _unbound(m, name)
+    _let_go(m, name, value)
+
+
+def _let_go(m: Machine, name: str, value: Value) -> None:
+    """A variable holds `value` no longer; where somebody waits for its end, the running program has to see to that."""
     if places.end_is_awaited(m, name, value):
         m.t.break_("object-let-go", value=value.describe())
 
@@ -129,15 +134,20 @@ def load_deref(m: Machine, i: Instruction) -> None:
 @op("STORE_DEREF")
 def store_deref(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
-    cell_of(m, name).set(m.t, m.stack.pop())
+    cell, value = cell_of(m, name), m.stack.pop()
+    if cell.contents is not None and cell.contents is not value:
+        _let_go(m, name, cell.contents)
+    cell.set(m.t, value)
 
 
 @op("DELETE_DEREF")
 def delete_deref(m: Machine, i: Instruction) -> None:
     name: Any = i.argval
     cell = cell_of(m, name)
-    if cell.get(m.t) is None:
+    value = cell.get(m.t)
+    if value is None:
         _unbound_cell(m, name)
+    _let_go(m, name, value)
     cell.set(m.t, None)
 
 

@@ -22,7 +22,7 @@ from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import SequenceValue
-from fxjit.guards.source import LocalSource
+from fxjit.guards.source import CellContentsSource, ClosureSource, LocalSource
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -92,7 +92,7 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
-    """Whether an object may end here and now, when a local lets go of it or of a sequence that holds it, and somebody sees
+    """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it, and somebody sees
     that: it has a finalizer, or weak references while no sequence holds it."""
     if machine.parent is not None or isinstance(value, ConstantValue):
         return False
@@ -101,12 +101,12 @@ def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     held = {id(each) for each in (*machine.stack, *others)}
     if id(value) in held:
         return False
-    if not isinstance(value.source, LocalSource):
+    if not isinstance(value.source, _VARIABLES):
         return value.source is None and _holds_finalized(value, held)
     obj = _object(value)
     if isinstance(obj, list | tuple):
         return _has_finalizer(obj, within=2)
-    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, set())
+    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
 
 
 def _object(value: Value) -> object:
@@ -131,6 +131,8 @@ def _has_finalizer(obj: object, within: int = 0) -> bool:
     return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED
 
 
+#: Where a variable of the frame is, its own or one of a closure.
+_VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
 #: What has no weak references or finalizers.
 _UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
 #: Whose memory matters more.
