@@ -18,6 +18,7 @@ time.
 from __future__ import annotations
 
 import argparse
+import compileall
 import ctypes
 import dataclasses
 import gc
@@ -494,6 +495,9 @@ def main() -> None:
         for line in work(json.loads(options.worker)):
             print(json.dumps(line), flush=True)
         return
+    import fxjit
+
+    compileall.compile_dir(Path(fxjit.__file__).parent, quiet=1)  # as installing does: first calls do not compile Python
     results, kernels = _load(options.json)
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
         bench = Bench(folder, options)
