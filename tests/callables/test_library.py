@@ -366,3 +366,32 @@ def test_the_outside_world_breaks_the_graph(name):
     with pytest.raises(fxjit.errors.Unsupported):
         fxjit.compile(f, backend="eager", fullgraph=True)(X)
     assert torch.equal(fxjit.compile(f, backend="eager")(X)[0], X + 1)
+
+
+def test_signatures_of_methods_and_of_functions_with_one_code():
+    class Of:
+        def plain(self, a, b=1):
+            pass
+
+        def all(*args):
+            pass
+
+        def none():
+            pass
+
+    def wrap(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    def f(x, fn):
+        try:
+            return x + 1, str(inspect.signature(fn))
+        except ValueError as error:
+            return x + 1, str(error)
+
+    compiled = fxjit.compile(f, backend="eager")
+    for fn in (wrap(lambda a: a), wrap(lambda b: b), Of().plain, Of().all, Of().none, lambda c=1: c, lambda c=2: c):
+        assert compiled(X, fn)[1] == f(X, fn)[1]

@@ -41,8 +41,8 @@ from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
-from fxjit.guards.kinds import ConstIs
-from fxjit.guards.source import ApplySource, CallSource, ConstSource
+from fxjit.guards.kinds import ConstIs, HasAttr, IdIs
+from fxjit.guards.source import ApplySource, AttrSource, CallSource, ConstSource, Source
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -428,19 +428,26 @@ def fields(t: Tracer, class_or_instance: Value) -> Value:
 @function(inspect.signature)
 def signature(t: Tracer, obj: Value, **options: Value) -> Value:
     known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
-    method = getattr(obj, "func", None)
-    if known is None and method is not None and isinstance(obj.pytype(), type) and obj.pytype() is types.MethodType:
-        inner = getattr(method.realize(), "fn", None)
-        if inner is not None:
-            return protocol.fold(t, lambda: _without_first(inspect.signature(inner)))
-    if known is None:
+    asked = obj
+    if known is None and obj.pytype() is types.MethodType:
+        asked = obj.func.realize()  # type: ignore[attr-defined]  # MethodValue
+        fn = getattr(asked, "fn", None)
+        known = fn and types.MethodType(fn, obj)  # of its object nobody asks anything
+    if known is None or t.effects.stored_attrs(asked):
         t.break_("call-builtin", function="inspect.signature", args=obj.describe())
+    if asked.source is not None:
+        _guard_signature(t, asked.source, known)
     named = {name: plain_or_break(t, value, "inspect.signature") for name, value in options.items()}
     return protocol.fold(t, lambda: inspect.signature(known, **named))
 
 
-def _without_first(whole: inspect.Signature) -> inspect.Signature:
-    return whole.replace(parameters=list(whole.parameters.values())[1:])
+def _guard_signature(t: Tracer, source: Source, known: Any) -> None:
+    """That what says how to call it stays: a function may be another one with the same code."""
+    for name in ("__wrapped__", "__signature__", "__partialmethod__", "__defaults__", "__kwdefaults__"):
+        present = hasattr(known, name)
+        t.guard(HasAttr(source, name, present))
+        if present:
+            t.guard(IdIs(AttrSource(source, name), getattr(known, name)))
 
 
 @function(typing.cast)
