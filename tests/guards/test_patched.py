@@ -3,6 +3,7 @@ process that a program asks for: each is seen at the next call."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,6 +92,18 @@ def test_a_switch_of_the_process_that_the_program_asks_for(what: str) -> None:
     finally:
         undo()
     assert compiled(X)[1] == first
+    assert counters["frames"]["ok"] == 2
+
+
+def test_a_builtin_is_replaced_and_put_back() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * abs(-2)
+
+    compiled = fxjit.compile(program, backend="eager")
+    torch.testing.assert_close(compiled(X), program(X))
+    with replaced(builtins, "abs", lambda number: 7):
+        torch.testing.assert_close(compiled(X), program(X))
+    torch.testing.assert_close(compiled(X), program(X))
     assert counters["frames"]["ok"] == 2
 
 

@@ -11,7 +11,7 @@ import types
 from typing import Any, Final
 
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.guards.kinds import HasKey
+from fxjit.guards.kinds import HasKey, IdIs
 from fxjit.guards.source import BuiltinSource, ConstSource, GlobalSource, GlobalsSource, ItemSource, Source
 
 _KNOWN_BUILTINS: Final = (type, types.BuiltinFunctionType)
@@ -65,9 +65,12 @@ class NamespaceValue(Value):
         if name not in self.builtins:
             return None
         obj = self.builtins[name]
+        is_root = isinstance(self.source, GlobalsSource)
+        source = BuiltinSource(name) if is_root else ItemSource(ConstSource(self.builtins, "builtins"), name)
         if isinstance(obj, _KNOWN_BUILTINS):
+            t.guard(IdIs(source, obj))
             return t.make(obj)
-        return t.wrap(obj, BuiltinSource(name)).realize()
+        return t.wrap(obj, source).realize()
 
     def store(self, t: Tracer, name: str, value: Value | None) -> bool:
         """Bind `name` (None: delete it); False if there is nothing to delete."""
