@@ -1,7 +1,7 @@
 """Threads that compile, call, mutate what is guarded and recompile, all at once: no crash, no wrong result, nothing kept.
 
-Each thread checks each result. FXJIT_TEST_CALLS in the environment raises the number of calls (the default is a share that
-costs seconds): a million were run before a release.
+Each thread checks each result. The number of calls is a share that costs seconds; for a million:
+FXJIT_TEST_CALLS=1000000 python -m pytest tests/hook/test_concurrency.py
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
 import sys
 import threading
 import weakref
@@ -147,6 +148,31 @@ def test_a_frame_that_another_thread_compiles(way: str) -> None:
     assert [result.tolist() for result in results] == [[2.0, 2.0]] * 2
     assert len(eager_runs) == (way == "eager")
     assert counters["frames"]["ok"] == 1
+
+
+def test_calls_and_recompiles_leave_nothing_behind() -> None:
+    """As many calls again must not make the process hold more objects, nor much more memory."""
+    x = torch.ones(4)
+
+    def work(index: int) -> None:
+        chance = random.Random(index)
+        net = Scaled()
+        compiled = fxjit.compile(net, backend="eager")
+        for _ in range(CALLS // THREADS // 4):
+            if chance.random() < 0.05:
+                net.factor = chance.randrange(1, 4)
+            assert float(compiled(x)[0]) == net.factor
+        fxjit.reset()
+
+    held = []
+    for _ in range(3):  # the first fills caches
+        in_threads(work)
+        fxjit.reset()
+        gc.collect()
+        held.append((len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+    (objects, memory), (objects_then, memory_then) = held[1:]
+    assert objects_then - objects < 200
+    assert memory_then - memory < 50_000  # kilobytes
 
 
 def test_nothing_is_kept_of_models_that_threads_compiled_and_dropped() -> None:
