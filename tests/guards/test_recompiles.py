@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fxjit
-from fxjit import config
+from fxjit import _C, config
 from fxjit.counters import counters
 from fxjit.errors import RecompileError, RecompileLimitExceeded
 from fxjit.frontend import entries
@@ -35,6 +35,56 @@ def test_at_the_limit_new_cases_run_eagerly_and_known_ones_compiled() -> None:
             torch.testing.assert_close(compiled(x, "a" * n), x * n)
     assert counters["frames"]["ok"] == 3
     assert counters["skip"]["Recompile limit reached"] == 1
+
+
+def looped(x: torch.Tensor, n: int) -> torch.Tensor:
+    for step in range(n):
+        x = x + step
+    return x
+
+
+def looked_up(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * (10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120)[n]
+
+
+def written_out(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * len(str(n * 99))
+
+
+def looped_over_rows(x: torch.Tensor, n: int) -> torch.Tensor:
+    rows = torch.ones(n, 2)
+    return x + sum(row.sum() for row in rows)
+
+
+def branching(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * 2 if n % 12 == 7 else x * 3 if n % 5 == 2 else x + n
+
+
+#: Programs of a number that varies, and how many compiles they may take: where it is looked at as a number, one a value.
+SPECIALISING = {looped: 8, looked_up: 8, written_out: 8, looped_over_rows: 8, branching: 6}
+
+
+@pytest.mark.parametrize("program", SPECIALISING, ids=lambda program: program.__name__)
+def test_numbers_that_keep_specialising_are_not_compiled_for_ever(program: Any) -> None:
+    x = torch.ones(2)
+    compiled = fxjit.compile(program, backend="eager")
+    for n in (*range(12), *range(12)):
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+    assert counters["frames"]["ok"] <= SPECIALISING[program] <= config.recompile_limit
+
+
+def test_many_numbers_that_vary_share_an_entry_and_their_guards_do_not_pile_up() -> None:
+    def program(x: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+        return x * sum(numbers) + len(numbers)
+
+    x = torch.ones(2)
+    compiled = fxjit.compile(program, backend="eager")
+    for start in (2, 300, 7, 4000):
+        numbers = list(range(start, start + 200))
+        torch.testing.assert_close(compiled(x, numbers), program(x, numbers))
+    assert counters["frames"]["ok"] == 2
+    (newest, *_) = (entry for key in _C.keys(program.__code__) for entry in _C.entries(program.__code__, key))
+    assert len(newest.tree.guards) < 3 * 200 + 50  # for each: its type, and that it is neither 0 nor 1
 
 
 def test_the_accumulated_limit_counts_all_compiles_of_a_function() -> None:
