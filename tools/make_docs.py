@@ -14,6 +14,7 @@ from pathlib import Path
 from fxjit import config
 from fxjit.guards import kinds, source
 from fxjit.guards.ambient import AmbientState
+from fxjit.process_state import ASKABLE
 from fxjit.reasons import FAMILIES, Reason
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,7 +66,17 @@ of many entries all but one cost one check. Below an object whose dicts have not
 memory, or of what a tensor's own memory says of its kind; any difference means the full check. A dict that changes on each
 call is looked into item by item. `verify_settled_guards` runs both and compares.
 
-`tests/guards/test_catalogue.py` has, for each kind and each state, a change that is seen and one that is not."""
+What is not guarded: a tensor that a frame only passes on, stores or asks the type of has no guard but that on its type
+(`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. Functions of torch and of torch.nn.functional,
+methods of torch's layers and builtins are guarded by identity, since programs put their own in their place; otherwise code of
+torch and of the standard library is taken to stay what it is, and so are the bases of a class, the values of an enum's
+members, and that a class gets no property by the name of what its instances hold.
+
+A program that loops over a size (`for t in range(x.size(1))`, as the plain versions of Mamba, RWKV and Funnel do) is another
+program for each: it is compiled for each until `recompile_limit`, and then runs eagerly.
+
+`tests/guards/test_catalogue.py` has, for each kind and each state, a change that is seen and one that is not, and fails where
+one is missing."""
 
 
 def guards_page() -> str:
@@ -82,7 +93,9 @@ def guards_page() -> str:
         if issubclass(kind, source.Source):
             lines.append(f"| `{name}` | {_doc_of(kind)} |")
     lines += ["", "## Process state", "", "Read when a trace begins and compared before each call: "
-              + ", ".join(f"`{name}`" for name, _ in AmbientState.capture().items()) + "."]
+              + ", ".join(f"`{name}`" for name, _ in AmbientState.capture().items()) + ".",
+              "", "Compared only where the backend says that its code depends on it: "
+              + ", ".join(f"`{name}`" for name in ASKABLE) + "."]
     return "\n".join(lines) + "\n"
 
 
