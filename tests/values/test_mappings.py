@@ -375,3 +375,23 @@ def test_user_hash_and_eq():
         return len(d), d[Key(11)], d[Key(1)], Key(5) in d, x
 
     check(f, X)
+
+
+def test_views_from_outside_show_what_happens_to_their_dict():
+    def f(x, ordered):
+        mapping = collections.OrderedDict(a=1) if ordered else {"a": 1}
+        keys, items, proxy = mapping.keys(), mapping.items(), types.MappingProxyType(mapping)
+        fxjit.graph_break()
+        mapping["b"] = x
+        return list(keys), [key for key, _ in items], list(proxy), proxy["b"] + 1, len(keys), repr(types.MappingProxyType({}))
+
+    check(f, X, True, fullgraph=False)
+    check(f, X, False, fullgraph=False)
+
+
+def test_a_proxy_of_an_ordered_dict_says_so():
+    def f(x, proxy):
+        return x, repr(proxy), list(proxy.items())
+
+    proxy = types.MappingProxyType(collections.OrderedDict(a=1))
+    assert fxjit.compile(f, backend="eager", fullgraph=True)(X, proxy)[1:] == f(X, proxy)[1:]

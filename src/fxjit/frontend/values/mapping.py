@@ -664,29 +664,38 @@ def wrap_defaultdict(t: Tracer, obj: collections.defaultdict[Any, Any], source: 
     return DictValue.around(t, obj, source, Lazy(t, obj.default_factory, AttrSource(source, "default_factory")))
 
 
+def mapping_behind(view: Any) -> Any:
+    """The mapping that a view or a proxy shows, which it does not give away itself."""
+    (behind,) = gc.get_referents(view)
+    return behind
+
+
+def _mapping_behind(t: Tracer, view: Any, source: Source) -> DictValue | None:
+    """The same while tracing: one value, whether the program has the dict or what shows it. None: a mapping of the user's."""
+    if len(gc.get_referents(view)) != 1 or not isinstance(mapping_behind(view), dict):
+        return None
+    behind = t.wrap(mapping_behind(view), ApplySource(source, mapping_behind)).realize()
+    found = getattr(behind, "base", None) or behind
+    return found if isinstance(found, DictValue) else None
+
+
 @wraps(types.MappingProxyType)
 def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.MappingProxyType))
-    behind = gc.get_referents(obj)
-    if len(behind) != 1 or type(behind[0]) not in (dict, collections.OrderedDict):  # a mapping of the user's
+    asks_nobody = all(type(behind) in (dict, collections.OrderedDict) for behind in gc.get_referents(obj))
+    mapping = _mapping_behind(t, obj, source) if asks_nobody else None
+    if mapping is None:
         return UntraceableValue(obj, source, "attribute-unsupported", value="mappingproxy", name="the mapping behind it")
-    return MappingProxyValue(DictValue.around(t, dict(obj), ApplySource(source, dict)), source)
-
-
-def copied_mapping(view: Any) -> dict[Any, Any]:
-    """A copy of the dict behind a view: the dict itself cannot be reached from it."""
-    ordered = type(view) in _ORDERED_VIEWS
-    return collections.OrderedDict(view.mapping) if ordered else dict(view.mapping)
-
-
-_ORDERED_VIEWS: Final = tuple(_DICT_TYPES[collections.OrderedDict, kind][0] for kind in ("keys", "values", "items"))
+    return MappingProxyValue(mapping, source)
 
 
 def _wraps_view(kind: str) -> None:
     @wraps(*(_DICT_TYPES[cls, kind][0] for cls in (dict, collections.OrderedDict)))
     def wrap_view(t: Tracer, obj: Any, source: Source) -> Value:
         t.guard(TypeIs(source, type(obj)))
-        mapping = DictValue.around(t, copied_mapping(obj), ApplySource(source, copied_mapping))
+        mapping = _mapping_behind(t, obj, source)
+        if mapping is None:
+            return UntraceableValue(obj, source, "attribute-unsupported", value=type(obj).__name__, name="mapping")
         return DictViewValue(mapping, kind, source)
 
 
