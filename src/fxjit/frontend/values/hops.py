@@ -23,7 +23,7 @@ from torch.utils import _pytree
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Tracer, Value
-from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import HIGHER_ORDER
 
@@ -56,7 +56,7 @@ class Body:
     work: list[torch.fx.Node]
     stand_ins: list[torch.fx.Node]
     leaves: list[Value]
-    spec: Value
+    layout: Layout
 
     @property
     def results(self) -> list[torch.fx.Node]:
@@ -74,14 +74,49 @@ class Body:
         return t.subgraph(self.work, [*self.stand_ins, *lifted], self.results[0] if alone else self.results)
 
 
-def flatten(t: Tracer, tree: Value) -> tuple[list[Value], Value]:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How leaves are put together: lists and tuples by themselves, other containers as torch's pytree says."""
+
+    kind: type | None = None
+    items: tuple[Layout, ...] = ()
+    spec: Value | None = None
+    count: int = 1
+
+
+def flatten(t: Tracer, tree: Value) -> tuple[list[Value], Layout]:
     """A container's leaves, and what puts them together again."""
-    leaves, spec = protocol.unpack(t, t.call(t.make(_pytree.tree_flatten), [tree], None))
-    return protocol.unpack(t, leaves), spec
+    if isinstance(tree, TensorValue):
+        return [tree], Layout()
+    kind = tree.pytype()
+    if kind is list or kind is tuple:
+        parts = [flatten(t, item) for item in protocol.unpack(t, tree)]
+        leaves = [leaf for found, _ in parts for leaf in found]
+        return leaves, Layout(kind, tuple(layout for _, layout in parts), count=len(leaves))
+    found, spec = protocol.unpack(t, t.call(t.make(_pytree.tree_flatten), [tree], None))
+    leaves = protocol.unpack(t, found)
+    return leaves, Layout(spec=spec, count=len(leaves))
 
 
-def unflatten(t: Tracer, leaves: Iterable[Value], spec: Value) -> Value:
-    return t.call(t.make(_pytree.tree_unflatten), [ListValue(list(leaves)), spec], None)
+def unflatten(t: Tracer, leaves: Sequence[Value], layout: Layout) -> Value:
+    if layout.kind is not None:
+        items, start = [], 0
+        for each in layout.items:
+            items.append(unflatten(t, leaves[start: start + each.count], each))
+            start += each.count
+        return ListValue(items) if layout.kind is list else TupleValue(items)
+    if layout.spec is None:
+        return leaves[0]
+    return t.call(t.make(_pytree.tree_unflatten), [ListValue(list(leaves)), layout.spec], None)
+
+
+def alike(t: Tracer, first: Layout, second: Layout) -> bool:
+    """Whether both put leaves together in the same way."""
+    if first.spec is not None and second.spec is not None:
+        return protocol.equal(t, first.spec, second.spec)
+    if first.spec is not second.spec or first.kind is not second.kind or len(first.items) != len(second.items):
+        return False
+    return all(alike(t, one, other) for one, other in zip(first.items, second.items, strict=True))
 
 
 def trace_body(t: SubgraphTracer, name: str, arguments: Callable[[], Sequence[Value]],
@@ -91,12 +126,12 @@ def trace_body(t: SubgraphTracer, name: str, arguments: Callable[[], Sequence[Va
         stand_ins = list(arguments())
         with t.aside(name) as work, t.only_reading(name):
             try:
-                leaves, spec = flatten(t, call(stand_ins))
+                leaves, layout = flatten(t, call(stand_ins))
             except Raised as raised:
                 t.break_("call-higher-order", function=name, why=f"it raises {raised.value.describe()}")
         if not all(isinstance(leaf, TensorValue) for leaf in leaves):
             t.break_("call-higher-order", function=name, why="it gives something that is no tensor")
-    return Body(nodes, work, [value.node for value in stand_ins if value.node is not None], leaves, spec)
+    return Body(nodes, work, [value.node for value in stand_ins if value.node is not None], leaves, layout)
 
 
 def _like(t: Tracer, tensor: Value) -> Value:
@@ -138,11 +173,6 @@ def _require_tensors(t: Tracer, name: str, values: Sequence[Value]) -> None:
         t.break_("call-higher-order", function=name, why="an argument is no tensor")
 
 
-def _require_same(t: Tracer, name: str, first: Value, second: Value) -> None:
-    if not protocol.equal(t, first, second):
-        t.break_("call-higher-order", function=name, why="results are put together in different ways")
-
-
 @handles(torch.cond)
 def _cond(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
@@ -155,20 +185,21 @@ def _cond(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
               for name in ("true_fn", "false_fn")]
     for body in bodies:
         _require_fresh(t, "torch.cond", body)
-    _require_same(t, "torch.cond", bodies[0].spec, bodies[1].spec)
+    if not alike(t, bodies[0].layout, bodies[1].layout):
+        t.break_("call-higher-order", function="torch.cond", why="results are put together in different ways")
     lifted = _lifted(*bodies)
     result = t.emit(torch.ops.higher_order.cond, [predicate, *_graphs(t, lifted, *bodies), tuple(lifted)])
-    return unflatten(t, protocol.unpack(t, result), bodies[0].spec)
+    return unflatten(t, protocol.unpack(t, result), bodies[0].layout)
 
 
 @handles(while_loop)
 def _while_loop(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
-    leaves, spec = flatten(t, given["carried_inputs"])
+    leaves, layout = flatten(t, given["carried_inputs"])
     _require_tensors(t, "while_loop", leaves)
 
     def call(fn: Value) -> Callable[[Sequence[Value]], Value]:
-        return lambda stand_ins: t.call(fn, protocol.unpack(t, unflatten(t, stand_ins, spec)), None)
+        return lambda stand_ins: t.call(fn, protocol.unpack(t, unflatten(t, stand_ins, layout)), None)
 
     bodies = [trace_body(t, "while_loop", lambda: [_like(t, leaf) for leaf in leaves], call(given[name]))
               for name in ("cond_fn", "body_fn")]
@@ -178,27 +209,27 @@ def _while_loop(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) 
     lifted = _lifted(*bodies)
     graphs = _graphs(t, lifted, *bodies, alone=bodies[0])
     result = t.emit(while_loop_op, [*graphs, tuple(leaf.node for leaf in leaves), tuple(lifted)])
-    return unflatten(t, protocol.unpack(t, result), bodies[1].spec)
+    return unflatten(t, protocol.unpack(t, result), bodies[1].layout)
 
 
 @handles(_map)
 def _map_rows(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn, xs, *rest = args
-    leaves, spec = flatten(t, xs)
+    leaves, layout = flatten(t, xs)
     _require_tensors(t, "map", leaves)
     body = trace_body(t, "map", lambda: [_row(t, leaf) for leaf in leaves],
-                      lambda rows: t.call(fn, [unflatten(t, rows, spec), *rest], None))
+                      lambda rows: t.call(fn, [unflatten(t, rows, layout), *rest], None))
     _require_fresh(t, "map", body)
     lifted = _lifted(body)
     result = t.emit(map_impl, [*_graphs(t, lifted, body), tuple(leaf.node for leaf in leaves), tuple(lifted)])
-    return unflatten(t, protocol.unpack(t, result), body.spec)
+    return unflatten(t, protocol.unpack(t, result), body.layout)
 
 
 @handles(scan)
 def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("combine_fn", "init", "xs"), args, strict=False)) | kwargs
-    init, init_spec = flatten(t, given["init"])
-    rows, rows_spec = flatten(t, given["xs"])
+    init, init_layout = flatten(t, given["init"])
+    rows, rows_layout = flatten(t, given["xs"])
     _require_tensors(t, "scan", init)
     _require_tensors(t, "scan", rows)
     if "dim" in given and protocol.truth(t, given["dim"]):
@@ -207,7 +238,7 @@ def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     rows = [t.emit("flip", [row, [0]]) if backwards else row for row in rows]
 
     def step(stand_ins: Sequence[Value]) -> Value:
-        carry, row = unflatten(t, stand_ins[: len(init)], init_spec), unflatten(t, stand_ins[len(init):], rows_spec)
+        carry, row = unflatten(t, stand_ins[: len(init)], init_layout), unflatten(t, stand_ins[len(init):], rows_layout)
         return t.call(given["combine_fn"], [carry, row], None)
 
     body = trace_body(t, "scan", lambda: [*(_like(t, each) for each in init), *(_row(t, row) for row in rows)], step)
@@ -217,7 +248,7 @@ def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     results = protocol.unpack(t, t.emit(scan_op, [*_graphs(t, lifted, body), *lists, tuple(lifted)]))
     carried, made = results[: len(init)], results[len(init):]
     made = [t.emit("flip", [each, [0]]) if backwards else each for each in made]
-    return unflatten(t, [*carried, *made], body.spec)
+    return unflatten(t, [*carried, *made], body.layout)
 
 
 # -- flex attention ------------------------------------------------------------------------------------------------
