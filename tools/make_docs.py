@@ -67,7 +67,7 @@ memory, or of what a tensor's own memory says of its kind; any difference means 
 call is looked into item by item. `verify_settled_guards` runs both and compares.
 
 What is not guarded: a tensor that a frame only passes on, stores or asks the type of has no guard but that on its type
-(`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. Functions of torch and of torch.nn.functional,
+(`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. Functions of torch and torch.nn.functional,
 methods of torch's layers and builtins are guarded by identity, since programs put their own in their place; otherwise code of
 torch and of the standard library is taken to stay what it is, and so are the bases of a class, the values of an enum's
 members, and that a class gets no property by the name of what its instances hold.

@@ -56,6 +56,7 @@ _bytecode_log = logs.artifact("bytecode")
 class Options(Protocol):
     """What compile() was called with (api.RegionOptions)."""
 
+    chosen_backend: str | Callable[..., Any]
     backend: Callable[..., Any]
     backend_name: str
     tells_failures: bool

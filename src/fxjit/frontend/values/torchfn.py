@@ -332,8 +332,10 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
-for _fn in (torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype,
-            torch.get_autocast_cpu_dtype):
+_AUTOCAST: Final[tuple[Callable[..., Any], ...]] = (
+    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype,
+)
+for _fn in _AUTOCAST:
     handles(_fn)(_autocast_handler(_fn))
 if torch.distributed.is_available():
     handles(torch.distributed.is_initialized)(_switch_handler(torch.distributed.is_initialized))
