@@ -630,3 +630,68 @@ def test_a_module_whose_namespace_is_none():
 
     compiled = fxjit.compile(f, backend="eager")
     assert compiled(X, Odd("odd"))[1:] == f(X, Odd("odd"))[1:]
+
+
+class Settings(dict):
+    """The idiom of a dict whose items are attributes, with the methods of dict under other names."""
+
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+    put = dict.__setitem__
+    has = dict.__contains__
+
+
+def test_native_methods_under_other_names():
+    def f(x, settings):
+        settings.scale = x.dim()
+        settings.put("more", x + 1)
+        del settings.width
+        try:
+            del settings.width
+        except KeyError as error:
+            missing = error.args
+        return x * settings.scale, settings.more, settings.nothing, settings.has("width"), list(settings), missing
+
+    check(f, X, Settings(width=2, depth=3))
+
+
+def test_a_range_longer_than_a_machine_word():
+    def f(x):
+        numbers = range(10**20)
+        try:
+            len(numbers)
+        except OverflowError as error:
+            text = str(error)
+        return (x + 1, text, numbers.index(10**19), numbers.count(5), numbers[-1], 10**18 in numbers, bool(numbers),
+                range(5).index(True), range(3).count(1.0))
+
+    check(f, X)
+
+
+def test_one_slice_stays_one():
+    def f(x):
+        part = slice(1, 2)
+        return x[part], part, [part, (part,)]
+
+    compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+    _, part, (again, (inside,)) = compiled(X)
+    assert part == slice(1, 2) and part is again and part is inside
+
+
+class Shown(set):
+    def __repr__(self):
+        return "the " + set.__repr__(self)
+
+
+class Triple(tuple):
+    def __repr__(self):
+        return "the " + tuple.__repr__(self)
+
+
+def test_what_a_base_class_shows():
+    def f(x, shown, triple):
+        total = x.sum()
+        return repr(shown), str(triple), f"{triple}", repr(Triple((1, total))), x + 1
+
+    check(f, X, Shown([1]), Triple((1, 2, 3)), fullgraph=False)

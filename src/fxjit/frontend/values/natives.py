@@ -6,6 +6,7 @@ import what stands above them. Methods are `meth_<name>` of the value they are c
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import operator
@@ -214,6 +215,12 @@ def bind_method(descriptor: Any, obj: object) -> Any:
 protocol.register_method_factory(bound_to)
 
 
+_SHOWING: Final = frozenset({"__repr__", "__str__", "__format__"})
+#: Builtin types that show the name of an instance's class, and whose copies are of that class; of the first three the
+#: operators as well.
+SHOW_THEIR_CLASS: Final = (collections.OrderedDict, collections.defaultdict, collections.deque, set, frozenset)
+
+
 def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value],
                         owner: type | None) -> Value:
     """`receiver.name(*args)` for a method that a builtin type has: the value's own `meth_<name>`, or the table's handler for
@@ -224,6 +231,9 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)
         if isinstance(base, Value) and issubclass(base.pytype(), owner) and name != "__init__":
+            # Where it is shown later, `repr` would ask the class again; and some types show the name of the class.
+            if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
+                t.break_("repr-unsupported", value=receiver.describe())
             return call_builtin_method(t, base, name, args, kwargs, owner)
         if name == "__init__":
             handler = find_handler(descriptor)

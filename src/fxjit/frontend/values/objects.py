@@ -19,6 +19,7 @@ from fxjit.frontend.values.functions import NAMESPACE, MadeFunctionValue
 from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
@@ -32,8 +33,7 @@ BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections
 
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
-#: Builtin types whose copies are of the subclass, and which show its name; of the first three the operators as well.
-_OF_THEIR_CLASS: Final = (collections.OrderedDict, collections.defaultdict, collections.deque, set, frozenset)
+_NATIVE_METHODS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
 def builtin_base(cls: type) -> type | None:
@@ -91,14 +91,14 @@ class UserObjectValue(Value):
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
             of_class = isinstance(raw, types.ClassMethodDescriptorType)
-            own = name in ("copy", "__copy__", "__reduce__", "__reduce_ex__") and issubclass(self.cls, _OF_THEIR_CLASS)
+            own = name in ("copy", "__copy__", "__reduce__", "__reduce_ex__") and issubclass(self.cls, SHOW_THEIR_CLASS)
             if own and self.base is not None:
                 t.break_("attribute-unsupported", value=self.describe(), name=name)
             builtin = isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class
             if self.base is not None and builtin:
                 if name == "__getitem__" and descriptors.find(self.cls, "__missing__")[1] is not None:
                     return protocol.make_builtin_method(t, self, name)
-                return self.base.tp_getattro(t, name)
+                return self.base.tp_getattro(t, getattr(raw, "__name__", name))  # `put = dict.__setitem__`
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
         return self._getattr_hook(t, name, None)
 
@@ -109,6 +109,9 @@ class UserObjectValue(Value):
         self._refuse_written(t, "__getattr__")
         hook, owner = descriptors.find(self.cls, "__getattr__")
         if hook is not NOT_IMPLEMENTED and owner is not None:
+            if isinstance(hook, _NATIVE_METHODS):  # `__getattr__ = dict.get`
+                descriptors.guard_not_overridden(t, self.cls, owner, "__getattr__")
+                return t.call(t.make(hook), [self, t.make(name)], None)
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, self.class_value(t)), [t.make(name)], None)
         if error is not None:
             raise error
@@ -159,12 +162,15 @@ class UserObjectValue(Value):
         method = "__setattr__" if value is not None else "__delattr__"
         self._refuse_written(t, method)
         hook, owner = descriptors.find(self.cls, method)
+        given = [t.make(name)] if value is None else [t.make(name), value]
         if isinstance(hook, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
-            t.call(fn, [t.make(name)] if value is None else [t.make(name), value], None)
+            t.call(fn, given, None)
             return
-        if owner is not None and owner.__flags__ & _HEAP_TYPE and isinstance(hook, types.WrapperDescriptorType):
-            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        if owner is not None and owner.__flags__ & _HEAP_TYPE and isinstance(hook, _NATIVE_METHODS):
+            descriptors.guard_not_overridden(t, self.cls, owner, method)  # `__setattr__ = dict.__setitem__`
+            t.call(t.make(hook), [self, *given], None)
+            return
         self.generic_setattr(t, name, value)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
@@ -196,7 +202,7 @@ class UserObjectValue(Value):
         if raw is NOT_IMPLEMENTED or raw is None or owner is None:
             return None
         if isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and self.base is not None:
-            return self.base.tp_getattro(t, name)
+            return self.base.tp_getattro(t, getattr(raw, "__name__", name))
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def _user_special(self, t: Tracer, name: str) -> Value | None:
@@ -264,7 +270,7 @@ class UserObjectValue(Value):
         method = self._user_special(t, "__repr__")
         if method is not None:
             return t.call(method, [], None)
-        if self.base is None or issubclass(self.cls, _OF_THEIR_CLASS):  # those show the name of the class
+        if self.base is None or issubclass(self.cls, SHOW_THEIR_CLASS):  # those show the name of the class
             t.break_("repr-unsupported", value=self.describe())
         return self.base.tp_repr(t)
 
@@ -306,7 +312,7 @@ class UserObjectValue(Value):
         result = self._try_special(t, f"__{'r' if reflected else ''}{name}__", other)
         if result is NOT_IMPLEMENTED and self.base is not None:
             theirs = getattr(other, "base", None) or other
-            if issubclass(self.cls, _OF_THEIR_CLASS[:3]):
+            if issubclass(self.cls, SHOW_THEIR_CLASS[:3]):
                 t.break_("value-slot", slot=op, type=self.cls.__name__)
             if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
                 a, b = (theirs, self.base) if reflected else (self.base, theirs)
