@@ -169,3 +169,25 @@ def test_a_write_through_data_is_not_seen_by_autograd(backend):
     compiled = fxjit.compile(fill, backend=backend)
     for hidden in (True, False):
         torch.testing.assert_close(run(compiled, hidden), run(fill, hidden))
+
+
+@pytest.mark.parametrize("kind,options", [
+    (nn.LSTM, {"batch_first": True}), (nn.GRU, {"bidirectional": True, "bias": False}), (nn.LSTM, {"proj_size": 3, "num_layers": 3}),
+], ids=["lstm", "gru", "projected"])  # fmt: skip
+def test_dropout_between_recurrent_layers(kind, options):
+    """Torch's decompositions leave it out."""
+    torch.manual_seed(0)
+    plain = kind(4, 5, **{"num_layers": 2, "dropout": 0.5, **options})
+    module = copy.deepcopy(plain)
+    compiled = fxjit.compile(module, backend="aot_eager")
+    for size in (2, 3):
+        x = torch.randn(size, size, 4)
+        found = []
+        for call, of in ((plain, plain), (compiled, module)):
+            torch.manual_seed(7)
+            y, states = call(x)
+            states = states if isinstance(states, tuple) else (states,)
+            loss = y.sin().sum() + sum(state.sum() for state in states)
+            found.append([y.detach(), *(state.detach() for state in states), *gradients(of, loss)])
+        torch.testing.assert_close(found[1], found[0])
+    assert not torch.equal(plain(x)[0], plain(x)[0])

@@ -31,7 +31,7 @@ from .components import compile_parts
 from .direct import Parts, describe, direct_call
 from .hidden import keep_versions
 from .plan import Plan
-from .rnn import keep_workspace
+from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside
 from .siblings import keep_refusals
 
@@ -100,6 +100,7 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
 
 def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
+    gm = with_dropout_between_layers(gm)
     in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(part, inputs, way))
     if in_parts:
         return in_parts
