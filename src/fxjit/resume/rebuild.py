@@ -57,7 +57,7 @@ class Rebuilder:
             self._push_source(value.source)
         elif value.node is not None:
             self._push_output(value)
-        elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset)):
+        elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset, slice)):
             value.rebuild(self)
         else:
             self._build(value)
