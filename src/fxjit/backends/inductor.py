@@ -8,6 +8,8 @@ from typing import Any
 
 import torch.fx
 
+from .rnn import with_dropout_between_layers
+
 
 def inductor(
     gm: torch.fx.GraphModule,
@@ -26,5 +28,5 @@ def inductor(
         patches = {**torch._inductor.list_mode_options(mode), **patches}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        compiled: Any = compile_fx(gm, list(example_inputs), config_patches=patches or None)
+        compiled: Any = compile_fx(with_dropout_between_layers(gm), list(example_inputs), config_patches=patches or None)
     return compiled  # type: ignore[no-any-return]  # a callable for any use of ours
