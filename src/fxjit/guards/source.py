@@ -426,25 +426,29 @@ class ItemSource(_Step):
 def stored_keys(container: Any) -> Iterable[Any]:
     """The keys of a dict, the elements of a set, in the order that iteration has, without the class's own `__iter__`: guards
     run no code of the user's. An OrderedDict keeps an order of its own."""
+    kind: Any
     for kind in (OrderedDict, dict, set, frozenset):
         if isinstance(container, kind):
-            return kind.__iter__(container)
+            container = kind.__iter__(container)
+            break
     return iter(container)
 
 
 def stored_length(container: Any) -> int:
     """How many items it holds, without the class's own `__len__`."""
+    kind: Any
     for kind in (list, tuple, dict, set, frozenset):
         if isinstance(container, kind):
-            return kind.__len__(container)
+            return int(kind.__len__(container))
     return len(container)
 
 
 def stores_key(container: Any, key: Any) -> bool:
     """Whether it holds the key, without the class's own `__contains__`."""
+    kind: Any
     for kind in (dict, set, frozenset):
         if isinstance(container, kind):
-            return kind.__contains__(container, key)
+            return bool(kind.__contains__(container, key))
     return key in container
 
 
