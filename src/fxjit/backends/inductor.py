@@ -8,8 +8,6 @@ from typing import Any
 
 import torch.fx
 
-from .rnn import with_dropout_between_layers
-
 
 def inductor(
     gm: torch.fx.GraphModule,
@@ -20,6 +18,8 @@ def inductor(
 ) -> Callable[..., Any]:
     """Compiles the graph with torch._inductor; `mode` and `options` mean what they mean for torch.compile."""
     from torch._inductor.compile_fx import compile_fx
+
+    from .rnn import with_dropout_between_layers
 
     patches = dict(options or {})
     if mode is not None and mode != "default":
