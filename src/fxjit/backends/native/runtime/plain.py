@@ -1,5 +1,5 @@
 """The values that a compiled graph is made of, as JSON and back: numbers, text, bytes, torch's names for types and layouts,
-functions by name, and a few dataclasses of ours. Reading makes no other object, whatever the text says."""
+functions by name, small constant tensors, a few dataclasses of ours. Reading makes nothing else, whatever the text says."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .callees import Callee
 from .encoded import Encoded
 
 _CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Plan, InputFacts, OutputFacts, Layout, Encoded, Callee)}
+#: Bytes of a tensor that is written with the program that holds it.
+LARGEST = 1 << 16
 _TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 
 
@@ -45,12 +47,31 @@ def pack(value: Any) -> Any:
             return [kind, str(value).removeprefix("torch.")]
     if type(value) is torch.device:
         return ["device", str(value)]
+    if type(value) is torch.Tensor:
+        return ["tensor", *_numbers_of(value)]
     if type(value) is OutputType:
         return ["output", value.name]
     if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         return [type(value).__name__, {field.name: pack(getattr(value, field.name)) for field in fields}]
     raise NotPlain(f"a value of type {type(value).__name__}")
+
+
+def _numbers_of(tensor: torch.Tensor) -> tuple[Any, Any, Any]:
+    """Type, shape and bytes of a small constant: a graph makes it of numbers in its own text."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
+    if not plain or tensor.numel() * tensor.element_size() > LARGEST or not tensor.is_contiguous() or tensor.is_quantized:
+        raise NotPlain("a tensor")
+    data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return pack(tensor.dtype), pack(tuple(tensor.shape)), pack(data)
+
+
+def _tensor(packed: list[Any]) -> torch.Tensor:
+    dtype, shape, data = map(unpack, packed)
+    with torch.inference_mode(False), torch.no_grad():
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape).clone()
 
 
 #: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
@@ -82,5 +103,6 @@ _READERS: dict[str, Any] = {
     "slice": lambda rest: slice(*(unpack(each) for each in rest)),
     "dict": lambda rest: {unpack(name): unpack(each) for name, each in rest},
     "device": lambda rest: torch.device(rest[0]),
+    "tensor": _tensor,
     "output": lambda rest: OutputType[rest[0]],
 }
