@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import torch
+from torch._subclasses._fake_tensor_utils import _PySymInputStub
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
 from torch.utils._sympy.numbers import int_oo
@@ -88,8 +89,12 @@ def _forget(key: int, dead: ref[CodeType]) -> None:
 
 
 def forget_histories() -> None:
-    """`fxjit.reset()`."""
+    """`fxjit.reset()`. torch keeps what operators give on fakes, for all of the process: where a symbol is in it, with its whole
+    shape environment."""
     _histories.clear()
+    known = FakeTensorMode.cache
+    for question in [each for each in list(known) if any(type(part) is _PySymInputStub for part in each.key)]:
+        known.pop(question, None)
 
 
 class ShapePolicy:
@@ -103,6 +108,7 @@ class ShapePolicy:
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
+        self._guards_seen = 0  # of the environment's, that are about no drawn number
         self.drawn: set[Any] = set()  # symbols of numbers that are drawn before the graph runs: nobody may decide on them
         self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
@@ -227,8 +233,11 @@ class ShapePolicy:
         return made
 
     def decided_on_drawn(self) -> bool:
-        """Whether an operator or the backend relied on more of a drawn number than that it is one."""
-        return bool(self.drawn) and any(self.drawn & guard.expr.free_symbols for guard in self.shape_env.guards)
+        """Whether an operator or the backend relied on more of a drawn number than that it is one, since this was last asked."""
+        if not self.drawn:
+            return False
+        known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)
+        return any(self.drawn & guard.expr.free_symbols for guard in self.shape_env.guards[known:])
 
     def fix_floats(self) -> bool:
         """The backend failed: from now on the numbers it got as variables are constants. False: there were none."""
