@@ -290,6 +290,16 @@ def test_warnings_are_given_where_they_stand():
     assert seen(fxjit.compile(f, backend="eager", fullgraph=True)) == seen(f)
 
 
+def test_warnings_of_a_namespace_that_no_import_made():
+    namespace = {"warnings": warnings, "__name__": "made", "__spec__": None, "__loader__": None}
+    exec("def f(x):\n    warnings.warn('loud')\n    return x + 1", namespace)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for fn in (namespace["f"], fxjit.compile(namespace["f"], backend="eager", fullgraph=True)):
+            assert torch.equal(fn(X), X + 1)
+    assert [(str(each.message), each.filename, each.lineno) for each in caught] == [("loud", "<string>", 2)] * 2
+
+
 def test_a_warning_that_is_an_error_is_raised():
     def f(x):
         y = x + 1

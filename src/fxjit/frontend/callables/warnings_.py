@@ -17,7 +17,7 @@ from fxjit.frontend.values.ranges import as_index
 def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: dict[str, Any]) -> None:
     """What new bytecode calls in the place of a `warnings.warn` that stood at `where` in the module of `namespace`."""
     registry = namespace.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(text, category, where[0], where[1], namespace.get("__name__") or "<unknown>", registry, namespace)
+    warnings.warn_explicit(text, category, where[0], where[1], namespace.get("__name__") or "<string>", registry)
 
 
 @function(warnings.warn)
