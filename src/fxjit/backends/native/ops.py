@@ -152,7 +152,7 @@ SCANS: dict[str, ReductionKind] = {
     "min": ReductionKind("min", "fx_min({1}, {0})", _extreme_so_far(torch.cummin)),
     "logaddexp": ReductionKind("logaddexp", "fx_logaddexp({0}, {1})", torch.logcumsumexp),
 }
-#: Work an element that a loop which goes one by one may do beside its scan.
+#: Work an element that a loop which goes one by one does while it waits for its scan's last sum.
 BESIDE_A_SCAN = 12
 #: What a store at a computed place does with what is there: it replaces it, or combines by one of these operations.
 UPDATES = ("set", "add", "mul", "maximum", "minimum")
@@ -208,3 +208,9 @@ def work(expr: Expr) -> int:
         elif isinstance(node, Load):
             total += 1 + 2 * len(node.gathers)
     return total
+
+
+def wants_vectors(expr: Expr) -> bool:
+    """Whether a loop that goes one by one, for a scan, would be held up by computing this."""
+    slow = any(SCALARS[node.name].cost > 1 for node in walk(expr) if isinstance(node, Op))
+    return slow or work(expr) > BESIDE_A_SCAN

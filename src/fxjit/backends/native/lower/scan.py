@@ -8,19 +8,22 @@ import torch
 import torch.fx
 
 from ..index import sizes_of
-from ..ir import Buffer, Compute, Expr, Iota, Value, compute_type, is_plain_load, permute
-from ..ops import BESIDE_A_SCAN, cast, compare, const, op, where, work
+from ..ir import Buffer, Compute, Expr, Iota, Value, compute_type, is_plain_load, loads, permute
+from ..ops import cast, compare, const, op, wants_vectors, where
+from ..target import by_triton
 from .pointwise import result
 from .reduce import stored
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
 def scan(low: Lowering, buffer: Buffer, expr: Expr, dim: int, kind: str) -> Expr:
-    """`expr` over the buffer's shape, combined along the dimension with all before. What vectors compute faster than a loop
-    that goes one by one is computed before it; across memory, vectors hold neighbours."""
+    """`expr` over the buffer's shape, combined along the dimension with all before. Across memory, vectors hold neighbours.
+    Along it a loop goes one by one: where it would hold up what vectors compute, ATen's is the better one."""
     size = buffer.size
-    if work(expr) > BESIDE_A_SCAN and buffer.stride[dim] == 1:
-        expr = stored(low, expr, size)
+    if buffer.stride[dim] == 1 and not by_triton(low.device):
+        computed = any(low.buffers[load.buffer].kind == "temp" for load in loads(expr))
+        if computed or wants_vectors(expr):
+            raise NoLowering("a scan of what vectors compute")
     kept = tuple(k for k in range(len(size)) if k != dim)
     order = (*kept, dim)
     low.statements.append(
@@ -61,6 +64,8 @@ def extreme_so_far(kind: str) -> Any:
         if x.ndim == 0 or x.dtype is torch.bool:
             raise NoLowering("a scan of one number or of bools")
         dim %= x.ndim
+        if sizes_of(values.stride())[dim] == 1 and not by_triton(low.device):
+            raise NoLowering("one loop of ATen's finds both, where ours would be two that go one by one")
         expr = x.expr if is_plain_load(x.expr) else stored(low, x.expr, x.size)
         top = scan(low, memory_for(low, values), expr, dim, kind)
         hit = compare("eq", expr, top)

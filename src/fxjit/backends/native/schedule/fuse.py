@@ -31,7 +31,7 @@ from ..ir import (
     reshape_strides,
     walk,
 )
-from ..ops import BESIDE_A_SCAN, work
+from ..ops import wants_vectors, work
 from ..target import by_triton
 
 LOOK_BACK = 24
@@ -432,6 +432,8 @@ def legal(group: Group, hints: Hints) -> bool:
             return False
         makers[member.compute.out.name] = member
     assign_slots(group)
+    if waits_for_scans(group):
+        return False
     for name, writer in makers.items():
         # Memory that is read before it is written: each place by the iteration that writes it, and not later.
         for load, reader in readers.get(name, ()):
@@ -440,6 +442,18 @@ def legal(group: Group, hints: Hints) -> bool:
                 return False
     inner = [member for member in group.members if not member.is_row]
     return not group.split or all(member.slot == 0 and member.compute.scan is None for member in inner)
+
+
+def waits_for_scans(group: Group) -> bool:
+    """Whether vectors would read what a scan along memory has just stored one by one, which processors are slow at."""
+    if group.lane or by_triton(group.device):
+        return False
+    scans = {member.compute.out.name: member for member in group.members if member.compute.scan is not None}
+    return any(
+        load.buffer in scans and member.slot > scans[load.buffer].slot and not member.is_row
+        for member in group.members
+        for load in member.compute.loads()
+    )
 
 
 def assign_slots(group: Group) -> None:
@@ -469,7 +483,7 @@ def share_a_loop(a: Member, b: Member, lane: bool) -> bool:
     if not same_sizes(a.inner, b.inner):
         return False
     return lane or not any(
-        each.compute.scan is not None and work(other.compute.expr) > BESIDE_A_SCAN for each, other in ((a, b), (b, a))
+        each.compute.scan is not None and wants_vectors(other.compute.expr) for each, other in ((a, b), (b, a))
     )
 
 
