@@ -233,7 +233,7 @@ class ShapePolicy:
         return made
 
     def decided_on_drawn(self) -> bool:
-        """Whether an operator or the backend relied on more of a drawn number than that it is one, since this was last asked."""
+        """Whether an operator or the backend relied on more of a drawn number than that it is one, since last asked."""
         if not self.drawn:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)

@@ -275,6 +275,7 @@ class Trace:
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
+        self._check_drawn()
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_drawn():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
@@ -484,7 +485,15 @@ class Trace:
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         return self._freeze(code, machine.run_root(self.stops))
 
+    def _check_drawn(self) -> None:
+        """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
+        without such numbers in the graph."""
+        if self.policy.decided_on_drawn():
+            self.policy.history.draws = False
+            raise RestartTrace("a decision was made on a number that is drawn before the graph runs")
+
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
+        self._check_drawn()
         can_stay, expected = self.expectations.finish(self.builder.graph)
         if not can_stay or (expected is not None and self.draws):
             self.stops.expects = False
