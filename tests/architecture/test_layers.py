@@ -83,6 +83,7 @@ LATE_IMPORTS = {
     ("backends.aot", "backends.native.decompositions"),
     ("backends.aot", "backends.native.passes.cleanup"),
     ("backends.aot", "repro"),
+    ("backends.inductor", "backends.rnn"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
