@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import torch
-from torch._subclasses._fake_tensor_utils import _PySymInputStub
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
 from torch.utils._sympy.numbers import int_oo
@@ -89,12 +88,12 @@ def _forget(key: int, dead: ref[CodeType]) -> None:
 
 
 def forget_histories() -> None:
-    """`fxjit.reset()`. torch keeps what operators give on fakes, for all of the process: where a symbol is in it, with its whole
-    shape environment."""
+    """`fxjit.reset()`. With them goes what torch was asked about each ShapeEnv, which it keeps together with the ShapeEnv."""
     _histories.clear()
-    known = FakeTensorMode.cache
-    for question in [each for each in list(known) if any(type(part) is _PySymInputStub for part in each.key)]:
-        known.pop(question, None)
+    for method in vars(ShapeEnv).values():
+        forget = getattr(method, "cache_clear", None)
+        if forget is not None:
+            forget()
 
 
 class ShapePolicy:
