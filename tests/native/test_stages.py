@@ -55,7 +55,7 @@ PROGRAMS = {
         x.index_put((torch.tensor([1, -1, 1]),), x[:3], accumulate=True), x.index_put((x > 0,), torch.tensor(2.0)),
         x.scatter_reduce(0, (x < 0).long(), x, "amin"),
     ),
-    "scans": lambda x: (x.cumsum(0) * 2, x.exp().cumsum(1), x.cumprod(1), *x.cummax(1), *x.cummin(0), x.logcumsumexp(0)),
+    "scans": lambda x: (x.cumsum(0) * 2, x.exp().cumsum(0), x.cumprod(1), *x.cummax(0), *x.cummin(0), x.logcumsumexp(0)),
     "triangles": lambda x: x.tril(1) + torch.eye(8) + torch.arange(8),
     "types": lambda x: (x.half() * 2).float() + (x > 0) + x.to(torch.int32),
 }  # fmt: skip
