@@ -405,3 +405,28 @@ def test_signatures_of_methods_and_of_functions_with_one_code():
     compiled = fxjit.compile(f, backend="eager")
     for fn in (wrap(lambda a: a), wrap(lambda b: b), Of().plain, Of().all, Of().none, lambda c=1: c, lambda c=2: c):
         assert compiled(X, fn)[1] == f(X, fn)[1]
+
+
+class Labelled:
+    def __init__(self, label):
+        self.label = label
+
+
+def test_what_inspect_finds_in_an_object_that_changes():
+    def f(x, thing):
+        return x + 1, inspect.getattr_static(thing, "label"), inspect.getmro(type(thing))
+
+    compiled, thing = fxjit.compile(f, backend="eager"), Labelled("one")
+    assert compiled(X, thing)[1:] == f(X, thing)[1:]
+    thing.label = "two"
+    assert compiled(X, thing)[1:] == f(X, thing)[1:]
+
+
+def test_methods_of_generic_aliases_are_those_of_the_class():
+    def f(x):
+        alias = list[int]
+        made = alias()
+        alias.append(made, 1)
+        return x, made, alias.__name__, dict[str, int].fromkeys("ab", 0)
+
+    check(f, X)

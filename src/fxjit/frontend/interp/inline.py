@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Final, NoReturn
 
@@ -60,7 +60,7 @@ def _not_traced(
     if verdict is Verdict.GRAPH:
         return call_in_graph(t, fn.fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
-        return _constant_result(t, fn, args, kwargs)
+        return _constant_result(t, fn, args, kwargs, _real if rule.startswith("marked") else _plain)
     asked = steering(fn.fn)
     if asked is not None:
         return _steer(t, asked, args, kwargs)
@@ -122,13 +122,19 @@ def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     stop_for_debugger(t, "breakpoint")  # type: ignore[arg-type]  # the interpreter's own tracer
 
 
-def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],
+                     read: Callable[[InterpTracer, Value], object]) -> Value:
     try:
-        known = [_real(t, arg) for arg in args]
-        named = {name: _real(t, arg) for name, arg in kwargs.items()}
+        known = [read(t, arg) for arg in args]
+        named = {name: read(t, arg) for name, arg in kwargs.items()}
     except NotPlain:
         t.break_("call-builtin", function=fn.qualname, args=", ".join(arg.describe() for arg in args))
     return protocol.fold(t, lambda: fn.fn(*known, **named))
+
+
+def _plain(t: InterpTracer, value: Value) -> object:
+    """What a function of a module of pure functions gets: a constant, and no object that may be another tomorrow."""
+    return plain(value.realize())
 
 
 def _real(t: InterpTracer, value: Value) -> object:

@@ -102,6 +102,8 @@ class ConstantValue(Value):
             t.raise_(AttributeError, *error.args)
         if isinstance(found, types.MethodType) and isinstance(self.obj, enum.Enum):
             return t.call(t.make(types.MethodType), [t.make(found.__func__), self], None)
+        if isinstance(self.obj, types.GenericAlias) and found == getattr(self.obj.__origin__, name, None):
+            return protocol.getattr_(t, t.make(self.obj.__origin__), name)  # `list[int].append`
         form = any(cls in _OPAQUE_SET for cls in type(found).__mro__)  # `alias.__origin__`: can be called, and is no method
         if callable(found) and not isinstance(found, type) and not form and not is_plain_constant(found):
             return protocol.make_builtin_method(t, self, name)
