@@ -172,7 +172,8 @@ def test_a_write_through_data_is_not_seen_by_autograd(backend):
 
 
 @pytest.mark.parametrize("kind,options", [
-    (nn.LSTM, {"batch_first": True}), (nn.GRU, {"bidirectional": True, "bias": False}), (nn.LSTM, {"proj_size": 3, "num_layers": 3}),
+    (nn.LSTM, {"batch_first": True}), (nn.GRU, {"bidirectional": True, "bias": False}),
+    (nn.LSTM, {"proj_size": 3, "num_layers": 3}),
 ], ids=["lstm", "gru", "projected"])  # fmt: skip
 def test_dropout_between_recurrent_layers(kind, options):
     """Torch's decompositions leave it out."""

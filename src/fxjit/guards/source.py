@@ -429,8 +429,8 @@ def stored_keys(container: Any) -> Iterable[Any]:
     kind: Any
     for kind in (OrderedDict, dict, set, frozenset):
         if isinstance(container, kind):
-            container = kind.__iter__(container)
-            break
+            keys: Iterable[Any] = kind.__iter__(container)
+            return keys
     return iter(container)
 
 
