@@ -429,9 +429,10 @@ def stored_keys(container: Any) -> Iterable[Any]:
     kind: Any
     for kind in (OrderedDict, dict, set, frozenset):
         if isinstance(container, kind):
-            keys: Iterable[Any] = kind.__iter__(container)
-            return keys
-    return iter(container)
+            container = kind.__iter__(container)
+            break
+    keys: Iterable[Any] = iter(container)
+    return keys
 
 
 def stored_length(container: Any) -> int:
