@@ -1,5 +1,6 @@
 """The standard library, descriptors, metaclasses and containers of users, inside compiled functions."""
 
+import array
 import collections
 import contextlib
 import contextvars
@@ -695,3 +696,20 @@ def test_what_a_base_class_shows():
         return repr(shown), str(triple), f"{triple}", repr(Triple((1, total))), x + 1
 
     check(f, X, Shown([1]), Triple((1, 2, 3)), fullgraph=False)
+
+
+class Hidden(type):
+    @property
+    def __dict__(cls):
+        return None
+
+
+class Unseen(metaclass=Hidden):
+    value = 3
+
+
+def test_truth_of_an_array_and_a_class_that_hides_its_namespace():
+    def f(x, empty, full):
+        return bool(empty), "full" if full else "empty", not array.array("i"), x + Unseen().value
+
+    check(f, X, array.array("i"), array.array("i", [1]), fullgraph=False)

@@ -188,7 +188,7 @@ class ClassValue(Value):
         """An instance as the builtin `__new__` of the class makes it, its builtin part empty (mutable) or given."""
         cls = self.cls
         native = next((owner for owner in cls.__mro__
-                       if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType)), object)
+                       if isinstance(descriptors.namespace_of(owner).get("__new__"), types.BuiltinFunctionType)), object)
         if getattr(cls, "__abstractmethods__", None):
             return protocol.fold(t, object.__new__, cls)  # raises, in this Python's words
         base_type = objects.builtin_base(cls)

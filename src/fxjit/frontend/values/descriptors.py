@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.guards.kinds import HasKey
-from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, ConstSource, ItemSource, Source
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
 _TRUSTED: Final = frozenset({
@@ -33,6 +34,9 @@ _DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType
 BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
 
+#: A class's own namespace, whatever its metaclass has for `__dict__`.
+namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+
 
 def is_trusted(module: object) -> bool:
     """Whether code of the module of this name is assumed not to be patched while the program runs.
@@ -43,10 +47,12 @@ def is_trusted(module: object) -> bool:
 
 def class_attribute_source(owner: type, name: str) -> Source | None:
     """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard."""
-    raw = owner.__dict__.get(name)
+    raw = namespace_of(owner).get(name)
     if is_trusted(owner.__module__) and not isinstance(raw, _CHANGEABLE) and not _is_of_a_layer(owner, raw):
         return None
-    return ItemSource(AttrSource(ConstSource(owner, owner.__qualname__), "__dict__"), name)
+    place = ConstSource(owner, owner.__qualname__)
+    hidden = not isinstance(owner.__dict__, types.MappingProxyType)
+    return ItemSource(ApplySource(place, namespace_of, "__dict__") if hidden else AttrSource(place, "__dict__"), name)
 
 
 def _is_of_a_layer(owner: type, raw: object) -> bool:
@@ -67,7 +73,7 @@ def find(cls: type, name: str) -> tuple[Any, type | None]:
     """The raw attribute and the class whose namespace holds it; (NOT_IMPLEMENTED, None) where there is none."""
     try:
         for owner in cls.__mro__ or ():  # a class has none yet while its metaclass computes it
-            namespace = owner.__dict__
+            namespace = namespace_of(owner)
             if name in namespace:
                 return namespace[name], owner
     except Exception:  # a key that is no string, with an `__eq__` that raises: CPython finds nothing then

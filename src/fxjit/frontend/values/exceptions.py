@@ -183,7 +183,7 @@ class ExceptionValue(UserObjectValue):
             cg.call(os_error, self.cls, *self.args)
         elif has_python_init(self.cls):
             native = next(owner for owner in self.cls.__mro__
-                          if isinstance(owner.__dict__.get("__new__"), types.BuiltinFunctionType))
+                          if isinstance(descriptors.namespace_of(owner).get("__new__"), types.BuiltinFunctionType))
             cg.call(native.__new__, self.cls, *self.args)
         else:
             cg.call(self.cls, *self.args)

@@ -305,6 +305,7 @@ class UserObjectValue(Value):
             method = self._user_special(t, name)
             if method is not None:
                 return t.make(protocol.truth(t, t.call(method, [], None)))
+            self._refuse_c_slot(t, name)
         return t.make(True) if self.base is None else self.base.nb_bool(t)
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
@@ -415,14 +416,14 @@ class UserObjectValue(Value):
             assert base is not None
             cg.call(base.__new__, self.cls, _contents(self.base))
         else:
-            native = next(owner for owner in self.cls.__mro__ if isinstance(owner.__dict__.get("__new__"),
+            native = next(owner for owner in self.cls.__mro__ if isinstance(descriptors.namespace_of(owner).get("__new__"),
                                                                            types.BuiltinFunctionType))
             cg.call(native.__new__, self.cls)
 
     def fill(self, cg: Rebuilder) -> None:
         if isinstance(self.base, DictValue):
             store = next(owner.__dict__["__setitem__"] for owner in self.cls.__mro__
-                         if isinstance(owner.__dict__.get("__setitem__"), types.WrapperDescriptorType))
+                         if isinstance(descriptors.namespace_of(owner).get("__setitem__"), types.WrapperDescriptorType))
             for key, value in self.base.items.values():
                 cg.call(store, self, key, value)
                 cg.asm.pop()
