@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import multiprocessing
 import os
+import pickle
 import sys
 import tempfile
 import time
@@ -149,7 +150,7 @@ def _one_process(module: str, mode: str, only: str, first: int, result: Run) -> 
                     result.frames += rest[0]
                     result.internal += rest[1]
                     return "done"
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # the latter where a test has changed what pickling needs
             ended = "crash"
         finally:
             process.kill()
