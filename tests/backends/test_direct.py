@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.backends import direct
+from fxjit.backends import aot, direct
 from fxjit.backends.plan import Plan
 
 BACKENDS = ("aot_eager", "native")
@@ -31,7 +31,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(direct, "describe", noted)
+    monkeypatch.setattr(aot, "describe", noted)
     return seen
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import fxjit
 from fxjit import config
 from fxjit.backends.native import entry, pipeline
 from fxjit.backends.native.runtime import cache, cc
@@ -61,7 +62,17 @@ def test_settings_that_change_code_change_the_key(folder):
     key = compile_one(4).key
     with config.patch({"cpp.fast_math": True}):
         assert compile_one(4).key != key
-    assert "-ffast-math" not in cc.flags()
+        assert "-fassociative-math" in cc.flags()
+    assert "-fassociative-math" not in cc.flags()
+
+
+def test_fast_math_is_for_the_kernels_alone(folder):
+    """Code linked with `-ffast-math` takes denormal numbers for zero in all of the process that loads it."""
+    with config.patch({"cpp.fast_math": True}):
+        x = torch.rand(100) + 1
+        torch.testing.assert_close(fxjit.compile(lambda x: (x / 3 + x * 2) / 3)(x), (x / 3 + x * 2) / 3)
+    assert torch.tensor(1e-310, dtype=torch.float64) * 0.5 != 0
+    assert 1e-310 * 0.5 != 0
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "no sum", "empty sum"])

@@ -177,7 +177,7 @@ def test_a_store_takes_in_what_it_stores(kernels):
     """One kernel for the zeros, and one for the values and the stores."""
 
     def function(rows, grad, scale):
-        return torch.zeros(50, 8).index_add(0, rows, torch.exp(grad * scale) - 1)
+        return torch.zeros(50, 8).index_add(0, rows, grad * scale - 1)
 
     inputs = torch.randint(0, 50, (30,)), torch.randn(30, 8), torch.randn(30, 1)
     before = counters["native"]["kernels"]

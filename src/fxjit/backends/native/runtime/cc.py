@@ -16,6 +16,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fxjit import config, logs
 from fxjit.errors import CppCompileError
@@ -83,6 +84,13 @@ def processor() -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
+#: What `-ffast-math` stands for. Under that name GCC also links code that, when the library is loaded, makes the whole process
+#: take denormal numbers for zero.
+_FAST_MATH: Final = [
+    "-fno-math-errno", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros", "-fno-trapping-math", "-ffinite-math-only",
+]  # fmt: skip
+
+
 def flags() -> list[str]:
     chosen = [
         "-std=c++17",
@@ -105,7 +113,7 @@ def flags() -> list[str]:
     if config.cpp.openmp:
         chosen.append("-fopenmp")
     # Contraction would round differently from eager: a*a - b*b of equal a and b must be 0.
-    chosen.append("-ffast-math" if config.cpp.fast_math else "-ffp-contract=off")
+    chosen += _FAST_MATH if config.cpp.fast_math else ["-ffp-contract=off"]
     return chosen + config.cpp.extra_flags.split()
 
 
