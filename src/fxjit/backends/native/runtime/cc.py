@@ -87,7 +87,8 @@ def processor() -> str:
 #: What `-ffast-math` stands for. Under that name GCC also links code that, when the library is loaded, makes the whole process
 #: take denormal numbers for zero.
 _FAST_MATH: Final = [
-    "-fno-math-errno", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros", "-fno-trapping-math", "-ffinite-math-only",
+    "-fno-math-errno", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros", "-fno-trapping-math",
+    "-ffinite-math-only",
 ]  # fmt: skip
 
 
