@@ -553,3 +553,30 @@ def test_functions_of_other_modules_keep_their_globals(tmp_path: Any) -> None:
     compare(lambda x: there(x) + 1, graphs=[1, 3])
     namespace["factor"] = 7
     assert torch.equal(fxjit.compile(there, backend="eager")(torch.ones(2)), torch.full((2,), 16.0))
+
+
+def test_a_generator_is_closed_inside_the_block_that_let_it_go() -> None:
+    log: list[Any] = []
+
+    def items(x: Any) -> Any:
+        try:
+            look()
+            yield x + 1
+            yield x + 2
+        finally:
+            log.append(torch.is_grad_enabled())
+
+    def inner(x: Any) -> Any:
+        with torch.no_grad():
+            x = x * next(items(x))
+            log.append("behind")
+        return x
+
+    def outer(x: Any) -> Any:
+        return inner(x + 1) * 2
+
+    compiled = fxjit.compile(outer, backend="eager")
+    for fn in (outer, compiled, compiled):
+        log.clear()
+        assert torch.equal(fn(torch.ones(2)), torch.full((2,), 12.0))
+        assert log == [False, "behind"]

@@ -45,8 +45,12 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
         if not frame.tail or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
             break
         found = frame
-    if places.keeps_blocks(found, found.index, signal) and places.has_blocks(frames[: frames.index(found) + 1]):
+    through = frames[: frames.index(found) + 1]
+    if places.keeps_blocks(found, found.index, signal) and places.has_blocks(through):
         return root  # the callers' blocks are left and entered again around their calls
+    drives = any(frame.generator is not None for frame in frames[len(through):])
+    if drives and places.has_blocks(through[1:]):
+        return root  # a generator may be closed as soon as it has given its item, inside the block that would be left by then
     return found
 
 
