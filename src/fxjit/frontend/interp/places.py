@@ -94,15 +94,17 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it, and somebody sees
     that: it has a finalizer, or weak references while no sequence holds it."""
-    if machine.parent is not None or isinstance(value, ConstantValue):
-        return False
+    given = isinstance(value.source, _VARIABLES)
+    made = value.source is None and isinstance(value, SequenceValue)
+    if machine.parent is not None or isinstance(value, ConstantValue) or not (given or made):
+        return False  # at once: most of what is overwritten is a tensor that the trace made
     # A continuation's parameters that are no names of the user's are read once, at its beginning.
     others = [each for other, each in machine.locals.items() if other != name and not other.startswith(".")]
     held = {id(each) for each in (*machine.stack, *others)}
     if id(value) in held:
         return False
-    if not isinstance(value.source, _VARIABLES):
-        return value.source is None and _holds_finalized(value, held)
+    if made:
+        return _holds_finalized(value, held)
     obj = _object(value)
     if isinstance(obj, list | tuple):
         return _has_finalizer(obj, within=2)
