@@ -99,7 +99,7 @@ def loop_itself(x: torch.Tensor) -> torch.Tensor:
 def loop_on_data(x: torch.Tensor) -> torch.Tensor:
     y = _work(x)
     while bool((y.abs().sum() > 1.0).item()):
-        y = _work(y) * 0.3
+        y = _work(y) * y * 0.3
     return _work(y)
 
 
