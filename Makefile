@@ -27,12 +27,14 @@ lint: build
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
-# What a GPU machine without a network may lack: `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there.
+# What a GPU machine without a network may lack beside torch and Triton, for the models of benchmarks.gpu:
+# `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there.
+GPU_WHEELS := transformers timm tokenizers safetensors huggingface-hub regex
 gpu-wheels:
 	mkdir -p $@
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-		-d $@ bytecode
+		-d $@ $(GPU_WHEELS)
 	ls $@
 
 build: $(VENV)/installed
