@@ -13,7 +13,9 @@ from random import Random
 
 PREAMBLE = '''
 import contextlib
+import functools
 import sys
+import traceback
 
 import torch
 
@@ -47,6 +49,11 @@ def note(*values):
     notes.append([str(value.tolist() if isinstance(value, torch.Tensor) else value) for value in values])
 
 
+def lines(error):
+    """What a handler sees of the way that an exception took."""
+    return [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+
+
 def state():
     return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
 
@@ -63,6 +70,107 @@ class Held(Box):
         super().__init__(value + k)
         fxjit.graph_break()
         self.value = self.value * 2 + may(k, n)
+
+
+class Loud(Box):
+    """Breaks, and may raise, in what operators and attributes ask of it."""
+
+    __match_args__ = ("value", "n")
+
+    def __init__(self, value, n):
+        super().__init__(value)
+        self.n = n
+
+    def __getattr__(self, name):
+        log.append(("getattr", name))
+        if name == "missing":
+            raise AttributeError(name)
+        return cut(self.n)
+
+    def __eq__(self, other):
+        return cut(may(self.n % 3, self.n) == other)
+
+    def __bool__(self):
+        log.append("bool")
+        return cut(self.n > 3)
+
+    def __add__(self, other):
+        with torch.no_grad():
+            return cut(self.value + other)
+
+    def __radd__(self, other):
+        try:
+            return self.value - cut(other)
+        finally:
+            log.append(("radd", state()))
+
+    def __getitem__(self, k):
+        if k > 2:
+            raise IndexError(k)
+        return cut(k) + may(k, self.n)
+
+    def __len__(self):
+        return cut(2)
+
+    def __contains__(self, k):
+        fxjit.graph_break()
+        return k == self.n
+
+    @property
+    def doubled(self):
+        return cut(self.value * 2)
+
+    def __call__(self, *args, **named):
+        log.append((len(args), sorted(named)))
+        fxjit.graph_break()
+        return args[0] if args else named.get("x", self.value)
+
+
+def gathers(first, *rest, scale=1, **named):
+    """Arguments of every kind."""
+    log.append((len(rest), scale, list(named)))
+    total = first * scale
+    for each in rest:
+        total = total + each
+    fxjit.graph_break()
+    return total + sum(named.values())
+
+
+def around(fn):
+    @functools.wraps(fn)
+    def wrapper(*args, **named):
+        log.append(("before", fn.__name__))
+        try:
+            return fn(*args, **named)
+        finally:
+            fxjit.graph_break()
+            log.append(("after", fn.__name__))
+    return wrapper
+
+
+@around
+def wrapped(x, k, n=0):
+    return cut(x + k) + may(k, n)
+
+
+def recurses(x, k, n):
+    if k <= 0:
+        return cut(x)
+    try:
+        return recurses(x + 1, k - 1, n) * may(k, n)
+    except KeyError as error:
+        log.append(lines(error))
+        return x
+
+
+def delegates(x, k, n):
+    try:
+        got = yield from yields(x, k, n)
+    except Mine as error:
+        log.append(("thrown in", error.args))
+        got = None
+    yield cut(got)
+    return k
 
 
 def deep(x, k, n):
@@ -220,7 +328,7 @@ class Writer:
             self.simple(depth)
         else:
             self.random.choice((self.if_, self.for_, self.while_, self.try_, self.try_, self.try_, self.with_, self.with_,
-                                self.with_, self.function, self.generator))(depth)
+                                self.with_, self.function, self.generator, self.match, self.class_, self.sends))(depth)
 
     def simple(self, depth: int) -> None:
         k = self.number()
@@ -238,6 +346,8 @@ class Writer:
             f"table = {{v: x + v for v in items[:{k}]}}", f"items = [v for v in items if cut(v) != {k}]",
             "log.append([(lambda: x + v)() for v in items])", f"log.append(any(cut(v) == {k} for v in items))",
         ]  # fmt: skip
+        if self.chance(35):
+            options = self.of_objects(k)
         if self.chance(6):
             options = ["del x", "del y; y = x", f"del box; box = Box(x + {k})", "del items[0]", "del table"]
         if self.chance(25):
@@ -248,6 +358,31 @@ class Writer:
             if self.in_handler:
                 options += ["raise", f"raise {self.pick(*ERRORS)}({k})"] * 2
         self.emit(depth, self.pick(*options))
+
+    def of_objects(self, k: int) -> list[str]:
+        """Calls of every kind, operators of the user's classes, expressions that jump, generators that are handed values."""
+        loud, t = f"Loud({self.tensor()}, n)", self.tensor()
+        return [
+            f"x = gathers(x, y, *items[:{k}], scale=2)", f"y = gathers(*(x, y), **{{'a': {k}, 'b': cut(2)}})",
+            f"x = gathers(x, *[cut(v) for v in items], scale=may({k}, n))", f"x = wrapped(x, {k}, n=n)",
+            f"x = wrapped(k={k}, x=x)", f"y = recurses(y, {k % 4}, n)", f"x = x + {loud}", f"x = {loud} + y",
+            f"log.append({loud} == {k})", f"y = {loud}.doubled", f"log.append({loud}.other)", f"y = {loud}(x, *items, k={k})",
+            f"x = {loud}(x=y)", f"log.append([v for v in {loud}])", f"log.append({k} in {loud})", f"log.append(len({loud}))",
+            f"y = y if {loud} else x", f"x = x if {loud} and n else {t}", f"log.append(getattr({loud}, 'missing', {k}))",
+            f"log.append(0 < may({k}, n) < cut(n) < 9)", f"x = y if cut(n) > {k} else {t}",
+            f"log.append((w := may({k}, n)) + w)", "first, *others = items; log.append((first, cut(others)))",
+            f"a, (b, *c) = {k}, cut([x, y]); y = b + a; log.append(len(c))", f"box.value += cut({k})",
+            f"table.setdefault({k}, cut(x)); items[:2] = [cut(v) + may({k}, n) for v in items[:2]]",
+            f"items[may(0, n)] += cut({k})", f"log.append(f'{{may({k}, n)}} {{cut(n)!r:>4}}')",
+            "log.append({v: cut(w) for v, w in enumerate(items)})", "log.append(sorted({cut(v) for v in items}))",
+            "log.append(sorted(items, key=lambda v: -cut(v)))",
+            "log.append([v + w for v in items[:2] for w in items if v != cut(w)])",
+            f"log.append(list(map(lambda v: cut(v) + may({k}, n), items[:2])))", f"assert cut(n != {k}), may(1, n)",
+            "x = functools.reduce(lambda a, b: cut(a + b), items, x)", f"x = functools.partial(gathers, x, scale={k})(y)",
+            f"y = sum(v for v in delegates(y, {k}, n) if v is not None)",
+            "log.append(sys.exc_info()[1] and lines(sys.exc_info()[1]))",
+            f"(lambda v={k}, *, w=cut(2): log.append((v, w)))()", "shared = x; cut(); y = y + shared",
+        ]  # fmt: skip
 
     def if_(self, depth: int) -> None:
         self.emit(depth, f"if {self.condition()}:")
@@ -288,7 +423,9 @@ class Writer:
                     f"log.append(({name}.args, type({name}.__context__)))", f"raise Mine(1) from {name}",
                     f"raise Mine({self.number()}) from None", f"raise {name}", f"{name}.__cause__ = Mine(7); raise",
                     f"log.append((type({name}.__cause__), {name}.__suppress_context__)); del {name}",
-                    f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))"))
+                    f"log.append(type({name}))", f"x = cut(x); log.append(repr({name}))", f"log.append(lines({name}))",
+                    f"{name}.add_note('note'); cut(); log.append({name}.__notes__)",
+                    f"raise Mine(lines({name})) from ValueError({self.number()})"))
             before, self.in_handler = self.in_handler, True
             self.block(depth + 1, 2)
             self.in_handler = before
@@ -328,6 +465,61 @@ class Writer:
             self.emit(depth, f"for {item} in {made}:")
             self.emit(depth + 1, f"y = y + {item} if isinstance({item}, torch.Tensor) else y")
             self.loop(depth)
+
+    def match(self, depth: int) -> None:
+        k = self.number()
+        subject = self.pick("items", "(n, items)", "Loud(x, n)", "table", "n", "cut(Box(n))",
+                            f"{{'n': n, 'k': {k}}}")
+        self.emit(depth, f"match {subject}:")
+        cases = [f"{k}", f"[{k}, *_]", "[first, *rest]", "(m, [_, last])", f"Loud(value, {k})", f"Box(value={k})",
+                 "{'n': held, **others}", f"[_, {k} | 1 as held, *_] if cut(held)", f"int() if may({k}, n)", "str() | None"]
+        for case in self.random.sample(cases, self.random.randint(1, 3)):
+            self.emit(depth + 1, f"case {case}:")
+            self.block(depth + 2, 2)
+        if self.chance(50):
+            self.emit(depth + 1, "case _:")
+            self.block(depth + 2, 1)
+
+    def class_(self, depth: int) -> None:
+        """A class of its own, whose method is called, over the names here."""
+        if self.functions > 1:
+            self.simple(depth)
+            return
+        name, k = self.name("C"), self.number()
+        self.emit(depth, f"class {name}({self.pick('Box', 'Loud', 'Held')}):")
+        self.emit(depth + 1, self.pick(f"level = {k}", f"level = may({k}, n)", "level = cut(n)"))
+        with self.inside_function():
+            self.emit(depth + 1, "def __init__(self, value):")
+            self.emit(depth + 2, self.pick("self.value, self.n = value, n", "super().__init__(value, n)",
+                                            "Box.__init__(self, value)"))
+            self.emit(depth + 1, "def method(self, x, y):")
+            self.block(depth + 2, 3)
+            self.emit(depth + 2, self.pick("return self.value + x", "return self.level", "return cut(self).value"))
+        made = self.name("o")
+        self.emit(depth, f"{made} = {name}({self.tensor()}).method(x, y)")
+        self.emit(depth, f"y = {made} + y")
+
+    def sends(self, depth: int) -> None:
+        """A generator that is handed values and exceptions in the middle of blocks of its own."""
+        if self.functions > 1:
+            self.simple(depth)
+            return
+        name, made, k = self.name("g"), self.name("h"), self.number()
+        with self.inside_function():
+            self.emit(depth, f"def {name}(x, y):")
+            self.emit(depth + 1, self.pick("try:", f"with {self.manager()}:"))
+            opened = self.lines[-1].strip()
+            self.block(depth + 2, 2)
+            self.emit(depth + 2, "x = (yield x)")
+            self.block(depth + 2, 2)
+            if opened == "try:":
+                self.emit(depth + 1, self.pick(f"except {self.pick(*CAUGHT)}:", "finally:"))
+                self.block(depth + 2, 2)
+            self.emit(depth + 1, "yield y")
+        self.emit(depth, f"{made} = {name}(x, y)")
+        self.emit(depth, f"y = next({made})")
+        self.emit(depth, self.pick(f"log.append(type({made}.send(y)))", f"x = {made}.throw({self.pick(*ERRORS)}({k}))",
+                                   f"{made}.close()", f"del {made}"))
 
     @contextmanager
     def inside_function(self) -> Iterator[None]:
@@ -387,6 +579,7 @@ class Writer:
 
     def write(self) -> str:
         self.emit(0, "def program(x, y, items, n):")
+        self.emit(1, "global shared")
         self.emit(1, "box, table = Box(x), {}")
         if self.chance(85):
             self.emit(1, "z = x - y")

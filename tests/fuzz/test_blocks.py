@@ -65,6 +65,7 @@ def outcome(fn, namespace, n: int):
     log, notes = namespace["log"], namespace["notes"]
     log.clear()
     notes.clear()
+    namespace["shared"] = None
     x = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     y = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
     items = [1, n]
@@ -83,7 +84,7 @@ def outcome(fn, namespace, n: int):
     torch.set_grad_enabled(True)
     handled = sys.exc_info()[1]
     return {"result": result, "x": plain(x), "y": plain(y), "items": items, "log": plain(log), "notes": plain(notes),
-            "state": left, "handled": handled}  # fmt: skip
+            "shared": plain(namespace["shared"]), "state": left, "handled": handled}  # fmt: skip
 
 
 def difference(source: str, chosen: dict[str, bool], ways: list[int], label: str = "blocks") -> str | None:
