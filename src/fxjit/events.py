@@ -70,6 +70,14 @@ class GraphBreak:
     def context(self) -> str:
         return self.why.context
 
+    def summary(self) -> list[str]:
+        """The reason, what it means, what to do, and the user's line."""
+        lines = [self.reason, self.explanation, *(f"Hint: {hint}" for hint in self.hints)]
+        if self.user_stack:
+            frame = self.user_stack[-1]
+            lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
+        return lines
+
     def __str__(self) -> str:
         return break_text(self.why, self.user_stack)
 

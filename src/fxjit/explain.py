@@ -64,13 +64,8 @@ class Explanation:
         if self.break_reasons:
             lines.append("Break reasons:")
             for number, each in enumerate(self.break_reasons, 1):
-                lines.append(f"{number}. {each.reason}")
-                lines.append(f"   {each.explanation}")
-                lines += [f"   Hint: {hint}" for hint in each.hints]
-                if each.user_stack:
-                    frame = each.user_stack[-1]
-                    lines.append(f'   File "{frame.filename}", line {frame.lineno}, in {frame.name}')
-                    lines.append(f"     {frame.line}")
+                head, *rest = each.summary()
+                lines += [f"{number}. {head}", *(f"   {line}" for line in rest)]
         if self.skips:
             lines.append("Skipped frames (what they call is still compiled):")
             lines += ["- " + str(each).replace("\n", "\n  ") for each in self.skips]

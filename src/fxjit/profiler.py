@@ -24,8 +24,7 @@ class CompileProfiler:
     def __init__(self) -> None:
         self.frame_count = 0
         self.op_count = 0
-        self.breaks: Counter[str] = Counter()
-        self.places: dict[str, str] = {}
+        self.breaks: list[GraphBreak] = []
         self.recompiles: list[Recompiled] = []
         self.skips: list[FrameSkipped] = []
         self._stack = ExitStack()
@@ -45,10 +44,7 @@ class CompileProfiler:
 
     def _listen(self, event: events.Event) -> None:
         if isinstance(event, GraphBreak):
-            self.breaks[event.reason] += 1
-            if event.user_stack:
-                frame = event.user_stack[-1]
-                self.places.setdefault(event.reason, f"{frame.filename}:{frame.lineno}")
+            self.breaks.append(event)
         elif isinstance(event, Recompiled):
             self.recompiles.append(event)
         elif isinstance(event, FrameSkipped):
@@ -59,48 +55,37 @@ class CompileProfiler:
     def get_metrics(self) -> dict[str, dict[str, Any]]:
         recompiled = Counter(event.function for event in self.recompiles)
         return {
-            "graph_breaks": dict(self.breaks),
+            "graph_breaks": dict(Counter(each.reason for each in self.breaks)),
             "recompiles": dict(recompiled),
             "skips": dict(Counter(each.reason for each in self.skips)),
             "graphs": {"count": self.frame_count, "ops": self.op_count},
         }
 
     def report(self) -> str:
-        """Tables of graph breaks, recompiles with the guard that failed, and skipped frames."""
+        """Graph breaks by place, recompiles with the guards that failed, and skipped frames; each with all that is known of
+        its reason."""
+        breaks = Counter("\n".join(each.summary()) for each in self.breaks)
+        skips = Counter(str(each) + "".join(f"\n  Hint: {hint}" for hint in each.hints) for each in self.skips)
         parts = [
             "fxjit profiler report",
             "=====================",
             f"{self.frame_count} graphs with {self.op_count} operators were captured.",
             "",
-            _table(
-                "Graph breaks",
-                ("reason", "count", "first place"),
-                [(reason, str(count), self.places.get(reason, "")) for reason, count in self.breaks.most_common()],
-                "No graph breaks detected.",
-            ),
-            _table(
-                "Recompiles",
-                ("function", "compile", "the guard that failed"),
-                [
-                    (f"{each.function} ({each.code.co_filename}:{each.code.co_firstlineno})", str(each.count), why)
-                    for each in self.recompiles
-                    for why in (each.why[:1] or ("unknown",))
-                ],
-                "No recompiles detected.",
-            ),
-            _table(
-                "Skipped frames",
-                ("function", "reason", "explanation"),
-                [(each.function, each.reason, each.explanation) for each in self.skips],
-                "No frames were skipped.",
-            ),
+            _section("Graph breaks", breaks, "No graph breaks detected."),
+            _section("Recompiles", Counter(map(_recompile_text, self.recompiles)), "No recompiles detected."),
+            _section("Skipped frames (what they call is still compiled)", skips, "No frames were skipped."),
         ]
         return "\n".join(parts)
 
 
-def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]], otherwise: str) -> str:
-    if not rows:
-        return f"{title}\n{'-' * len(title)}\n{otherwise}\n"
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]]
-    return f"{title}\n{'-' * len(title)}\n" + "\n".join(lines) + "\n"
+def _recompile_text(event: Recompiled) -> str:
+    head = f"{event.function} ({event.code.co_filename}:{event.code.co_firstlineno}), compile {event.count}, because"
+    return "\n".join([head, *(f"  {why}" for why in event.why or ("unknown",))])
+
+
+def _section(title: str, found: Counter[str], otherwise: str) -> str:
+    lines = [title, "-" * len(title)]
+    for number, (text, times) in enumerate(found.items(), 1):
+        head, *rest = text.splitlines()
+        lines += [f"{number}. {head}" + (f" ({times} times)" if times > 1 else ""), *(f"   {line}" for line in rest)]
+    return "\n".join([*lines, *([] if found else [otherwise]), ""])

@@ -94,11 +94,16 @@ def test_the_break_is_reported_with_reason_hint_and_the_users_frames(names, capl
         fxjit.compile(f, backend="eager")(torch.ones(3))
     finally:
         fxjit.set_logs()
-    text = caplog.text
-    assert "Skip calling `torch.compiler.disable()`d function" in text
-    assert "Hint: Remove the `torch.compiler.disable` call" in text
-    assert ", in f" in text and "x = outer(x)" in text
-    assert "site-packages" not in text
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "fxjit.graph_breaks"]
+    function = f"<function {outer.__qualname__} at 0x"
+    assert text.startswith(f"Graph break in user code at {__file__}:{f.__code__.co_firstlineno + 1}\n")
+    for line in ("Graph Break Reason: Skip calling `torch.compiler.disable()`d function",
+                 f"  Explanation: Skip calling function `{function}",
+                 "since it was wrapped with `torch.compiler.disable` (reason: None)",
+                 "  Hint: Remove the `torch.compiler.disable` call", f"  Developer debug context: {function}"):
+        assert line in text
+    here = "test_the_break_is_reported_with_reason_hint_and_the_users_frames"
+    assert frames(text) == [(here, 'fxjit.compile(f, backend="eager")(torch.ones(3))'), ("f", "x = outer(x)")]
 
 
 def test_both_breaks_of_the_second_example_are_reported_as_on_the_page(names, caplog):

@@ -103,9 +103,34 @@ def test_the_profiler_of_the_faq_lists_breaks_and_recompiles_by_the_users_place(
         compiled(torch.randn(10), torch.ones(10))
         compiled(torch.randn(11), torch.ones(11))
     report = profiler.report()
-    assert "size(0) 10, found 11" in report
-    assert "toy_example" in report and "test_faq.py" in report
+    breaks, _, rest = report.partition("Recompiles\n")
+    recompiles, _, skips = rest.partition("Skipped frames")
+    first = toy_example.__code__.co_firstlineno
+    for at, line, reason in ((2, 'print("woo")', "`print`"), (3, "if b.sum() < 0:", "Data-dependent branching")):
+        place = f'File "{__file__}", line {first + at}, in toy_example\n     {line}'
+        assert breaks.count(place) == 1, "one place, one entry"
+        assert reason in breaks[:breaks.index(place)]
+    assert breaks.count("(2 times)") == 2 and breaks.count("Hint:") >= 2
+    assert f"toy_example ({__file__}:{first}), compile 2, because" in recompiles and "size(0) 10, found 11" in recompiles
+    assert "No frames were skipped." in skips
     assert "resume" not in report, "never a name of ours"
+
+
+def test_the_profiler_gives_skipped_frames_their_full_reason():
+    def in_a_loop(x):
+        for _ in range(2):
+            x = x + 1
+            fxjit.graph_break("in the loop")
+        return x
+
+    fxjit.reset()
+    with fxjit.CompileProfiler() as profiler:
+        fxjit.compile(in_a_loop, backend=profiler)(torch.ones(2))
+    skipped = profiler.report().partition("Skipped frames")[2]
+    first = in_a_loop.__code__.co_firstlineno
+    for part in (f"{in_a_loop.__qualname__} ({__file__}:{first})", "Graph break in a loop", "Message: in the loop",
+                 f"line {first + 3}", "Hint: Move the body of the loop"):
+        assert part in skipped, skipped
 
 
 def test_explain_unpacks_as_the_faq_unpacks_it():
