@@ -125,3 +125,45 @@ def test_gradients_see_the_values_they_were_computed_from():
         out.backward()
         results.append((out.detach(), x.grad, cache))
     torch.testing.assert_close(results[1], results[0])
+
+
+def minus_itself_turned(x):
+    x.sub_(x.flip(0))
+
+
+def from_its_transpose(x):
+    x.copy_(x.t() + 1)
+
+
+def from_rows_of_itself(x):
+    x.copy_(x[[1, 0, 2, 1, 2]] * 2)
+
+
+def from_one_of_its_rows(x):
+    x.mul_(x[2])
+    x.add_(x[1, 3])
+
+
+def from_its_neighbours(x):
+    x.copy_(torch.cat([x[1:], x[:1]]) + x.roll(2, 1))
+
+
+def through_a_view(x):
+    turned = x.t()
+    turned.sub_(turned.flip(1))
+    return turned.flip(0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize(
+    "function",
+    [minus_itself_turned, from_its_transpose, from_rows_of_itself, from_one_of_its_rows, from_its_neighbours, through_a_view],
+)
+def test_an_element_that_needs_others_of_what_is_written(function, dtype, dynamic):
+    """No element is computed from one that was written already."""
+    mine, theirs = (torch.arange(25).view(5, 5).to(dtype) for _ in range(2))
+    result = fxjit.compile(function, dynamic=dynamic)(mine)
+    expected = function(theirs)
+    assert torch.equal(mine, theirs)
+    assert result is expected is None or torch.equal(result, expected)

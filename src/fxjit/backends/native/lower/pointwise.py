@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Expr, Value, compute_type, expand, reindex
+from ..ir import SUPPORTED, Buffer, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, cast, compare, const, op, where
 from .table import Lowering, NoLowering, is_view, lowers, meta_of
 
@@ -434,9 +434,26 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non
     if low.home.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]
         return target_value  # written there as it was made
     low.settle_readers(buffer.name, node)
-    low.store_in(buffer, operand(low, low.value(source), target_value.size, target_value.dtype), target_value.size, None)
+    given = low.value(source)
+    if reads_elsewhere(given.expr, buffer):
+        given = low.store(given.expr, given.size, given.dtype)
+    low.store_in(buffer, operand(low, given, target_value.size, target_value.dtype), target_value.size, None)
     low.home[node] = buffer.name
     return target_value
+
+
+def reads_elsewhere(expr: Expr, buffer: Buffer) -> bool:
+    """Whether an element needs others of the buffer than its own, which may have been written by then."""
+    own = load_all(buffer).expr
+    assert isinstance(own, Load)
+    return any(load.buffer == buffer.name and not same_place(load, own, buffer.size) for load in loads(expr))
+
+
+def same_place(a: Load, b: Load, sizes: Sizes) -> bool:
+    strides = zip(sizes, a.strides, b.strides, strict=True) if len(a.strides) == len(b.strides) else None
+    if strides is None or a.gathers or b.gathers or not equal(a.offset, b.offset):
+        return False
+    return all(size == 1 or equal(x, y) for size, x, y in strides)
 
 
 def overlaps(sizes: Sizes, strides: Sizes) -> bool:
