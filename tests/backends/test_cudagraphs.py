@@ -38,7 +38,10 @@ class FakeRecorder:
         for each, value in zip(self.protected, before):
             each.copy_(value)
         memory = [by_address(each) for each in places]
-        passed = [any(each is place for place in places) for each in outputs]
+        passed = [
+            any(each is place or (isinstance(each, torch.Tensor) and cudagraphs._shares(each, place)) for place in places)
+            for each in outputs
+        ]
         written = [None if same else by_address(each) for each, same in zip(outputs, passed)]
 
         def replay():
@@ -114,6 +117,37 @@ def test_a_loop_that_rebinds_its_result_is_replayed_after_one_plain_call():
     for _ in range(20):
         result = call([torch.randn(5)])[0]
     assert recorder.replays >= 14
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_outputs_that_are_views_of_inputs(moves):
+    """What a forward saves of its parameters, say: they are views of what the call was given, wherever that lies."""
+    recorder, memory = FakeRecorder(), torch.randn(40)
+
+    def function(x, w):
+        w = torch.as_strided(w, (3, 4), (1, 3), w.storage_offset() + 2)
+        return [x @ w, w, x[1:]]
+
+    call = Recorded(boxed(function), "forward", frozenset(), recorder)
+    for turn in range(7):
+        w = (memory.clone() if moves else memory)[5:25]
+        x = torch.randn(2, 3)
+        product, view, rows = call([x, w])
+        expected = torch.as_strided(w, (3, 4), (1, 3), 7)
+        torch.testing.assert_close(product, x @ expected)
+        assert view.data_ptr() == expected.data_ptr() and view.stride() == (1, 3) and torch.equal(view, expected)
+        assert rows.data_ptr() == x[1:].data_ptr() and torch.equal(rows, x[1:])
+        del product, view, rows
+    assert recorder.replays == 5
+
+
+def test_a_view_of_an_input_as_another_type_is_not_recorded():
+    recorder = FakeRecorder()
+    call = Recorded(boxed(lambda x: [x * 2, x.view(torch.int32)]), "forward", frozenset(), recorder)
+    x = torch.randn(4)
+    for _ in range(5):
+        assert torch.equal(call([x])[1], x.view(torch.int32))
+    assert recorder.replays == 0
 
 
 def test_mutation_of_an_input_that_moves_and_of_one_that_stays():
@@ -335,9 +369,9 @@ def diary(monkeypatch):
         "is_current_stream_capturing": lambda: False,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, fake)
-    cudagraphs._pool.cache_clear()
+    cudagraphs._pools.clear()
     yield said, Capture, stream
-    cudagraphs._pool.cache_clear()
+    cudagraphs._pools.clear()
 
 
 def captures(said):
@@ -347,8 +381,7 @@ def captures(said):
 def test_each_device_is_recorded_on_a_stream_of_its_own(diary):
     """torch's default stream for recording belongs to whichever device was first."""
     said, _, stream = diary
-    for index in (0, 1, 0):
-        CudaRecorder(torch.device("cuda", index)).record(lambda args: args, [])
+    recordings = [CudaRecorder(torch.device("cuda", index)).record(lambda args: args, []) for index in (0, 1, 0)]
     first, second, third = captures(said)
     assert [each[2] for each in (first, second, third)] == ["side of cuda:0", "side of cuda:1", "side of cuda:0"]
     assert [each[1] for each in said if each[0] == "enter" and each[1] == "device"] == ["device"] * 3
@@ -357,7 +390,21 @@ def test_each_device_is_recorded_on_a_stream_of_its_own(diary):
     assert first[3] is third[3] and first[3] is not second[3]
     stream.cuda_stream = 77
     CudaRecorder(torch.device("cuda", 0)).record(lambda args: args, [])
-    assert captures(said)[-1][3] is not first[3]
+    assert captures(said)[-1][3] is not first[3] and len(recordings) == 3
+
+
+def test_memory_goes_with_the_last_recording_in_it(diary):
+    """torch takes the handle of such memory no more: a later recording has other memory."""
+    said, _, _ = diary
+    recorder = CudaRecorder(torch.device("cuda", 0))
+    one = recorder.record(lambda args: args, [])
+    two = recorder.record(lambda args: args, [])
+    del one
+    three = recorder.record(lambda args: args, [])
+    del two, three
+    recorder.record(lambda args: args, [])
+    handles = [each[3] for each in captures(said)]
+    assert handles[0] is handles[1] is handles[2] and handles[3] is not handles[0]
 
 
 def test_a_recording_that_fails_leaves_the_stream_as_it_was(diary):

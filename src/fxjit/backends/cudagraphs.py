@@ -13,9 +13,9 @@ The backend `cudagraphs` does this to the captured graph itself; `mode="reduce-o
 
 from __future__ import annotations
 
-import functools
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,8 +30,9 @@ from fxjit.counters import counters
 log = logs.artifact("cudagraphs")
 WARM_UP_CALLS = 2
 MAX_RECORDINGS = 16
-# How often a recording is made again because an input moved.
-MAX_MOVES = 4
+# How often a recording is made again because an input moved: each is copied from its second move on, and what a forward saved
+# moves when that is recorded again.
+MAX_MOVES = 16
 _IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
 Run = Callable[[list[Any]], Any]
 
@@ -60,15 +61,15 @@ class CudaRecorder:
     def record(self, run: Run, places: list[Any]) -> tuple[Callable[[], None], Sequence[Any]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device):
-            pool, side = _pool(self.device, self.stream())
+            pool = _pool(self.device, self.stream())
             torch.cuda.synchronize()
             # The outer context puts the stream back where ending a recording raises. Other threads may do as they please.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=pool.handle, stream=pool.side, capture_error_mode="thread_local"),
             ):
                 outputs = run(list(places))
-        return graph.replay, outputs
+        return _Replay(graph, pool), outputs
 
     def busy(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
@@ -77,10 +78,52 @@ class CudaRecorder:
         return torch.cuda.current_stream(self.device).cuda_stream
 
 
-@functools.cache
-def _pool(device: torch.device, stream: int) -> tuple[Any, Any]:
+@dataclass(eq=False)
+class _Pool:
     """The memory of what is replayed on a stream, and the stream of the same device that it is recorded on."""
-    return torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+
+    handle: Any
+    side: Any
+
+
+#: A pool goes with the last recording in it: torch gives its memory back then, and takes its handle no more.
+_pools: weakref.WeakValueDictionary[tuple[torch.device, int], _Pool] = weakref.WeakValueDictionary()
+
+
+def _pool(device: torch.device, stream: int) -> _Pool:
+    found = _pools.get((device, stream))
+    if found is None:
+        found = _pools[device, stream] = _Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream(device))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    graph: Any
+    pool: _Pool
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """An output that is in an input's memory: where in it."""
+
+    input: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, args: list[Any]) -> torch.Tensor:
+        base = args[self.input]
+        return torch.as_strided(base, self.size, self.stride, base.storage_offset() + self.offset)
+
+
+def _view_of(index: int, place: torch.Tensor, output: torch.Tensor) -> _View:
+    if output.dtype is not place.dtype or output.is_conj() != place.is_conj() or output.is_neg() != place.is_neg():
+        raise RuntimeError("an output is a view of an input as another type")
+    return _View(index, output.shape, output.stride(), output.storage_offset() - place.storage_offset())
 
 
 @dataclass(slots=True)
@@ -92,8 +135,9 @@ class _Recording:
     #: Inputs read at the address they had, and those copied to a place of the recording's.
     fixed: list[tuple[int, int]]
     copied: list[tuple[int, torch.Tensor]]
-    #: Outputs that are an input, as it came.
+    #: Outputs that are an input, as it came or a view of it.
     passed: dict[int, int]
+    views: dict[int, _View]
     storages: list[tuple[int, Any, int]] = field(default_factory=list)
 
     def alive(self) -> list[int]:
@@ -200,20 +244,21 @@ class Recorded:
                     fixed.append((k, given.data_ptr()))
         with torch.no_grad():
             replay, outputs = self.recorder.record(self.run, places)
-        passed = {}
+        passed, views = {}, {}
         for k, output in enumerate(outputs):
             if isinstance(output, torch.Tensor):
                 same = next((i for i, place in enumerate(places) if place is output), None)
+                shared = next((i for i, place in enumerate(places) if _shares(output, place)), None)
                 if same is not None:
                     passed[k] = same
-                elif any(_shares(output, place) for place in places):
-                    raise RuntimeError("an output is a view of an input")
-        made = _Recording(replay, list(outputs), fixed, copied, passed)
+                elif shared is not None:
+                    views[k] = _view_of(shared, places[shared], output)
+        made = _Recording(replay, list(outputs), fixed, copied, passed, views)
         del outputs
         made.storages = [
             (k, storage, _uses(storage))
             for k, each in enumerate(made.outputs)
-            if isinstance(each, torch.Tensor) and k not in passed
+            if isinstance(each, torch.Tensor) and k not in passed and k not in views
             for storage in [each.untyped_storage()]
         ]
         return made
@@ -250,6 +295,8 @@ class Recorded:
             return output
         if k in recording.passed:
             return args[recording.passed[k]]
+        if k in recording.views:
+            return recording.views[k].of(args)
         return output.clone() if k in sizes.cloned else output.detach()
 
     def after_move(self, args: list[Any], sizes: _Sizes, moved: list[int]) -> Any:
