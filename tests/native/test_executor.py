@@ -15,6 +15,7 @@ import fxjit
 from fxjit import counters
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.codegen import program
+from fxjit.backends.native.runtime import callees
 
 
 def compiled(function, *inputs, mode="fake"):
@@ -201,6 +202,48 @@ def test_what_a_call_raises_comes_out_as_it_is():
     assert torch.equal(graph([torch.ones(3)])[0], torch.ones(3) * 2)
     with pytest.raises(ArithmeticError, match="less than nothing"):
         graph([-torch.ones(3)])
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_memory_that_there_is_not_is_eagers_error(mode):
+    """On a GPU that is an exception of its own, which programs catch to try less."""
+
+    def function(x):
+        return (x.expand(1 << 46, x.shape[0]).exp() + 1,)
+
+    x = torch.randn(8)
+    with pytest.raises(RuntimeError) as eager:
+        function(x)
+    with pytest.raises(type(eager.value)) as ours:
+        compiled(function, x, mode=mode)([x])
+    assert str(ours.value) == str(eager.value)
+
+
+CALLS = {
+    "cumsum": lambda x: (x.cumsum(1),),
+    "sort": lambda x: tuple(x.sort(-1, True)),
+    "numbers": lambda x: (torch.ops.aten.renorm(x, 2, 0, 0.5),),
+    "lists and None": lambda x: (torch.ops.aten.roll(x, [1, 2], [0, 1]),),
+    "keywords": lambda x: (torch.ops.aten.div.Tensor_mode(x.cumsum(0), 0.3, rounding_mode="floor"),),
+    "of linalg": lambda x: (torch.linalg.solve_triangular(x @ x.t(), x, upper=False),),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_operators_are_called_by_the_functions_that_come_to_them(what):
+    torch.manual_seed(0)
+    x = torch.randn(4, 5)
+    for got, wanted in zip(compiled(CALLS[what], x)([x]), CALLS[what](x), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_function_of_the_same_name_that_does_another_thing_is_not_called():
+    x = torch.randn(3)
+    aten = torch.ops.aten
+    assert callees.callee_of(aten.cumsum.default, "", (x, 0), {}).name == "_VariableFunctions.cumsum"
+    assert callees.callee_of(aten.add.Scalar, "", (x, 2), {}).kind == "operator"  # the function makes a tensor of the number
+    assert callees.callee_of(aten.index.Tensor, "", (x, [None]), {}).kind == "operator"  # there is none
+    assert callees.callee_of(aten.linear.default, "", (x[None], x[None]), {}).kind == "operator"  # it is several operators
 
 
 def test_large_values_have_memory_of_their_own(texts):

@@ -263,6 +263,23 @@ take_item(frame_t *frame, const int64_t *operands)
     return 0;
 }
 
+/* (number, ...); NULL with an exception. */
+static PyObject *
+tuple_of(const int64_t *numbers, int64_t count)
+{
+    PyObject *all = PyTuple_New(count);
+    for (int64_t i = 0; all != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (number == NULL) {
+            Py_CLEAR(all);
+        }
+        else {
+            PyTuple_SET_ITEM(all, i, number);
+        }
+    }
+    return all;
+}
+
 /* An operator that does not keep its promise is put right by `helper(tensor, size, stride, dtype)`. */
 static int
 expect(frame_t *frame, const int64_t *operands)
@@ -294,12 +311,8 @@ expect(frame_t *frame, const int64_t *operands)
     if (same) {
         return 0;
     }
-    PyObject *tensor = slot_object(slot), *size = PyTuple_New(ndim), *stride = PyTuple_New(ndim), *right = NULL;
-    for (int64_t i = 0; i < ndim && size != NULL && stride != NULL; i++) {
-        PyTuple_SET_ITEM(size, i, PyLong_FromLongLong(sizes[i]));
-        PyTuple_SET_ITEM(stride, i, PyLong_FromLongLong(strides[i]));
-    }
-    if (tensor != NULL && size != NULL && stride != NULL && !PyErr_Occurred()) {
+    PyObject *tensor = slot_object(slot), *size = tuple_of(sizes, ndim), *stride = tuple_of(strides, ndim), *right = NULL;
+    if (tensor != NULL && size != NULL && stride != NULL) {
         PyObject *helper = PyTuple_GET_ITEM(frame->program->objects, operands[1]);
         PyObject *type = PyTuple_GET_ITEM(frame->program->objects, operands[5]);
         right = PyObject_CallFunctionObjArgs(helper, tensor, size, stride, type, NULL);
@@ -346,6 +359,27 @@ prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
     }
 }
 
+/* What the shim had no memory for, asked for again in Python: that raises what eager would. */
+static int
+allocate_in_python(slot_t *slot, const int64_t *operands, const int64_t *sizes)
+{
+    int64_t ndim = operands[2];
+    PyObject *tensor = NULL, *size = tuple_of(sizes, ndim), *stride = tuple_of(sizes + ndim, ndim);
+    PyObject *module = PyImport_ImportModule("fxjit.backends.native.runtime.callees");
+    if (size != NULL && stride != NULL && module != NULL) {
+        tensor = PyObject_CallMethod(module, "allocated", "LLLOO", (long long)operands[1], (long long)operands[4],
+                                     (long long)operands[5], size, stride);
+    }
+    Py_XDECREF(size);
+    Py_XDECREF(stride);
+    Py_XDECREF(module);
+    if (tensor == NULL) {
+        return -1;
+    }
+    fill_slot(slot, tensor);
+    return 0;
+}
+
 static int
 allocate(frame_t *frame, const int64_t *operands)
 {
@@ -354,8 +388,7 @@ allocate(frame_t *frame, const int64_t *operands)
     void *handle = NULL;
     if (shim.empty_strided(operands[2], sizes, sizes + operands[2], (int32_t)operands[1], (int32_t)operands[4],
                            (int32_t)operands[5], &handle) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "memory for a tensor of a compiled graph could not be allocated");
-        return -1;
+        return allocate_in_python(slot, operands, sizes);
     }
     if (shim.cpu != NULL && (int32_t)operands[4] == shim.cpu()) {
         prepare_large(handle, operands[2], sizes);

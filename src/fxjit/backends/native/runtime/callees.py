@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit.counters import counters
+from fxjit.tensor_shim import shim_code
 
 
 def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
@@ -49,12 +53,26 @@ def put_layout_right(
     return put_right(tensor, size, stride, dtype) if tensor.shape == size else tensor
 
 
+def allocated(dtype: int, device: int, index: int, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """Memory that torch's C shim did not get, with the shim's numbers of the type and the device: it is there by now, or
+    the error is eager's."""
+    types = {shim_code("dtype", each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+    kinds = {shim_code("device_type", name): name for name in ("cpu", "cuda")}
+    where = torch.device("cpu") if kinds[device] == "cpu" else torch.device(kinds[device], index)
+    return torch.empty_strided(size, stride, dtype=types[dtype], device=where)
+
+
+def as_tensor(number: float) -> torch.Tensor:
+    """How kernels get a number that is known only at a call."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
+
+
 # Views as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload does.
 METHODS: dict[str, str] = {
     "view.default": "view", "_unsafe_view.default": "view", "reshape.default": "reshape", "permute.default": "permute",
     "t.default": "t",
     "transpose.int": "transpose", "expand.default": "expand", "unsqueeze.default": "unsqueeze", "select.int": "select",
-    "detach.default": "detach",
+    "detach.default": "detach", "_local_scalar_dense.default": "item",
 }  # fmt: skip
 _functions: Any = torch._C._VariableFunctions
 #: Operators whose overload named here is what torch's function of the same name calls with the same positional tensors.
@@ -86,19 +104,111 @@ class Callee:
         if self.kind == "method":
             return getattr(torch.Tensor, METHODS[self.name])
         if self.kind == "helper":
-            return _HELPERS[self.name]
+            return HELPERS[self.name]
+        if self.kind == "function":
+            return getattr(_namespaces()[self.name.partition(".")[0]], self.name.partition(".")[2])
+        if self.kind == "python":
+            return getattr(operator, self.name)
         namespace, packet, overload = self.name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
         return found._op if namespace == "aten" else found
 
 
-_HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right}
+HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right, "as_tensor": as_tensor}
 
 
-def callee_of(target: torch._ops.OpOverload, name: str, with_keywords: bool) -> Callee:
-    """How an operator is called; `name` is what METHODS and DIRECT would call it by."""
-    if not with_keywords and name in DIRECT:
+def python_callee(target: Any) -> Any:
+    """What a program calls for a function that is no operator: by name, where it is one that calculates with floats."""
+    for name in HELPERS:
+        if HELPERS[name] is target:
+            return Callee("helper", name)
+    name = getattr(target, "__name__", "")
+    return Callee("python", name) if getattr(operator, name, None) is target else target
+
+
+def callee_of(target: torch._ops.OpOverload, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Callee:
+    """How an operator is called; `name` is what METHODS and DIRECT would call it by, the rest what it is called with while
+    compiling: fake tensors and plain values."""
+    if not keywords and name in DIRECT:
         return Callee("direct", name)
-    if not with_keywords and name in METHODS:
+    if not keywords and name in METHODS:
         return Callee("method", name)
+    if target.namespace == "aten":
+        key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
+        if key not in _found:
+            _found[key] = _function_for(target, args, keywords)
+        if _found[key] is not None:
+            return Callee("function", str(_found[key]))
     return Callee("operator", f"{target.namespace}.{target._opname}.{target._overloadname}")
+
+
+# Torch's own functions, which parse arguments in a third of the time that an overload takes. Which overload one comes to is
+# decided by the arguments' types; whether it is the wanted one is tried.
+
+_found: dict[Any, str | None] = {}
+
+
+@functools.cache
+def _namespaces() -> dict[str, Any]:
+    names = ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
+    return {name: getattr(torch._C, name) for name in names}
+
+
+def _kind(value: Any) -> Any:
+    """All that decides which overload an argument suits."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim() == 0, value.device.type, value.layout
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_kind, value)
+    return type(value)
+
+
+def _function_for(target: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:
+    name = target._opname
+    for namespace, holder in _namespaces().items():
+        function = getattr(holder, name, None)
+        if callable(function) and _comes_to(function, target, args, keywords):
+            return f"{namespace}.{name}"
+    return None
+
+
+class _Reached(Exception):
+    """Torch's dispatcher was reached."""
+
+
+class _Watch(TorchDispatchMode):
+    """Notes which operator is called, with what, and ends the call there."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.reached = func, args, kwargs or {}
+        raise _Reached
+
+
+def _comes_to(function: Any, target: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether the function, given this, calls the operator with the same."""
+    watch = _Watch()
+    try:
+        with torch.no_grad(), watch:
+            function(*args, **keywords)
+    except _Reached:
+        reached, *given = watch.reached
+        return reached is target and _same(_complete(target, *given), _complete(target, args, keywords))
+    except (TypeError, RuntimeError, ValueError):
+        return False  # the function is another one of the same name
+    return False
+
+
+def _complete(target: torch._ops.OpOverload, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """A value for each argument of the schema."""
+    arguments = target._schema.arguments
+    named = {each.name: value for each, value in zip(arguments, args, strict=False)}
+    named.update(keywords)
+    return [named.get(each.name, each.default_value) for each in arguments]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
