@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import operator
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
     compute_unbacked_bindings,
 )
+from torch.utils import _pytree as pytree
 
 from fxjit import config
 from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
@@ -58,9 +60,9 @@ from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
 from fxjit.guards.ambient import AmbientState
-from fxjit.guards.kinds import AmbientIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
+from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
 _MAX_ATTEMPTS: Final = 64
@@ -91,6 +93,17 @@ class Frame:
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         return code.co_varnames[:count]
+
+
+def _on_current_gpu(result: object, given: object) -> bool:
+    """Whether the result is on the GPU that happens to be current: on one that nothing among the arguments names."""
+    if not isinstance(result, torch.Tensor) or result.device.type != "cuda":
+        return False
+    leaves = pytree.tree_leaves(given)
+    named = {_fake_of(leaf).device for leaf in leaves if isinstance(leaf, torch.fx.Node)
+             if isinstance(_fake_of(leaf), torch.Tensor)}
+    named |= {torch.device(leaf) for leaf in leaves if isinstance(leaf, (str, torch.device)) and "cuda:" in str(leaf)}
+    return result.device not in named
 
 
 def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
@@ -279,6 +292,9 @@ class Trace:
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_drawn():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
+        if _on_current_gpu(result, (node_args, node_kwargs)):
+            asked = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
+            self.guard(ConstIs(asked, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         self._bind_unbacked(node, result)
@@ -355,6 +371,14 @@ class Trace:
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
         """What was emitted `aside` as a graph of its own; see GraphBuilder."""
         return self.builder.subgraph(nodes, inputs, outputs)
+
+    def again(self, graph: torch.fx.Node) -> torch.fx.Node:
+        """Another node that stands for a graph which `subgraph` made."""
+        return self.builder.again(graph)
+
+    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
+        """The outermost frame's step and index, and where in the user's program that is."""
+        return self.root.steps, self.root.index, user_stack(self.frame)
 
     def discards_result(self) -> bool:
         """Whether the program throws away what the call under way gives."""
