@@ -289,3 +289,44 @@ def test_new_os_errors_are_returned():
     for theirs, ours in zip(program(torch.ones(3))[1:],
                             fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))[1:], strict=True):
         assert _facts(ours) == _facts(theirs)
+
+
+class Lazy:
+    def __getattr__(self, name):
+        raise AttributeError("told", name="given") if name == "named" else AttributeError(name)
+
+
+def test_an_attribute_error_knows_what_was_asked_of_whom(agrees):
+    def program(x, owners):
+        told = []
+        for owner, name in [(x, "missing"), *owners, (errno, "ENOPE"), (x + 1, "shapes")]:
+            try:
+                getattr(owner, name)
+            except AttributeError as error:
+                told.append((error.name, error.obj is owner))
+        try:
+            x.rehsape(3)
+        except AttributeError as error:
+            told.append((error.name, error.obj is x))
+        try:
+            raise AttributeError("by hand")
+        except AttributeError as error:
+            told.append((error.name, error.obj))
+        return x + 1, told
+
+    owners = [(torch.nn.Linear(2, 2), "wieght"), (Lazy(), "a"), (Lazy(), "named"), (Lazy, "b"), ([], "push")]
+    agrees(program, torch.ones(3), owners)
+
+
+def test_an_attribute_error_that_is_returned():
+    import fxjit
+
+    def program(x):
+        y = x * 2
+        try:
+            y.missing
+        except AttributeError as error:
+            return y, error
+
+    y, error = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    assert error.name == "missing" and error.obj is y

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import fxjit
+
 
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
@@ -52,6 +54,33 @@ def test_in_place_methods_are_seen_by_the_caller(check):
         y.copy_(x)
         return a is x, a
     check(fn, torch.randn(3), torch.randn(3))
+
+
+def test_data_written_back_after_it_changed_in_place(check):
+    def fn(w, x):
+        with torch.no_grad():
+            step = (w * x).sum(0)
+        w.data -= 0.5 * step
+        w.data = w.data.clamp_(-1, 1)
+        w.data = w.detach()
+        return (w * x).sum()
+
+    check(fn, leaf(3), torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("other", [lambda w: w.data.t(), lambda w: w.data.clone(), lambda w: w.data[:1],
+                                   lambda w: w.data.double()])
+def test_data_that_is_another_is_written_for_real(other):
+    def fn(w, x):
+        y = x * 2
+        w.data = other(w)
+        return w + 1, y
+
+    w, v = torch.ones(2, 2), torch.ones(2, 2)
+    expected, found = fn(w, torch.ones(2)), fxjit.compile(fn, backend="eager")(v, torch.ones(2))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(v, w)
+    assert v.stride() == w.stride()
 
 
 def test_in_place_on_what_the_graph_made(check):

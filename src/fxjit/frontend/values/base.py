@@ -221,6 +221,9 @@ class Value:
 
     # -- attribute access ----------------------------------------------------------------------------------------
 
+    def left_getattr(self, t: Tracer, obj: Value, name: str) -> None:
+        """`getattr(obj, name)` raised this: an AttributeError that was not told of what remembers it."""
+
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         """Default: a method or class attribute of the exact Python type (see protocol.generic_getattr)."""
         from_type = _GENERIC_GETATTR[0]

@@ -41,6 +41,8 @@ class ExceptionValue(UserObjectValue):
         self.context: Value | None = None
         self.suppress = False
         self.was_raised = False
+        #: `name` and `obj` of an AttributeError that was made without them, once it has left a `getattr`.
+        self.asked: dict[str, Value] = {}
 
     def describe(self) -> str:
         shown = ", ".join(arg.describe() for arg in self.args)
@@ -64,8 +66,14 @@ class ExceptionValue(UserObjectValue):
         for cls, names in _KEYWORDS:
             if name in names and issubclass(self.cls, cls) and self.source is None:
                 pending = t.effects.load_attr(self, name)
-                return pending if isinstance(pending, Value) else t.make(None)
+                known = self.asked.get(name) if pending is None else pending
+                return known if isinstance(known, Value) else t.make(None)
         return super().generic_getattr(t, name)
+
+    def left_getattr(self, t: Tracer, obj: Value, name: str) -> None:
+        given = t.effects.stored_attrs(self).keys() & {"name", "obj"}
+        if issubclass(self.cls, AttributeError) and self.source is None and not given and not self.asked:
+            self.asked = {"name": t.make(name), "obj": obj}
 
     def set_args(self, t: Tracer, args: Sequence[Value]) -> None:
         """`BaseException.__init__` on this object."""
@@ -197,7 +205,7 @@ class ExceptionValue(UserObjectValue):
         if self.suppress and self.cause is None:
             cg.call(setattr, self, "__suppress_context__", True)
             cg.asm.pop()
-        for name, value in cg.effects.stored_attrs(self).items():
+        for name, value in {**self.asked, **cg.effects.stored_attrs(self)}.items():
             if value is not None:
                 cg.call(setattr, self, name, value)
                 cg.asm.pop()

@@ -235,7 +235,12 @@ def truth(t: Tracer, v: Value) -> bool:
 
 
 def getattr_(t: Tracer, v: Value, name: str) -> Value:
-    return v.realize().tp_getattro(t, name).realize()
+    v = v.realize()
+    try:
+        return v.tp_getattro(t, name).realize()
+    except Raised as raised:
+        raised.value.left_getattr(t, v, name)
+        raise
 
 
 def getattr_or_none(t: Tracer, v: Value, name: str) -> Value | None:

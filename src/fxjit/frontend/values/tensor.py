@@ -51,6 +51,12 @@ FACTS: Final = frozenset((
 UNGUARDED_FACTS: Final = frozenset(("is_leaf", "output_nr", "retains_grad", "grad_dtype"))
 #: Attributes that are tensors: operators by another spelling.
 TENSOR_ATTRIBUTES: Final = frozenset(("T", "H", "mT", "mH", "real", "imag", "data"))
+_DATA: Final = torch._C.TensorBase.__dict__["data"]
+#: How a tensor sees its memory.
+_SEEN_AS: Final[tuple[Callable[[torch.Tensor], object], ...]] = (
+    lambda x: x.dtype, lambda x: x.shape, lambda x: x.stride(), lambda x: x.storage_offset(), lambda x: x.device,
+    lambda x: x.is_conj(), lambda x: x.is_neg(),
+)
 #: What has no meaning while tracing.
 UNREADABLE: Final = frozenset((
     "_version", "_cdata", "_base", "_backward_hooks", "_post_accumulate_grad_hooks", "__cuda_array_interface__",
@@ -156,6 +162,8 @@ class TensorValue(Value):
             tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
             return
         raw = protocol.type_lookup(self.cls, name)
+        if raw is _DATA and value is not None and self._is_own_data(value.realize()):
+            return  # `p.data -= step`
         if raw is not NOT_IMPLEMENTED and hasattr(raw, "__set__") and name != "grad":
             t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="it changes the tensor itself in a way that a graph cannot hold")
@@ -169,6 +177,15 @@ class TensorValue(Value):
                 t.effects.call_later(delattr, (self, name))
             else:
                 t.effects.call_later(setattr, (self, name, value))
+
+    def _is_own_data(self, value: Value) -> bool:
+        """Whether `self.data = value` changes nothing: the same memory, seen in the same way."""
+        if not isinstance(value, TensorValue) or value.cls not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        mine, given = self.fake, value.fake
+        if mine.layout is not torch.strided or given.layout is not torch.strided or mine.is_inference() or given.is_inference():
+            return False
+        return torch._C._is_alias_of(mine, given) and all(fact(mine) == fact(given) for fact in _SEEN_AS)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
