@@ -148,6 +148,50 @@ fx_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra)
 #endif
 }
 
+/* ---- classes that have not changed ---- */
+
+/* A class's own namespace; borrowed from the class, which holds it. */
+static inline PyObject *
+fx_type_dict(PyTypeObject *type)
+{
+#if FX_PY312
+    PyObject *dict = PyType_GetDict(type);
+    Py_XDECREF(dict);
+    return dict;
+#else
+    return type->tp_dict;
+#endif
+}
+
+/* The version of a class: another number after each change of what looking a name up in it or in its bases can give, and no
+ * other class's. 0: it has none now. */
+static inline unsigned int
+fx_type_version_now(const PyTypeObject *type)
+{
+    return type->tp_version_tag;
+}
+
+/* The same, of a class that gets one where it has none and the Python has numbers left. On 3.11 a look-up gives it one, which
+ * keeps what it finds under that number. */
+static inline unsigned int
+fx_type_version(PyTypeObject *type)
+{
+#if FX_PY312
+    (void)PyUnstable_Type_AssignVersionTag(type);
+#else
+    if (type->tp_version_tag == 0) {
+        PyObject *name = PyUnicode_InternFromString("__class__");
+        if (name == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        (void)_PyType_Lookup(type, name);
+        Py_DECREF(name);
+    }
+#endif
+    return type->tp_version_tag;
+}
+
 /* ---- dicts that have not changed ---- */
 
 /* 3.11 gives each state of each dict a version that no other state of any dict ever has. From 3.12 somebody can be told

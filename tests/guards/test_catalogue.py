@@ -158,6 +158,18 @@ CASES: dict[str, Case] = {
         lambda world: setattr(world.thing, "extra", 1),
         lambda world: setattr(world.thing, "unread", 1),
     ),
+    "FoundIn": Case(
+        lambda world: X * world.thing.scale,
+        lambda: Thing(thing=type("Local", (Thing,), {})(scale=2)),
+        lambda world: setattr(type(world.thing), "scale", property(lambda thing: 5)),
+        lambda world: setattr(type(world.thing), "unread", 3),
+    ),
+    "BasesAre": Case(
+        lambda world: X * (2 if isinstance(world.thing, Other) else 3),
+        lambda: Thing(thing=type("Local", (Other,), {})()),
+        lambda world: setattr(type(world.thing), "__bases__", (Thing,)),
+        lambda world: setattr(type(world.thing), "unread", 3),
+    ),
     "HasAttr": Case(
         lambda world: X * getattr(world.fn, "scale", 2),
         lambda: Thing(fn=made(2)),

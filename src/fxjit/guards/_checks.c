@@ -1,7 +1,7 @@
 /* Checks on one object: type, identity, constants, lengths, keys, attributes, tensors. Their meaning in Python is `holds`
  * of the classes in kinds.py; a test compares the two. */
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../cpython_compat.h"
 
 #include <string.h>
 
@@ -166,6 +166,21 @@ same_frozenset(PyObject *a, PyObject *b)
     return same == 1 ? set_holds_constants(a, b) : same;
 }
 
+/* Equal ranges may have other ends. */
+static int
+same_range(PyObject *a, PyObject *b)
+{
+    static const char *const parts[] = {"start", "stop", "step"};
+    int same = 1;
+    for (int i = 0; same == 1 && i < 3; i++) {
+        PyObject *x = PyObject_GetAttrString(a, parts[i]), *y = PyObject_GetAttrString(b, parts[i]);
+        same = x == NULL || y == NULL ? -1 : fxjit_same_constant(x, y);
+        Py_XDECREF(x);
+        Py_XDECREF(y);
+    }
+    return same;
+}
+
 static int
 same_slice(PyObject *a, PyObject *b)
 {
@@ -213,6 +228,9 @@ fxjit_same_constant(PyObject *a, PyObject *b)
     }
     else if (type == &PySlice_Type) {
         deep = same_slice;
+    }
+    else if (type == &PyRange_Type) {
+        deep = same_range;
     }
     if (deep != NULL) {
         if (Py_EnterRecursiveCall(" in a guard")) {
@@ -499,11 +517,13 @@ typedef enum {
     CHECK_HAS_KEY,
     CHECK_HAS_ATTR,
     CHECK_INSTANCE_HAS_ATTR,
+    CHECK_FOUND_IN,
+    CHECK_BASES,
 } check_kind;
 
 static const char *const check_names[] = {
     "never", "type", "is", "code", "const", "tensor", "length", "keys", "set", "has_key", "has_attr",
-    "instance_has_attr",
+    "instance_has_attr", "found_in", "bases",
 };
 
 static int
@@ -562,6 +582,8 @@ init_payload(fxjit_check *check, PyObject *op)
         return check->number == -1 && PyErr_Occurred() ? -1 : 0;
     case CHECK_KEYS:
     case CHECK_SET:
+    case CHECK_FOUND_IN:
+    case CHECK_BASES:
         return init_many(check, first);
     case CHECK_TENSOR:
         return init_tensor(check, op);
@@ -603,6 +625,8 @@ fxjit_check_clear(fxjit_check *check)
         break;
     case CHECK_KEYS:
     case CHECK_SET:
+    case CHECK_FOUND_IN:
+    case CHECK_BASES:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
             fxjit_held_clear(&check->many.items[i]);
         }
@@ -635,6 +659,8 @@ fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
         return fxjit_held_traverse(&check->held, visit, arg);
     case CHECK_KEYS:
     case CHECK_SET:
+    case CHECK_FOUND_IN:
+    case CHECK_BASES:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
             int stop = fxjit_held_traverse(&check->many.items[i], visit, arg);
             if (stop) {
@@ -698,8 +724,60 @@ has_key(const fxjit_check *check, PyObject *value)
     return as_wanted(found, check->present);
 }
 
+/* The first class, in the order in which names are looked up, whose own namespace has the name: borrowed; Py_None: none has;
+ * NULL with an exception. */
+static PyObject *
+first_with(PyTypeObject *type, PyObject *name)
+{
+    PyObject *order = type->tp_mro;
+    for (Py_ssize_t i = 0; order != NULL && i < PyTuple_GET_SIZE(order); i++) {
+        PyObject *namespace = fx_type_dict((PyTypeObject *)PyTuple_GET_ITEM(order, i));
+        if (namespace != NULL && PyDict_GetItemWithError(namespace, name) != NULL) {
+            return PyTuple_GET_ITEM(order, i);
+        }
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    return Py_None;
+}
+
+/* (name, owner or None) are what is held. A class at the version at which this held is not looked into. */
+static int
+found_in(fxjit_check *check, PyObject *value)
+{
+    if (!PyType_Check(value)) {
+        return 0;
+    }
+    PyTypeObject *type = (PyTypeObject *)value;
+    if (check->version != 0 && fx_type_version_now(type) == check->version) {
+        return 1;
+    }
+    PyObject *name = check->many.items[0].obj, *order = Py_XNewRef(type->tp_mro);
+    PyObject *owner = first_with(type, name);
+    int holds = owner == NULL ? -1 : fxjit_held_is(&check->many.items[1], owner);
+    Py_XDECREF(order);
+    check->version = holds == 1 ? fx_type_version(type) : 0;
+    return holds;
+}
+
+static int
+bases_are(const fxjit_check *check, PyObject *value)
+{
+    PyObject *order = PyType_Check(value) ? ((PyTypeObject *)value)->tp_mro : NULL;
+    if (order == NULL || PyTuple_GET_SIZE(order) != check->many.n) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < check->many.n; i++) {
+        if (!fxjit_held_is(&check->many.items[i], PyTuple_GET_ITEM(order, i))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int
-fxjit_check_run(const fxjit_check *check, PyObject *value)
+fxjit_check_run(fxjit_check *check, PyObject *value)
 {
     switch ((check_kind)check->kind) {
     case CHECK_NEVER:
@@ -726,6 +804,10 @@ fxjit_check_run(const fxjit_check *check, PyObject *value)
         return as_wanted(has_attribute(value, check->held.obj), check->present);
     case CHECK_INSTANCE_HAS_ATTR:
         return as_wanted(instance_has_attribute(value, check->held.obj), check->present);
+    case CHECK_FOUND_IN:
+        return found_in(check, value);
+    case CHECK_BASES:
+        return bases_are(check, value);
     }
     return 0;
 }
@@ -744,7 +826,8 @@ never_changes(PyObject *value)
         return 1;
     }
     return value == Py_None || value == Py_Ellipsis || type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type ||
-           type == &PyComplex_Type || type == &PyUnicode_Type || type == &PyBytes_Type || is_value_type(type);
+           type == &PyComplex_Type || type == &PyUnicode_Type || type == &PyBytes_Type || type == &PyRange_Type ||
+           is_value_type(type);
 }
 
 fxjit_dependence
@@ -772,6 +855,11 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
         return PyType_Check(value) ? DEPENDS_ON_MORE : DEPENDS_ON_INSTANCE_DICT;
     case CHECK_TENSOR:
         return DEPENDS_ON_TENSOR;
+    case CHECK_CODE:
+        return DEPENDS_ON_CODE;
+    case CHECK_FOUND_IN:
+    case CHECK_BASES:
+        return DEPENDS_ON_CLASS;
     default:
         return DEPENDS_ON_MORE;
     }

@@ -60,6 +60,7 @@ typedef struct {
         fxjit_tensor_facts *tensor;
     };
     bool present;
+    unsigned int version; /* of the class, when a check on it last held */
 } fxjit_check;
 
 /* Makes a check of an operation ("type", int), ... (kinds.py `ops`, lowered by tree.py). */
@@ -68,7 +69,7 @@ void fxjit_check_clear(fxjit_check *check);
 int fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg);
 
 /* 1 holds, 0 does not, -1 exception. */
-int fxjit_check_run(const fxjit_check *check, PyObject *value);
+int fxjit_check_run(fxjit_check *check, PyObject *value);
 
 /* What the outcome of a check on this very object can change with. */
 typedef enum {
@@ -76,6 +77,8 @@ typedef enum {
     DEPENDS_ON_CONTENTS,      /* the keys of the object, which is a dict; the length of a list */
     DEPENDS_ON_INSTANCE_DICT, /* the keys of its __dict__ */
     DEPENDS_ON_TENSOR,        /* what a TensorImpl says */
+    DEPENDS_ON_CODE,          /* which code object the function runs */
+    DEPENDS_ON_CLASS,         /* the version of the object, which is a class */
     DEPENDS_ON_MORE,
 } fxjit_dependence;
 

@@ -36,7 +36,7 @@ typedef struct {
 /* An item of a dict (check NULL), or a check on an object. */
 typedef struct {
     PyObject *obj;
-    const fxjit_check *check;
+    fxjit_check *check;
     PyObject *key; /* a str */
     PyObject *value;
 } lookup;
@@ -298,6 +298,7 @@ typedef struct {
     int contents;    /* the contents of the container are noted */
     int list;        /* the list's size and place are */
     int tensor;      /* the tensor is, with its type */
+    int version;     /* the class's version is */
 } noting;
 
 /* 1 noted, 0 cannot be, -1 no memory. */
@@ -341,8 +342,31 @@ note_list(settled *s, const tree *t, noting *now)
     return 1;
 }
 
+_Static_assert(offsetof(PyTypeObject, tp_finalize) == offsetof(PyTypeObject, tp_version_tag) + sizeof(uint64_t),
+               "the version of a class is read as one word, with what lies unused beside it");
+
+/* Notes the version of the class: what looking names up in it gives. 1 noted, 0 it has none, -1 no memory. */
 static int
-note_check(settled *s, const tree *t, const fxjit_check *check, noting *now)
+note_class(settled *s, const tree *t, noting *now)
+{
+    if (now->version) {
+        return 1;
+    }
+    PyTypeObject *type = (PyTypeObject *)now->value;
+    if (!PyType_Check(now->value) || is_restless(t, now->value) || fx_type_version(type) == 0) {
+        return 0;
+    }
+    uint64_t version;
+    memcpy(&version, &type->tp_version_tag, sizeof(version));
+    if (know_type(s, type) < 0 || push_word(s, &type->tp_version_tag, version, now->value) < 0) {
+        return -1;
+    }
+    now->version = 1;
+    return 1;
+}
+
+static int
+note_check(settled *s, const tree *t, fxjit_check *check, noting *now)
 {
     PyObject *dict = now->value;
     switch (fxjit_check_depends(check, now->value)) {
@@ -369,6 +393,12 @@ note_check(settled *s, const tree *t, const fxjit_check *check, noting *now)
             return note_contents(s, now);
         }
         break;
+    case DEPENDS_ON_CODE: {
+        PyObject **code = &((PyFunctionObject *)now->value)->func_code;
+        return push_pointer(s, code, *code, NULL) < 0 ? -1 : 1;
+    }
+    case DEPENDS_ON_CLASS:
+        return note_class(s, t, now);
     case DEPENDS_ON_MORE:
         return 0;
     }
@@ -417,6 +447,12 @@ note_child(settled *s, const tree *t, const node *child, noting *now, PyObject *
     case GET_TYPE:
         *below = (PyObject *)Py_TYPE(value);
         return 1;
+    case GET_CLASS_ITEM: {
+        int noted = note_class(s, t, now);
+        PyObject *namespace = noted == 1 ? fx_type_dict((PyTypeObject *)value) : NULL;
+        *below = namespace == NULL ? NULL : PyDict_GetItemWithError(namespace, child->arg);
+        return *below != NULL || noted != 1 ? noted : PyErr_Occurred() ? -1 : 0;
+    }
     case GET_INSTANCE_DICT: {
         int noted = note_slot(s, now);
         *below = noted == 1 ? *now->slot : NULL;
@@ -448,7 +484,7 @@ static int
 note(settled *s, const tree *t, int index, PyObject *value)
 {
     const node *n = &t->nodes[index];
-    noting now = {value, NULL, 0, 0, 0};
+    noting now = {value, NULL, 0, 0, 0, 0};
     int is_tensor = fxjit_tensor_is_plain(value);
     if (!is_tensor && push_type(s, value) < 0) {
         return -1;
@@ -483,7 +519,10 @@ static int
 is_worth_it(const tree *t, int index, PyObject *value)
 {
     const node *n = &t->nodes[index];
-    if (n->end - index < FEWEST_NODES || PyType_Check(value) || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(value)) ||
+    if (PyType_Check(value)) {
+        return n->get == GET_CONST;
+    }
+    if (n->end - index < FEWEST_NODES || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(value)) ||
         fxjit_tensor_is_plain(value) || dict_slot(value) == NULL) {
         return 0;
     }
@@ -698,11 +737,14 @@ fxjit_settle(run *r)
         return;
     }
     s->changes = fxjit_watched_changes() == NULL ? 0 : *fxjit_watched_changes();
-    int status = 0;
+    int status = 0, classes = 0; /* which alone are not worth it: their checks know their versions themselves */
     for (int top = 0; status == 0 && top < t->num_nodes; top = t->nodes[top].end) {
         status = note_top(s, r, top);
     }
-    if (status < 0 || s->anchors.n == 0 || note_conditions(s, t) < 0) {
+    for (int i = 0; i < s->anchors.n; i++) {
+        classes += PyType_Check(s->anchors.at[i].obj);
+    }
+    if (status < 0 || s->anchors.n == classes || note_conditions(s, t) < 0) {
         PyErr_Clear();
         free_settled(s);
         notes_failed(t, 0);

@@ -10,7 +10,7 @@
  *
  * Whatever Exception a look-up raises means that the guard does not hold. */
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../cpython_compat.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -22,6 +22,7 @@
 static const char *const accessor_names[] = {
     "arg",  "cell",          "deref",         "globals", "builtins", "const",       "attr",          "item",         "key",
     "type", "instance_dict", "cell_contents", "call",    "apply",    "tensor_size", "tensor_stride", "tensor_offset",
+    "class_item",
 };
 
 static const char *const condition_names[] = {
@@ -166,6 +167,14 @@ get_attr(PyObject *obj, const node *n)
     return PyObject_GetAttr(obj, n->arg);
 }
 
+/* What the class's own namespace has, whatever its metaclass says of `__dict__`. */
+static PyObject *
+get_class_item(PyObject *cls, PyObject *name)
+{
+    PyObject *namespace = PyType_Check(cls) ? fx_type_dict((PyTypeObject *)cls) : NULL;
+    return namespace == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(namespace, name));
+}
+
 /* The object of a node, as a new reference; NULL (perhaps with an exception) when it is not there. */
 PyObject *
 fxjit_fetch(const run *r, const node *n, PyObject *parent)
@@ -203,6 +212,8 @@ fxjit_fetch(const run *r, const node *n, PyObject *parent)
     case GET_TENSOR_STRIDE:
     case GET_TENSOR_OFFSET:
         return get_tensor_number(parent, n);
+    case GET_CLASS_ITEM:
+        return get_class_item(parent, n->arg);
     }
     return NULL;
 }
@@ -513,7 +524,7 @@ fxjit_visit_node(run *r, int index, PyObject *parent, PyObject **out)
     if (value == NULL) {
         return failed(r, HOT_NODE, index, n->guard);
     }
-    const fxjit_check *check = r->t->checks + n->first_check, *end = check + n->num_checks;
+    fxjit_check *check = r->t->checks + n->first_check, *end = check + n->num_checks;
     for (; check < end; check++) {
         if (fxjit_check_run(check, value) != 1) {
             Py_DECREF(value);

@@ -27,6 +27,7 @@ typedef enum {
     GET_TENSOR_SIZE,
     GET_TENSOR_STRIDE,
     GET_TENSOR_OFFSET,
+    GET_CLASS_ITEM,
 } accessor;
 
 typedef struct {

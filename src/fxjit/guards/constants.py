@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 #: Compared by `==` after the exact type: immutable, without surprises in `__eq__`, and not unique objects.
-VALUE_TYPES: frozenset[type] = frozenset({range, torch.device, torch.Size})
+VALUE_TYPES: frozenset[type] = frozenset({torch.device, torch.Size})
+#: Compared by their three numbers: equal ranges may have other ends.
+_THREE = (slice, range)
 
 _BITS = struct.Struct("<d")
 
@@ -37,7 +39,7 @@ def same_constant(a: Any, b: Any) -> bool:
     if cls is frozenset:
         # Equal sets may hold 1 here and True there, and sets with NaN are equal to none.
         return constant_key(a) == constant_key(b)
-    if cls is slice:
+    if cls in _THREE:
         return same_constant((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     return False
 
@@ -47,7 +49,7 @@ def is_plain(value: Any) -> bool:
     cls = type(value)
     if cls in (tuple, frozenset):
         return all(map(is_plain, value))
-    if cls is slice:
+    if cls in _THREE:
         return all(map(is_plain, (value.start, value.stop, value.step)))
     return value is None or cls in (int, bool, float, complex, str, bytes) or cls in VALUE_TYPES
 
@@ -65,6 +67,6 @@ def constant_key(value: Any) -> Hashable:
         return (tuple, *map(constant_key, value))
     if cls is frozenset:
         return (frozenset, len(value), frozenset(map(constant_key, value)))
-    if cls is slice:
-        return (slice, constant_key((value.start, value.stop, value.step)))
+    if cls in _THREE:
+        return (cls, constant_key((value.start, value.stop, value.step)))
     return (cls, id(value))

@@ -16,13 +16,13 @@ from typing import Any
 from fxjit._C import instance_dict
 from fxjit.guards import ambient
 from fxjit.guards.constants import constant_key, is_plain, same_constant
-from fxjit.guards.source import Source, stored_keys, stored_length, stores_key
+from fxjit.guards.source import Source, namespace_of, stored_keys, stored_length, stores_key
 from fxjit.guards.tensor_spec import TensorSpec
 
 __all__ = [
-    "AmbientIs", "CodeIs", "ConstIs", "Guard", "GuardSet", "HasAttr", "HasKey", "IdIs", "InstanceHasAttr", "KeysAre",
-    "LengthIs", "NotSameObject", "Op", "PythonCheck", "SameObject", "SetIs", "ShapeExpr", "TensorIs", "TensorSpec",
-    "TypeIs", "WeakHeld",
+    "AmbientIs", "BasesAre", "CodeIs", "ConstIs", "FoundIn", "Guard", "GuardSet", "HasAttr", "HasKey", "IdIs",
+    "InstanceHasAttr", "KeysAre", "LengthIs", "NotSameObject", "Op", "PythonCheck", "SameObject", "SetIs", "ShapeExpr",
+    "TensorIs", "TensorSpec", "TypeIs", "WeakHeld",
 ]
 
 #: A check of _tree.c: its name, then what it compares with.
@@ -608,6 +608,66 @@ class InstanceHasAttr(HasAttr):
 
     def expected(self) -> str:
         return f"{super().expected()} of its own"
+
+
+class FoundIn(Guard):
+    """Looking a name up in the class value finds what this class's own namespace has; None: it is found nowhere."""
+
+    __slots__ = ("_held", "attr")
+
+    def __init__(self, source: Source, name: str, owner: type | None) -> None:
+        super().__init__((source,), name, id(owner))
+        self.attr = name
+        self._held = WeakHeld(owner)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return (("found_in", self.attr, self._held.obj) if self._held.alive else ("never",),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return self._held.objects
+
+    def holds(self, *values: Any) -> bool:
+        return isinstance(values[0], type) and self._held.is_(self._first_with(values[0]))
+
+    def _first_with(self, cls: type) -> type | None:
+        return next((owner for owner in cls.__mro__ or () if self.attr in namespace_of(owner)), None)
+
+    def expected(self) -> str:
+        return f"{self.attr} of {self._held}" if self._held.obj is not None else f"no {self.attr}"
+
+    def found(self, *values: Any) -> str:
+        owner = self._first_with(values[0])
+        return "none" if owner is None else f"that of {short(owner)}"
+
+
+class BasesAre(Guard):
+    """The class value looks names up in these classes, in this order: `value.__mro__`."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, source: Source, order: tuple[type, ...]) -> None:
+        super().__init__((source,), tuple(map(id, order)))
+        self._held = tuple(map(WeakHeld, order))
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return (("bases", tuple(held.obj for held in self._held)) if all(held.alive for held in self._held) else ("never",),)
+
+    @property
+    def mortal(self) -> tuple[object, ...]:
+        return tuple(obj for held in self._held for obj in held.objects)
+
+    def holds(self, *values: Any) -> bool:
+        order = values[0].__mro__ if isinstance(values[0], type) else ()
+        return len(order) == len(self._held) and all(held.is_(base) for held, base in zip(self._held, order, strict=True))
+
+    def expected(self) -> str:
+        return "the bases " + ", ".join(map(str, self._held))
+
+    def found(self, *values: Any) -> str:
+        return ", ".join(map(short, values[0].__mro__))
 
 
 # -- the process, and whatever else --------------------------------------------------------------------------------

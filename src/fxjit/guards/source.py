@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import CellType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -532,6 +532,33 @@ class InstanceDictSource(_Step):
         loader.begin_call(instance_dict)
         loader.load_source(self._base)
         loader.call(1)
+
+
+#: A class's own namespace, whatever its metaclass has for `__dict__`.
+namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+
+
+class ClassItemSource(_Step):
+    """What the class `base` has for a name in its own namespace."""
+
+    __slots__ = ()
+
+    @property
+    def accessor(self) -> Accessor:
+        return ("class_item", self._arg)
+
+    @property
+    def name(self) -> str:
+        return f"{self._base.name}.__dict__[{self._arg!r}]"
+
+    def fetch(self, scope: Scope) -> Any:
+        return namespace_of(self._base.fetch(scope))[self._arg]
+
+    def load(self, loader: Loader) -> None:
+        loader.begin_call(namespace_of)
+        loader.load_source(self._base)
+        loader.call(1)
+        loader.load_item(self._arg)
 
 
 class CellContentsSource(_Step):

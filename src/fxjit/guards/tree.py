@@ -37,7 +37,7 @@ _RANK = {
     name: rank
     for rank, name in enumerate((
         "never", "type", "is", "tensor", "code", "const", "length", "types", "instance_has_attr", "has_key", "keys",
-        "set", "has_attr",
+        "set", "found_in", "bases", "has_attr",
     ))
 }
 #: Conditions that cost a few nanoseconds: before the walk.
@@ -184,6 +184,10 @@ class _Builder:
             if any(key != key for key in op[1]):  # NaN: equal to others of its bits, and yet many can be in a set
                 return ("python", guard.holds)
             return (name, tuple((key, is_plain(key)) for key in op[1]))
+        if name == "bases":
+            return (name, tuple((base, False) for base in op[1]))
+        if name == "found_in":
+            return (name, ((op[1], True), (op[2], False)))
         if name == "has_key":
             return (name, (op[1], is_plain(op[1])), op[2])
         if name == "state" and op[1] not in self._states:

@@ -20,12 +20,14 @@ from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, f
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.classes import ClassValue
-from fxjit.frontend.values.descriptors import written, written_classes
+from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
 from fxjit.frontend.values.drawn import DrawnValue, compute, is_drawn
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
+from fxjit.guards.kinds import PythonCheck
+from fxjit.guards.source import ConstSource
 
 # -- about one object -------------------------------------------------------------------------------------------
 
@@ -304,8 +306,9 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
         if method is None or cls.is_constant():
             t.raise_(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
         return protocol.truth(t, t.call(method, [obj]))
-    hook = protocol.type_lookup(type(known), "__instancecheck__")
+    hook, _ = look_up(t, type(known), "__instancecheck__")
     if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):
+        guard_bases(t, pytype)
         return issubclass(pytype, known) or _says_so(t, obj, known)
     if known in _PARAMETERS:
         return issubclass(pytype, known) or (
@@ -321,7 +324,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
 
 def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
     """A proxy: its class has a `__class__` of its own, and what that gives is a subclass."""
-    if protocol.type_lookup(obj.pytype(), "__class__") is object.__dict__["__class__"]:
+    if look_up(t, obj.pytype(), "__class__")[1] is object:
         return False
     said = protocol.getattr_(t, obj, "__class__")
     known = said.as_constant() if said.is_constant() else None
@@ -354,7 +357,22 @@ def _is_protocol_instance(t: Tracer, obj: Value, cls: type) -> bool:
 
 
 def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
-    return bool(protocol.fold(t, issubclass, sub, cls).as_constant())
+    answer = bool(protocol.fold(t, issubclass, sub, cls).as_constant())
+    guard_bases(t, sub)
+    if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(sub.__module__):
+        # Whoever registers the class, or gives it a method that the other's `__subclasshook__` asks for, changes it.
+        known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
+        check = _is_subclass_now if answer else _is_no_subclass_now
+        t.guard(PythonCheck(known, check, f"issubclass({sub.__qualname__}, {cls.__qualname__}) is {answer}"))
+    return answer
+
+
+def _is_subclass_now(sub: type, cls: type) -> bool:
+    return issubclass(sub, cls)
+
+
+def _is_no_subclass_now(sub: type, cls: type) -> bool:
+    return not issubclass(sub, cls)
 
 
 def _is_subclass(t: Tracer, sub: Value, cls: Value) -> bool:
@@ -365,7 +383,7 @@ def _is_subclass(t: Tracer, sub: Value, cls: Value) -> bool:
         t.break_("call-builtin", function="issubclass", args=sub.describe())
     if wanted is None:
         t.raise_(TypeError, "issubclass() arg 2 must be a class, a tuple of classes, or a union")
-    hook = protocol.type_lookup(type(wanted), "__subclasscheck__")
+    hook, _ = look_up(t, type(wanted), "__subclasscheck__")
     if isinstance(hook, types.FunctionType) and hook.__module__ not in ("abc", "typing") and (
             not hook.__module__.startswith("torch")):
         return protocol.truth(t, t.call(t.make(hook), [cls, sub]))

@@ -533,6 +533,19 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
+def _asked_again(fn: Callable[[], Any]) -> None:
+    """What a program may set between two calls: a constant, and asked for again before an entry runs."""
+    @function(fn)
+    def call(t: Tracer) -> Value:
+        answer = protocol.fold(t, fn)
+        t.guard(ConstIs(CallSource(ConstSource(fn, callable_name(fn))), answer.as_constant()))
+        return answer
+
+
+for _setting in (sys.getswitchinterval, sys.get_int_max_str_digits, os.getcwd):
+    _asked_again(_setting)
+
+
 def _depends_on_process(fns: list[Any]) -> None:
     for fn in fns:
         _breaks(fn, "call-subprocess")

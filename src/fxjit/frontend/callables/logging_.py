@@ -14,6 +14,8 @@ from fxjit.frontend.callables.reorder import is_reorderable
 from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.waiting import as_it_is_now
+from fxjit.guards.kinds import ConstIs
+from fxjit.guards.source import AttrSource, ConstSource
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
            "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL}
@@ -87,4 +89,6 @@ def is_enabled_for(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     logger = getattr(args[0], "obj", None)
     if not isinstance(logger, logging.Logger):
         t.break_("call-builtin", function="logging.Logger.isEnabledFor", args=args[0].describe())
+    manager = ConstSource(logger.manager, "logging.Manager")
+    t.guard(ConstIs(AttrSource(manager, "disable"), logger.manager.disable))  # logging.disable() sets it
     return fold_call(t, logger.isEnabledFor, args[1:], kwargs)

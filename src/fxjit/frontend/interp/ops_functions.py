@@ -12,6 +12,8 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import InterpTracer, Machine
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import MadeFunctionValue
+from fxjit.guards.kinds import ConstIs
+from fxjit.guards.source import CallSource, ConstSource
 
 _PARTS: Final = ("closure", "annotations", "kwdefaults", "defaults")  # in the order they lie from the top
 
@@ -60,7 +62,8 @@ def _build_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(sys.getrecursionlimit)
 def _recursion_limit(t: InterpTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The program's own limit: tracing runs under a higher one."""
+    """The program's own limit: tracing runs under a higher one. It is asked for again before an entry runs."""
+    t.guard(ConstIs(CallSource(ConstSource(sys.getrecursionlimit, "sys.getrecursionlimit")), t.root.recursion_limit))
     return t.make(t.root.recursion_limit)
 
 

@@ -17,7 +17,7 @@ from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import AttrSource, ConstSource, Source
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Attributes of a class that are more than entries of its namespace.
@@ -26,7 +26,7 @@ _OF_THE_CLASS = frozenset({
     "__doc__", "__slots__", "__type_params__", "__static_attributes__",
 })
 #: Those that a program may write to later, with an effect on nothing but themselves (and, of the bases, on all look-ups).
-_REWRITABLE = frozenset({"__bases__", "__name__", "__qualname__", "__module__", "__doc__"})
+_REWRITABLE = frozenset({"__annotations__", "__bases__", "__name__", "__qualname__", "__module__", "__doc__"})
 
 
 class ClassValue(Value):
@@ -60,25 +60,24 @@ class ClassValue(Value):
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        meta_raw, meta_owner = descriptors.find(type(self.cls), name)
-        if meta_raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(meta_raw):
+        meta_raw, meta_owner = descriptors.look_up(t, type(self.cls), name)
+        if meta_raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(t, meta_raw):
             if isinstance(meta_raw, property) and meta_owner is not None:
                 return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
             return self._from_metatype(t, name)
         inherited = descriptors.written(t, self.cls, name)
         if inherited is not None:
             return inherited
-        raw, owner = descriptors.find(self.cls, name)
+        raw, owner = descriptors.look_up(t, self.cls, name)
         if raw is not NOT_IMPLEMENTED and owner is not None and not isinstance(written, _NotImplemented):
             if isinstance(self.cls, enum.EnumMeta) and name in self.cls.__members__:
                 return t.make(self.cls.__members__[name])
             return descriptors.bind(t, raw, owner, name, None, self)
         if meta_raw is not NOT_IMPLEMENTED and meta_owner is not None:
-            descriptors.guard_not_overridden(t, self.cls, None, name)
             if isinstance(meta_raw, descriptors.BUILTIN_CALLABLES):
                 return protocol.make_builtin_method(t, self, name)
             return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
-        hook, hook_owner = descriptors.find(type(self.cls), "__getattr__")
+        hook, hook_owner = descriptors.look_up(t, type(self.cls), "__getattr__")
         if isinstance(hook, types.FunctionType) and hook_owner is not None:
             return t.call(descriptors.bind(t, hook, hook_owner, "__getattr__", self, t.make(type(self.cls))),
                           [t.make(name)], None)
@@ -88,6 +87,8 @@ class ClassValue(Value):
         """`__name__`, `__mro__`, `__dict__`, ...: what C descriptors of `type` compute."""
         if name == "__dict__" and self.cls in descriptors.written_classes(t):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
+        if name in ("__mro__", "__base__"):
+            descriptors.guard_bases(t, self.cls)
         try:
             found = getattr(self.cls, name)
         except AttributeError as error:
@@ -101,8 +102,8 @@ class ClassValue(Value):
             t.raise_(TypeError, f"cannot set '{name}' attribute of immutable type '{self.cls.__name__}'")
         if self.source is None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)
-        own = descriptors.find(type(self.cls), "__setattr__" if value is not None else "__delattr__")[1] is not type
-        if own or descriptors.find(type(self.cls), name)[1] not in (None, object) or name in _OF_THE_CLASS:
+        own = descriptors.look_up(t, type(self.cls), "__setattr__" if value is not None else "__delattr__")[1] is not type
+        if own or descriptors.look_up(t, type(self.cls), name)[1] not in (None, object) or name in _OF_THE_CLASS:
             # The metaclass has a say, or more than the namespace changes.
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if value is None and name not in self.cls.__dict__ and t.effects.load_attr(self, name) is None:
@@ -116,7 +117,7 @@ class ClassValue(Value):
         handler = table.lookup(self.cls)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
-        meta_call, owner = descriptors.find(type(self.cls), "__call__")
+        meta_call, owner = descriptors.look_up(t, type(self.cls), "__call__")
         if isinstance(meta_call, types.FunctionType) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
             fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))
             return t.call(fn, args, kwargs)
@@ -133,19 +134,19 @@ class ClassValue(Value):
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         """`__init__`, where the call makes an object of a plain class and runs nothing else of the user's."""
         cls = self.cls
-        own_call = descriptors.find(type(cls), "__call__")[0] is not _TYPE_CALL or issubclass(cls, BaseException)
-        init, owner = descriptors.find(cls, "__init__")
-        if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new():
+        own_call = descriptors.look_up(t, type(cls), "__call__")[0] is not _TYPE_CALL or issubclass(cls, BaseException)
+        init, owner = descriptors.look_up(t, cls, "__init__")
+        if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new(t):
             return None
         if table.lookup(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
             return None
         obj = objects.new_instance(cls)
         return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, makes=obj)
 
-    def _has_objects_new(self) -> bool:
+    def _has_objects_new(self, t: Tracer) -> bool:
         """Whether `object.__new__` makes the instances, and does no more."""
         cls = self.cls
-        plain = descriptors.find(cls, "__new__")[1] is object and not hasattr(cls, "__del__")
+        plain = descriptors.look_up(t, cls, "__new__")[1] is object and descriptors.look_up(t, cls, "__del__")[1] is None
         return plain and not getattr(cls, "__abstractmethods__", None)
 
     def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -158,7 +159,7 @@ class ClassValue(Value):
         cls = self.cls
         if issubclass(cls, BaseException):
             return exceptions.instantiate(t, cls, args, kwargs)
-        new, new_owner = descriptors.find(cls, "__new__")
+        new, new_owner = descriptors.look_up(t, cls, "__new__")
         python_new = new.__func__ if isinstance(new, staticmethod) else new
         if isinstance(python_new, types.FunctionType) and new_owner is not None:
             fn = descriptors.bind(t, new, new_owner, "__new__", None, self)
@@ -173,7 +174,7 @@ class ClassValue(Value):
     def _init(self, t: Tracer, obj: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
         if descriptors.written(t, obj.pytype(), "__init__") is not None:
             t.break_("attribute-unsupported", value=self.describe(), name="__init__")
-        init, owner = descriptors.find(obj.pytype(), "__init__")
+        init, owner = descriptors.look_up(t, obj.pytype(), "__init__")
         if isinstance(init, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype()))
             constructed(t, obj, t.call(fn, args, kwargs))
@@ -189,10 +190,13 @@ class ClassValue(Value):
         cls = self.cls
         native = next((owner for owner in cls.__mro__
                        if isinstance(descriptors.namespace_of(owner).get("__new__"), types.BuiltinFunctionType)), object)
-        if getattr(cls, "__abstractmethods__", None):
+        abstract, owner = descriptors.look_up(t, cls, "__abstractmethods__")
+        if owner is not None:
+            t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), "__abstractmethods__"), abstract))
+        if owner is cls and abstract:
             return protocol.fold(t, object.__new__, cls)  # raises, in this Python's words
         base_type = objects.builtin_base(cls)
-        if hasattr(cls, "__del__"):
+        if descriptors.look_up(t, cls, "__del__")[1] is not None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)  # when it dies is part of the program
         if base_type is tuple and plain_tuple_class(cls):
             return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)
@@ -215,7 +219,7 @@ class ClassValue(Value):
         return self._special_or_default(t, "__iter__") or super().tp_iter(t)
 
     def _special_or_default(self, t: Tracer, name: str, *args: Value) -> Value | None:
-        raw, owner = descriptors.find(type(self.cls), name)
+        raw, owner = descriptors.look_up(t, type(self.cls), name)
         if isinstance(raw, types.FunctionType) and owner is not None:
             return t.call(descriptors.bind(t, raw, owner, name, self, t.make(type(self.cls))), args, None)
         return None
@@ -238,8 +242,10 @@ class ClassValue(Value):
         if isinstance(self.cls, enum.EnumMeta) and key.is_constant():
             members = self.cls
             return protocol.fold(t, lambda: members[key.as_constant()])
-        item = descriptors.find(self.cls, "__class_getitem__")[0]
-        if item is not NOT_IMPLEMENTED and _all_constant(t, key):
+        item = descriptors.look_up(t, self.cls, "__class_getitem__")[0]
+        if item is not NOT_IMPLEMENTED:
+            if not _all_constant(t, key):
+                t.break_("subscript-unsupported", value=self.describe())
             parameters = _constant_tree(t, key)
             cls: Any = self.cls
             return protocol.fold(t, lambda: cls[parameters])
@@ -258,22 +264,22 @@ def constructed(t: Tracer, obj: Value, result: Value) -> Value:
 
 def _refuse_excess(t: Tracer, cls: type) -> None:
     """`object.__new__` with arguments is right only where the class has an `__init__` of its own (object_new)."""
-    if descriptors.find(cls, "__new__")[1] is not object:
+    if descriptors.look_up(t, cls, "__new__")[1] is not object:
         t.raise_(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
-    if descriptors.find(cls, "__init__")[1] is object:
+    if descriptors.look_up(t, cls, "__init__")[1] is object:
         t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
 
 
 def _all_constant(t: Tracer, key: Value) -> bool:
     if key.is_constant():
         return True
-    return key.pytype() is tuple and all(_all_constant(t, item) for item in protocol.unpack(t, key))
+    return key.pytype() in (tuple, list) and all(_all_constant(t, item) for item in protocol.unpack(t, key))
 
 
 def _constant_tree(t: Tracer, key: Value) -> Any:
     if key.is_constant():
         return key.as_constant()
-    return tuple(_constant_tree(t, item) for item in protocol.unpack(t, key))
+    return key.pytype()(_constant_tree(t, item) for item in protocol.unpack(t, key))
 
 
 def init_native(t: Tracer, obj: objects.UserObjectValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
@@ -302,9 +308,9 @@ def _init_builtin_part(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -
 def _object_init(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls = args[0].pytype()
     if len(args) > 1 or kwargs:
-        if descriptors.find(cls, "__init__")[1] is not object:
+        if descriptors.look_up(t, cls, "__init__")[1] is not object:
             t.raise_(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
-        if descriptors.find(cls, "__new__")[1] is object:
+        if descriptors.look_up(t, cls, "__new__")[1] is object:
             t.raise_(TypeError, f"{cls.__name__}() takes no arguments")
     return t.make(None)
 
@@ -352,8 +358,9 @@ class SuperValue(Value):
         if name == "__class__":
             return t.make(super)
         behind = cls.__mro__[cls.__mro__.index(self.start) + 1:]
+        descriptors.guard_bases(t, cls)
         for owner in behind:
-            if name not in owner.__dict__:
+            if descriptors.look_up(t, owner, name)[1] is not owner:
                 continue
             raw = owner.__dict__[name]
             if isinstance(raw, staticmethod) or name == "__new__":

@@ -20,12 +20,13 @@ from typing import Any, Final
 
 import torch
 
-from fxjit.frontend.values import protocol
+from fxjit._C import instance_dict
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
-from fxjit.guards.source import Source
+from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
 
 #: Compared by type and value.
 PLAIN: Final[tuple[type, ...]] = (
@@ -96,6 +97,10 @@ class ConstantValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(type(self.obj))
+        if isinstance(self.obj, enum.Enum):
+            found = self._member_attribute(t, self.obj, name)
+            if found is not None:
+                return found
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
@@ -108,6 +113,18 @@ class ConstantValue(Value):
         if callable(found) and not isinstance(found, type) and not form and not is_plain_constant(found):
             return protocol.make_builtin_method(t, self, name)
         return t.make(found)
+
+    def _member_attribute(self, t: Tracer, member: enum.Enum, name: str) -> Value | None:
+        """What an enum member holds, or what its class says of it in Python; None: neither."""
+        raw, owner = descriptors.look_up(t, type(member), name)
+        place = f"_{name}_" if owner is enum.Enum and name in ("name", "value") else name
+        namespace = instance_dict(member)
+        if place in namespace and not isinstance(raw, property):
+            root = self.source or ConstSource(member, str(type(member).__qualname__))
+            return t.wrap(namespace[place], ItemSource(InstanceDictSource(root), place)).realize()
+        if owner is not None and isinstance(raw, (types.FunctionType, property)) and owner is not enum.Enum:
+            return descriptors.bind(t, raw, owner, name, self, t.make(type(member)))
+        return None
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         if isinstance(self.obj, enum.Enum):

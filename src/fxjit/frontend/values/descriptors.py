@@ -9,18 +9,14 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, Mapping
 from typing import Any, Final
-
-import torch
 
 from fxjit import _C
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
-from fxjit.frontend.values.protocol import type_lookup
-from fxjit.guards.kinds import HasKey
-from fxjit.guards.source import ApplySource, AttrSource, ConstSource, ItemSource, Source
+from fxjit.guards.kinds import BasesAre, FoundIn, IdIs
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
 _TRUSTED: Final = frozenset({
@@ -34,8 +30,7 @@ _DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType
 BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
 
-#: A class's own namespace, whatever its metaclass has for `__dict__`.
-namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+_IMMUTABLE: Final = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_trusted(module: object) -> bool:
@@ -46,27 +41,33 @@ def is_trusted(module: object) -> bool:
 
 
 def class_attribute_source(owner: type, name: str) -> Source | None:
-    """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard."""
-    raw = namespace_of(owner).get(name)
-    if is_trusted(owner.__module__) and not isinstance(raw, _CHANGEABLE) and not _is_of_a_layer(owner, raw):
+    """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard, or no other
+    than look_up's."""
+    if is_trusted(owner.__module__) and not isinstance(namespace_of(owner).get(name), _CHANGEABLE):
         return None
-    place = ConstSource(owner, owner.__qualname__)
-    hidden = not isinstance(owner.__dict__, types.MappingProxyType)
-    return ItemSource(ApplySource(place, namespace_of, "__dict__") if hidden else AttrSource(place, "__dict__"), name)
+    return ClassItemSource(ConstSource(owner, owner.__qualname__), name)
 
 
-def _is_of_a_layer(owner: type, raw: object) -> bool:
-    """A method of one of torch's layers, where programs put functions of their own: `nn.Linear.forward = mine`."""
-    return isinstance(raw, types.FunctionType) and issubclass(owner, torch.nn.Module) and owner is not torch.nn.Module
+def look_up(t: Tracer, cls: type, name: str) -> tuple[Any, type | None]:
+    """`find`, with guards that `name` is found there later too: in no class that comes before, whatever bases `cls` gets."""
+    raw, owner = find(cls, name)
+    guard_found(t, cls, owner, name)
+    return raw, owner
 
 
-def guard_not_overridden(t: Tracer, cls: type, owner: type | None, name: str) -> None:
-    """`name` was found in `owner` (None: in no class): no class that `cls` looks in before has one of its own later."""
-    for nearer in cls.__mro__ or (cls,):
-        if nearer is owner:
-            return
-        if not is_trusted(nearer.__module__) and name not in nearer.__dict__:
-            t.guard(HasKey(AttrSource(ConstSource(nearer, nearer.__qualname__), "__dict__"), name, False))
+def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
+    """`name` was found in `owner` (None: in no class). What a trusted class has is guarded here, since programs put functions
+    of their own there (`nn.Linear.forward = mine`); what others have is where it is used."""
+    if not cls.__flags__ & _IMMUTABLE:
+        t.guard(FoundIn(ConstSource(cls, cls.__qualname__), name, owner))
+    if owner is not None and not owner.__flags__ & _IMMUTABLE and class_attribute_source(owner, name) is None:
+        t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), namespace_of(owner)[name]))
+
+
+def guard_bases(t: Tracer, cls: type) -> None:
+    """The trace relied on what `cls` derives from."""
+    if not cls.__flags__ & _IMMUTABLE:
+        t.guard(BasesAre(ConstSource(cls, cls.__qualname__), cls.__mro__))
 
 
 def find(cls: type, name: str) -> tuple[Any, type | None]:
@@ -110,12 +111,11 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
 _OURS = (_C.DisabledFunction, _C.CompiledFunction)
 
 
-def is_data_descriptor(raw: object) -> bool:
+def is_data_descriptor(t: Tracer, raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
     if isinstance(raw, _DATA):
         return True
-    kind = type(raw)
-    return type_lookup(kind, "__set__") is not NOT_IMPLEMENTED or type_lookup(kind, "__delete__") is not NOT_IMPLEMENTED
+    return any(look_up(t, type(raw), method)[1] is not None for method in ("__set__", "__delete__"))
 
 
 def _raw_value(t: Tracer, raw: object, source: Source | None) -> Value:
@@ -129,7 +129,6 @@ def _step(source: Source | None, attr: str) -> Source | None:
 def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Value) -> Value:
     """`raw`, found as `name` in `owner`, read through `obj` (None: through the class `cls` itself)."""
     source = class_attribute_source(owner, name)
-    guard_not_overridden(t, cls.as_constant() if issubclass(cls.pytype(), type) else cls.pytype(), owner, name)
     kind = type(raw)
     if kind is types.FunctionType:
         fn = _raw_value(t, raw, source)
@@ -158,7 +157,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         if obj is None or isinstance(raw, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return t.make(raw)
         return protocol.make_builtin_method(t, obj, name)
-    getter, getter_owner = find(kind, "__get__")
+    getter, getter_owner = look_up(t, kind, "__get__")
     if getter is NOT_IMPLEMENTED:
         return _raw_value(t, raw, source)
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
@@ -193,7 +192,7 @@ def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value
     if isinstance(raw, types.GetSetDescriptorType):
         t.break_("attribute-unsupported", value=obj.describe(), name=name)
     method = "__set__" if value is not None else "__delete__"
-    setter, setter_owner = find(type(raw), method)
+    setter, setter_owner = look_up(t, type(raw), method)
     if isinstance(setter, types.FunctionType) and setter_owner is not None:
         fn = _raw_value(t, setter, class_attribute_source(setter_owner, method))
         descriptor = _raw_value(t, raw, source)

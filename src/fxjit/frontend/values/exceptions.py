@@ -261,13 +261,13 @@ def instantiate(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str
     """`cls(*args, **kwargs)` for an exception class."""
     if issubclass(cls, BaseExceptionGroup):
         t.break_("opcode-exception", value=cls.__name__, why="exception groups are not followed")
-    maker, _ = descriptors.find(cls, "__new__")
+    maker, _ = descriptors.look_up(t, cls, "__new__")
     if isinstance(maker, (types.FunctionType, staticmethod)):
         t.break_("opcode-exception", value=cls.__name__, why="its class has a `__new__` of its own")
     if issubclass(cls, OSError) and not has_python_init(cls):
         cls = _class_of_os_error(t, cls, args)
     exc = ExceptionValue(cls, () if _initialised_late(cls) else args)
-    found, owner = descriptors.find(cls, "__init__")
+    found, owner = descriptors.look_up(t, cls, "__init__")
     if isinstance(found, types.FunctionType) and owner is not None:
         init = descriptors.bind(t, found, owner, "__init__", exc, t.make(cls))
         result = t.call(init, args, kwargs)

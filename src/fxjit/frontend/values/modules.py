@@ -43,7 +43,7 @@ class ModuleValue(UserObjectValue):
     def generic_getattr(self, t: Tracer, name: str) -> Value:
         """As UserObjectValue, with nn.Module's stores asked directly for what only they can have."""
         store = self._store_with(t, name)
-        if store is not None and descriptors.find(self.cls, name)[0] is NOT_IMPLEMENTED:
+        if store is not None and descriptors.look_up(t, self.cls, name)[0] is NOT_IMPLEMENTED:
             return self._stored(t, store, name)
         return super().generic_getattr(t, name)
 
@@ -59,7 +59,7 @@ class ModuleValue(UserObjectValue):
 
     def _store_with(self, t: Tracer, name: str) -> str | None:
         """The store that holds `name`, if nn.Module's own lookup is in force and nothing stands before it."""
-        if name in STORES or name.startswith("__") or not self._has_torchs("__getattr__"):
+        if name in STORES or name.startswith("__") or not self._has_torchs(t, "__getattr__"):
             return None
         namespace = self._real_dict()
         written = t.effects.stored_attrs(self)
@@ -88,14 +88,16 @@ class ModuleValue(UserObjectValue):
             return t.wrap(self._real_dict()[store][name], source).realize()
         return protocol.getitem(t, self._store_value(t, store), t.make(name))
 
-    def _has_torchs(self, method: str) -> bool:
-        return descriptors.find(self.cls, method)[0] is Module.__dict__[method]
+    def _has_torchs(self, t: Tracer, method: str) -> bool:
+        """Whether it is nn.Module's own; a program may have put another there."""
+        raw, owner = descriptors.look_up(t, self.cls, method)
+        return owner is Module and raw.__globals__ is vars(torch_module)
 
     # -- writes --------------------------------------------------------------------------------------------------
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         """nn.Module.__setattr__ where the name is, and stays, in one place; its own code is traced for the rest."""
-        if value is not None and self._has_torchs("__setattr__") and not any(map(_global_hooks, _REGISTRATION_HOOKS)):
+        if value is not None and self._has_torchs(t, "__setattr__") and not any(map(_global_hooks, _REGISTRATION_HOOKS)):
             value = value.realize()
             kind = value.pytype()
             store = self._store_with(t, name)
@@ -127,7 +129,7 @@ class ModuleValue(UserObjectValue):
         return super().tp_call(t, args, kwargs) if target is None else t.call(target.fn, target.args, kwargs)
 
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
-        if not (self._has_torchs("__call__") and self._has_torchs("_call_impl")):
+        if not (self._has_torchs(t, "__call__") and self._has_torchs(t, "_call_impl")):
             return super().callee(t, args)
         settle(t, self.obj, args)  # type: ignore[arg-type]  # trace.py has what it needs beside the Tracer protocol
         outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`

@@ -69,7 +69,7 @@ class UserObjectValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         self._refuse_written(t, "__getattribute__")
-        hook, owner = descriptors.find(self.cls, "__getattribute__")
+        hook, owner = descriptors.look_up(t, self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, hook, owner, "__getattribute__", self, self.class_value(t))
             try:
@@ -80,10 +80,10 @@ class UserObjectValue(Value):
 
     def generic_getattr(self, t: Tracer, name: str) -> Value:
         """`object.__getattribute__`, then the class's `__getattr__`."""
-        if name == "__class__" and descriptors.find(self.cls, name)[1] is object:
+        if name == "__class__" and descriptors.look_up(t, self.cls, name)[1] is object:
             return self.class_value(t)
-        raw, owner = descriptors.find(self.cls, name)
-        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
+        raw, owner = descriptors.look_up(t, self.cls, name)
+        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(t, raw):
             if hasattr(type(raw), "__get__"):
                 return self._read_data_descriptor(t, raw, owner, name)
         found = self.instance_attr(t, name) or descriptors.written(t, self.cls, name)
@@ -96,7 +96,7 @@ class UserObjectValue(Value):
                 t.break_("attribute-unsupported", value=self.describe(), name=name)
             builtin = isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class
             if self.base is not None and builtin:
-                if name == "__getitem__" and descriptors.find(self.cls, "__missing__")[1] is not None:
+                if name == "__getitem__" and descriptors.look_up(t, self.cls, "__missing__")[1] is not None:
                     return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, getattr(raw, "__name__", name))  # `put = dict.__setitem__`
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
@@ -107,10 +107,9 @@ class UserObjectValue(Value):
         if error is not None and not from_protocol:
             raise error
         self._refuse_written(t, "__getattr__")
-        hook, owner = descriptors.find(self.cls, "__getattr__")
+        hook, owner = descriptors.look_up(t, self.cls, "__getattr__")
         if hook is not NOT_IMPLEMENTED and owner is not None:
             if isinstance(hook, _NATIVE_METHODS):  # `__getattr__ = dict.get`
-                descriptors.guard_not_overridden(t, self.cls, owner, "__getattr__")
                 return t.call(t.make(hook), [self, t.make(name)], None)
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, self.class_value(t)), [t.make(name)], None)
         if error is not None:
@@ -161,14 +160,13 @@ class UserObjectValue(Value):
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         method = "__setattr__" if value is not None else "__delattr__"
         self._refuse_written(t, method)
-        hook, owner = descriptors.find(self.cls, method)
+        hook, owner = descriptors.look_up(t, self.cls, method)
         given = [t.make(name)] if value is None else [t.make(name), value]
         if isinstance(hook, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
             t.call(fn, given, None)
             return
         if owner is not None and owner.__flags__ & _HEAP_TYPE and isinstance(hook, _NATIVE_METHODS):
-            descriptors.guard_not_overridden(t, self.cls, owner, method)  # `__setattr__ = dict.__setitem__`
             t.call(t.make(hook), [self, *given], None)
             return
         self.generic_setattr(t, name, value)
@@ -177,9 +175,9 @@ class UserObjectValue(Value):
         """`object.__setattr__` / `object.__delattr__`."""
         if name == "__class__":
             t.break_("attribute-unsupported", value=self.describe(), name=name)
-        raw, owner = descriptors.find(self.cls, name)
+        raw, owner = descriptors.look_up(t, self.cls, name)
         is_slot = isinstance(raw, types.MemberDescriptorType)
-        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(raw):
+        if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(t, raw):
             if descriptors.assign(t, raw, owner, name, self, value):
                 return
         if not is_slot and not self._has_dict():
@@ -198,7 +196,7 @@ class UserObjectValue(Value):
     def bind_special(self, t: Tracer, name: str) -> Value | None:
         """The special method bound to this object; None if the class has none (or set it to None)."""
         self._refuse_written(t, name)
-        raw, owner = descriptors.find(self.cls, name)
+        raw, owner = descriptors.look_up(t, self.cls, name)
         if raw is NOT_IMPLEMENTED or raw is None or owner is None:
             return None
         if isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and self.base is not None:
@@ -208,7 +206,7 @@ class UserObjectValue(Value):
     def _user_special(self, t: Tracer, name: str) -> Value | None:
         """A special method that is the user's own code; what builtin types implement is the base's."""
         self._refuse_written(t, name)
-        raw, owner = descriptors.find(self.cls, name)
+        raw, owner = descriptors.look_up(t, self.cls, name)
         if raw is None and owner is not None:
             self._refuse_none(t, name)
         if raw is NOT_IMPLEMENTED or owner is None or isinstance(raw, descriptors.BUILTIN_CALLABLES):
@@ -240,7 +238,7 @@ class UserObjectValue(Value):
 
     def _refuse_c_slot(self, t: Tracer, name: str) -> None:
         """What a C type that is not modelled does for an operator is not known."""
-        raw, owner = descriptors.find(self.cls, name)
+        raw, owner = descriptors.look_up(t, self.cls, name)
         if self.base is None and owner is not object and isinstance(raw, types.WrapperDescriptorType):
             t.break_("value-slot", slot=name, type=self.cls.__name__)
 
@@ -258,7 +256,7 @@ class UserObjectValue(Value):
             return t.call(method, [], None)
         if self.base is not None:
             return self.base.tp_iter(t)
-        if protocol.type_lookup(self.cls, "__getitem__") is not NOT_IMPLEMENTED:
+        if descriptors.look_up(t, self.cls, "__getitem__")[1] is not None:
             return IndexIteratorValue(self)
         return super().tp_iter(t)
 
@@ -290,7 +288,8 @@ class UserObjectValue(Value):
         result = self._try_special(t, COMPARE_METHODS[op], other)
         if result is not NOT_IMPLEMENTED:
             return result
-        if op == "!=" and descriptors.find(self.cls, "__ne__")[1] is object and self._user_special(t, "__eq__") is not None:
+        objects_ne = op == "!=" and descriptors.look_up(t, self.cls, "__ne__")[1] is object
+        if objects_ne and self._user_special(t, "__eq__") is not None:
             equal = self._try_special(t, "__eq__", other)
             return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
         if self.base is None or self._user_special(t, COMPARE_METHODS[op]) is not None:
@@ -533,7 +532,7 @@ class InstanceDictValue(DictValue):
     def store(self, t: Tracer, key: Value, value: Value) -> None:
         name = self._name(t, key)
         raw = protocol.type_lookup(self.owner.cls, name)
-        if raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(raw):  # `setattr` would go to the descriptor
+        if raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(t, raw):  # `setattr` would go to the descriptor
             t.break_("attribute-unsupported", value=self.owner.describe(), name=f"__dict__[{name!r}]")
         t.effects.store_attr(self.owner, name, value)
 

@@ -1,23 +1,17 @@
-"""Python modules: guarded by identity; attributes of trusted packages are taken as they are, but for torch's own functions."""
+"""Python modules: guarded by identity; functions and classes of trusted packages are too, and what those hold is not."""
 
 from __future__ import annotations
 
 import builtins
 import types
-from typing import Final
-
-import torch
 
 from fxjit.frontend.values import descriptors
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs
+from fxjit.guards.kinds import HasAttr, IdIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
-
-#: Modules of a trusted package in which programs put functions of their own.
-_OPERATORS: Final = (torch, torch.nn.functional)
 
 
 class PyModuleValue(Value):
@@ -49,6 +43,8 @@ class PyModuleValue(Value):
         try:
             found = getattr(self.module, name)
         except AttributeError as error:
+            if not descriptors.is_trusted(self.module.__name__):
+                t.guard(HasAttr(self.source or ConstSource(self.module, self.module.__name__), name, False))
             t.raise_(AttributeError, *error.args)
         if written is NOT_IMPLEMENTED:
             t.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")
@@ -56,7 +52,7 @@ class PyModuleValue(Value):
             found, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType))
         source = self.source or ConstSource(self.module, self.module.__name__)
         if stable:
-            if self.module in _OPERATORS and not isinstance(found, types.ModuleType):
+            if not isinstance(found, types.ModuleType):  # programs put functions of their own there
                 t.guard(IdIs(AttrSource(source, name), found))
             return t.make(found)
         return t.wrap(found, AttrSource(source, name)).realize()
@@ -70,8 +66,8 @@ class PyModuleValue(Value):
         return t.effects.load_attr(self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        of_class = descriptors.find(type(self.module), name)[0]
-        if descriptors.is_data_descriptor(of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
+        of_class = descriptors.look_up(t, type(self.module), name)[0]
+        if descriptors.is_data_descriptor(t, of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if type(self.module) is not types.ModuleType:
             t.effects.store_attr(self, name, value)  # its class may have a say: torch.backends.cudnn and its like
@@ -81,7 +77,7 @@ class PyModuleValue(Value):
 
 @wraps(types.ModuleType, subclasses=True)
 def _wrap_module(t: Tracer, obj: types.ModuleType, source: Source) -> Value:
-    own = any(descriptors.find(type(obj), name)[1] is not types.ModuleType for name in ("__getattribute__", "__dict__"))
+    own = any(descriptors.look_up(t, type(obj), name)[1] is not types.ModuleType for name in ("__getattribute__", "__dict__"))
     if own or "__name__" not in (obj.__dict__ or ()):  # one made by `__new__` alone has not even a namespace
         return UntraceableValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
     t.guard(IdIs(source, obj))

@@ -336,7 +336,7 @@ class TupleValue(SequenceValue):
     def tp_repr(self, t: Tracer) -> Value:
         if self.is_constant() and not is_namedtuple_class(self.cls):
             return t.make(repr(self.as_constant()))
-        own, owner = descriptors.find(self.cls, "__repr__")
+        own, owner = descriptors.look_up(t, self.cls, "__repr__")
         if isinstance(own, types.FunctionType) and owner is not None and own.__module__ != "collections":
             return t.call(descriptors.bind(t, own, owner, "__repr__", self, t.make(self.cls)), [])
         fields = field_names(self.cls)
@@ -347,10 +347,10 @@ class TupleValue(SequenceValue):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if self.cls is not tuple:
-            index = field_names(self.cls).get(name)
+            raw, owner = descriptors.look_up(t, self.cls, name)
+            index = None if isinstance(raw, property) else field_names(self.cls).get(name)
             if index is not None:
                 return self.item(index)
-            raw, owner = descriptors.find(self.cls, name)
             if owner not in (None, tuple, object, torch.Size) and not hasattr(self, "meth_" + name):
                 return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
         return super().tp_getattro(t, name)

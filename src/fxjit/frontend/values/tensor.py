@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit.frontend.values import protocol, tensor_index, tensor_methods
+from fxjit.frontend.values import descriptors, protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import ConstIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, InstanceDictSource, ItemSource, Source
 
 if TYPE_CHECKING:
     import torch.fx
@@ -109,6 +109,9 @@ class TensorValue(Value):
         pending = t.effects.load_attr(self, name)
         if isinstance(pending, Value):
             return pending
+        if not self._has_torchs(t, name):
+            found = self._instance_attribute(t, name) if pending is None else None
+            return found or self._class_attribute(t, name)
         if name in FACTS:
             if not hasattr(self.fake, name):
                 self._no_attribute(t, name)
@@ -147,6 +150,19 @@ class TensorValue(Value):
                 t.guard(InstanceHasAttr(self.source, name, False))
             return None
         return t.wrap(namespace[name], ItemSource(InstanceDictSource(self.source), name))
+
+    def _has_torchs(self, t: Tracer, name: str) -> bool:
+        """Whether what the class has under this name is torch's own, or nothing: programs put functions of their own there."""
+        raw, owner = descriptors.look_up(t, self.cls, name)
+        if owner is None or owner is torch._C.TensorBase:
+            return True
+        t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), raw))
+        return tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw)
+
+    def _refuse_others(self, t: Tracer, name: str) -> None:
+        """An operator is one of the graph where the special method is torch's own."""
+        if not self._has_torchs(t, name):
+            t.break_("value-slot", slot=name, type=self.cls.__name__)
 
     def _class_attribute(self, t: Tracer, name: str) -> Value:
         found = protocol.type_lookup(self.cls, name)
@@ -190,6 +206,7 @@ class TensorValue(Value):
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:
+        self._refuse_others(t, "__bool__")
         known = tensor_methods.known_item(self)
         if known is not None:
             return t.make(bool(known))
@@ -202,16 +219,19 @@ class TensorValue(Value):
         operand = as_operand(t, other)
         if operand is None:
             return NOT_IMPLEMENTED
+        self._refuse_others(t, f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__")
         return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand])
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         operand = as_operand(t, other)
         if operand is None or op == "@":
             return NOT_IMPLEMENTED
+        self._refuse_others(t, f"__i{protocol.BINARY_METHODS[op]}__")
         return same_or(self, t.emit(protocol.INPLACE[op], [self, operand]))
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op in ("neg", "pos", "invert", "abs"):
+            self._refuse_others(t, f"__{op}__")
             return t.emit(_UNARY[op], [self])
         if op in ("int", "float", "complex", "index"):
             return tensor_methods.as_number(t, self, op)
@@ -221,16 +241,19 @@ class TensorValue(Value):
         operand = as_operand(t, other)
         if operand is None:
             return NOT_IMPLEMENTED
+        self._refuse_others(t, protocol.COMPARE_METHODS[op])
         return t.emit(protocol.COMPARE[op], [self, operand])
 
     # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
+        self._refuse_others(t, "__len__")
         if self.fake.dim() == 0:
             t.raise_(TypeError, "len() of a 0-d tensor")
         return self.size(t, 0)
 
     def tp_iter(self, t: Tracer) -> Value:
+        self._refuse_others(t, "__iter__")
         if self.fake.dim() == 0:
             t.raise_(TypeError, "iteration over a 0-d tensor")
         return protocol.iter_(t, t.emit("unbind", [self, t.make(0)]))
@@ -243,11 +266,13 @@ class TensorValue(Value):
         return t.emit("any", [t.emit(operator.eq, [self, operand])])
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        self._refuse_others(t, "__getitem__")
         return tensor_index.load(t, self, key)
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(TypeError, "Tensor does not support deleting items")
+        self._refuse_others(t, "__setitem__")
         tensor_index.store(t, self, key, value)
 
     # -- text ----------------------------------------------------------------------------------------------------

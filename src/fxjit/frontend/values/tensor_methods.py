@@ -15,6 +15,7 @@ import torch
 from fxjit import config
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -64,19 +65,28 @@ def bind(t: Tracer, tensor: TensorValue, name: str, found: Any) -> Value:
     if isinstance(found, (staticmethod, classmethod)):
         return t.make(getattr(tensor.cls, name))
     if not callable(found):
-        if isinstance(found, property) and not _is_torchs(found.fget):
+        if isinstance(found, property) and not is_torchs(found.fget):
             return t.call(t.make(found.fget), [tensor], None)
         if not hasattr(found, "__get__"):
             return t.make(found)
         t.break_("value-attribute", name=name, value=tensor.describe(), type=tensor.cls.__name__,
                  why="fxjit has no rule for it")
-    if isinstance(found, types.FunctionType) and not _is_torchs(found):
+    if isinstance(found, types.FunctionType) and not is_torchs(found):
         return t.call(t.make(types.MethodType), [t.make(found), tensor], None)
     return TensorMethodValue(tensor, name)
 
 
-def _is_torchs(fn: Any) -> bool:
-    module = getattr(fn, "__module__", None) or ""
+_OF_C: Final = (*BUILTIN_CALLABLES, types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def is_torchs(fn: Any) -> bool:
+    """A function that is not, but says so (`functools.wraps`), is known by its globals."""
+    if isinstance(fn, types.FunctionType):
+        module = str(fn.__globals__.get("__name__"))
+    elif isinstance(fn, _OF_C):
+        return True
+    else:
+        module = getattr(fn, "__module__", None) or ""
     return module == "torch" or module.startswith("torch.")
 
 

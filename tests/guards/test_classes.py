@@ -1,0 +1,270 @@
+"""What a program does to classes after a function was compiled: whatever the trace looked up in them, or in their bases, is
+found as eager finds it at the next call; and classes that only change elsewhere cost no compile."""
+
+from __future__ import annotations
+
+import abc
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxjit
+from fxjit.counters import counters
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+#: A function of a tensor, what changes a class, and what undoes that where the class is not the test's own.
+World = tuple[Callable[[torch.Tensor], Any], Callable[[], object], Callable[[], object]]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    fxjit.reset()
+    yield
+    fxjit.reset()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _instance_of(*bases: type, **namespace: Any) -> Any:
+    """An object with `value` 2 of a new class."""
+    thing = type("Local", bases, namespace)()
+    thing.value = 2
+    return thing
+
+
+def a_property_over_what_the_instance_holds() -> World:
+    thing = _instance_of()
+    return lambda x: x * thing.value, lambda: setattr(type(thing), "value", property(lambda self: 5)), _nothing
+
+
+def a_property_in_a_base() -> World:
+    base = type("Base", (), {})
+    thing = _instance_of(base)
+    return lambda x: x * thing.value, lambda: setattr(base, "value", property(lambda self: 5)), _nothing
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def a_class_attribute_over_a_parameter() -> World:
+    net = type("Local", (Scaled,), {})()
+    return lambda x: net(x), lambda: setattr(type(net), "scale", 7), _nothing
+
+
+def an_attribute_of_every_module() -> World:
+    net = type("Local", (Scaled,), {})()
+    return lambda x: net(x), lambda: setattr(nn.Module, "scale", 7), lambda: delattr(nn.Module, "scale")
+
+
+def a_descriptor_gets_a_setter() -> World:
+    kind = type("Kind", (), {"__get__": lambda self, obj, cls: 5})
+    thing = type("Local", (), {"value": kind()})()
+    thing.__dict__["value"] = 2
+    return lambda x: x * thing.value, lambda: setattr(kind, "__set__", lambda self, obj, value: None), _nothing
+
+
+def a_hook_for_attributes() -> World:
+    thing = _instance_of()
+    return lambda x: x * thing.value, lambda: setattr(type(thing), "__getattribute__", lambda self, name: 5), _nothing
+
+
+def a_hook_for_missing_attributes() -> World:
+    thing = _instance_of()
+    return (lambda x: x * getattr(thing, "other", 2), lambda: setattr(type(thing), "__getattr__", lambda self, name: 5),
+            _nothing)
+
+
+def a_setter_for_attributes() -> World:
+    thing = _instance_of()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        thing.value = 3
+        return x * thing.value
+    return (program, lambda: setattr(type(thing), "__setattr__", lambda self, name, value: object.__setattr__(self, name, 9)),
+            _nothing)
+
+
+class Two:
+    def value_of(self) -> int:
+        return 2
+
+
+class Three:
+    def value_of(self) -> int:
+        return 3
+
+
+def other_bases() -> World:
+    thing = type("Local", (Two,), {})()
+    return lambda x: x * thing.value_of(), lambda: setattr(type(thing), "__bases__", (Three,)), _nothing
+
+
+def other_bases_of_an_instance_check() -> World:
+    thing = type("Local", (Two,), {})()
+    return (lambda x: x * 2 if isinstance(thing, Two) else x, lambda: setattr(type(thing), "__bases__", (Three,)), _nothing)
+
+
+def other_bases_of_a_class_check() -> World:
+    cls = type("Local", (Two,), {})
+    return lambda x: x * 2 if issubclass(cls, Two) else x, lambda: setattr(cls, "__bases__", (Three,)), _nothing
+
+
+def other_bases_behind_super() -> World:
+    class Local(Two):
+        def value_of(self) -> int:
+            return super().value_of()
+
+    thing = Local()
+    return lambda x: x * thing.value_of(), lambda: setattr(Local, "__bases__", (Three,)), _nothing
+
+
+def a_method_between_super_and_what_it_found() -> World:
+    between: Any = type("Between", (Two,), {})
+
+    class Local(between):  # type: ignore[misc]  # made here
+        def value_of(self) -> int:
+            return super().value_of()  # type: ignore[no-any-return]
+
+    thing = Local()
+    return lambda x: x * thing.value_of(), lambda: setattr(between, "value_of", lambda self: 9), _nothing
+
+
+def an_abstract_class_registers_another() -> World:
+    abstract: Any = abc.ABCMeta("Abstract", (), {})
+    thing = _instance_of()
+    return lambda x: x * 2 if isinstance(thing, abstract) else x, lambda: abstract.register(type(thing)), _nothing
+
+
+def a_metaclass_gets_a_property() -> World:
+    meta = type("Meta", (type,), {})
+    cls: Any = meta("Local", (), {"value": 2})
+    return lambda x: x * cls.value, lambda: setattr(meta, "value", property(lambda cls: 5)), _nothing
+
+
+def a_metaclass_makes_the_instances() -> World:
+    meta = type("Meta", (type,), {})
+    cls: Any = meta("Local", (), {"value": 2})
+    return (lambda x: x * cls().value, lambda: setattr(meta, "__call__", lambda cls: types.SimpleNamespace(value=5)),
+            _nothing)
+
+
+def a_metaclass_says_what_its_instances_are() -> World:
+    meta = type("Meta", (type,), {})
+    cls: Any = meta("Local", (), {})
+    return (lambda x: x * 2 if isinstance("text", cls) else x,
+            lambda: setattr(meta, "__instancecheck__", lambda cls, obj: True), _nothing)
+
+
+def a_class_becomes_false() -> World:
+    thing = _instance_of()
+    return lambda x: x * 2 if thing else x, lambda: setattr(type(thing), "__len__", lambda self: 0), _nothing
+
+
+def a_class_gets_equality() -> World:
+    cls = type("Local", (), {})
+    one, two = cls(), cls()
+    return lambda x: x * 2 if one == two else x, lambda: setattr(cls, "__eq__", lambda self, other: True), _nothing
+
+
+def a_class_becomes_callable() -> World:
+    thing = _instance_of()
+    return lambda x: x * 2 if callable(thing) else x, lambda: setattr(type(thing), "__call__", lambda self: 3), _nothing
+
+
+def a_class_gets_a_constructor() -> World:
+    cls: Any = type("Local", (), {"value": 2})
+    return (lambda x: x * cls().value, lambda: setattr(cls, "__init__", lambda self: setattr(self, "value", 5)), _nothing)
+
+
+def _replaced(owner: Any, name: str, by: Any) -> tuple[Callable[[], object], Callable[[], object]]:
+    if name not in owner.__dict__:
+        return lambda: setattr(owner, name, by), lambda: delattr(owner, name)
+    before = owner.__dict__[name]
+    return lambda: setattr(owner, name, by), lambda: setattr(owner, name, before)
+
+
+NET = nn.Linear(4, 4)
+TORCHS: dict[str, tuple[Callable[[torch.Tensor], Any], Any, str, Any]] = {
+    "a method of tensors": (lambda x: x.sin(), torch.Tensor, "sin", lambda self: self + 100),
+    "a method of tensors in Python": (lambda x: x.norm(), torch.Tensor, "norm", lambda self: self + 100),
+    "an operator of tensors": (lambda x: x + 1, torch.Tensor, "__add__", lambda self, other: self * 100),
+    "subscripts of tensors": (lambda x: x[0], torch.Tensor, "__getitem__", lambda self, key: self * 100),
+    "the length of tensors": (lambda x: x * len(x), torch.Tensor, "__len__", lambda self: 100),
+    "the elements of tensors": (lambda x: x * x.nelement(), torch.Tensor, "nelement", lambda self: 100),
+    "an attribute of tensors": (lambda x: x * x.ndim, torch.Tensor, "ndim", property(lambda self: 100)),
+    "what tensors lack": (lambda x: x * 2 if hasattr(x, "unheard_of") else x, torch.Tensor, "unheard_of", 3),
+    "calls of modules": (lambda x: NET(x), nn.Module, "__call__", lambda self, x: x * 100),
+    "calls inside modules": (lambda x: NET(x), nn.Module, "_call_impl", lambda self, x: x * 100),
+    "calls of one layer": (lambda x: NET(x), nn.Linear, "__call__", lambda self, x: x * 100),
+    "parameters of modules": (lambda x: [*NET.parameters()][0] * x.sum(), nn.Module, "parameters",
+                              lambda self: [torch.ones(4)]),
+}
+CHANGES: dict[str, Callable[[], World]] = {make.__name__: make for make in (
+    a_property_over_what_the_instance_holds, a_property_in_a_base, a_class_attribute_over_a_parameter,
+    an_attribute_of_every_module, a_descriptor_gets_a_setter, a_hook_for_attributes, a_hook_for_missing_attributes,
+    a_setter_for_attributes, other_bases, other_bases_of_an_instance_check, other_bases_of_a_class_check,
+    other_bases_behind_super, a_method_between_super_and_what_it_found, an_abstract_class_registers_another,
+    a_metaclass_gets_a_property, a_metaclass_makes_the_instances, a_metaclass_says_what_its_instances_are,
+    a_class_becomes_false, a_class_gets_equality, a_class_becomes_callable, a_class_gets_a_constructor,
+)}
+
+
+def _outcome(fn: Callable[[torch.Tensor], Any]) -> Any:
+    try:
+        return fn(X)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _check(world: World) -> None:
+    program, change, undo = world
+    compiled = fxjit.compile(program, backend="eager", dynamic=False)
+    for _ in range(4):  # the guards settle
+        torch.testing.assert_close(_outcome(compiled), _outcome(program))
+    before = _outcome(program)
+    try:
+        change()
+        after = _outcome(program)
+        assert type(after) is not type(before) or not torch.equal(torch.as_tensor(after), torch.as_tensor(before))
+        torch.testing.assert_close(_outcome(compiled), after)
+        fxjit.reset()
+        torch.testing.assert_close(_outcome(fxjit.compile(program, backend="eager", dynamic=False)), after)
+    finally:
+        undo()
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_a_class_is_seen(what: str) -> None:
+    _check(CHANGES[what]())
+
+
+@pytest.mark.parametrize("what", TORCHS)
+def test_what_a_program_puts_in_the_place_of_torchs_own_is_seen_before_and_after(what: str) -> None:
+    program, owner, name, by = TORCHS[what]
+    _check((program, *_replaced(owner, name, by)))
+
+
+def test_a_class_that_changes_elsewhere_costs_no_compile() -> None:
+    thing = _instance_of(Two)
+    net = type("Local", (Scaled,), {})()
+    compiled = fxjit.compile(lambda x: net(x) * thing.value * thing.value_of() + x.sin(), backend="eager")
+    for count in range(20):
+        torch.testing.assert_close(compiled(X), net(X) * 4 + X.sin())
+        type(thing).calls = type(net).calls = count
+        torch.Tensor.unread = count  # type: ignore[attr-defined]
+    del torch.Tensor.unread  # type: ignore[attr-defined]
+    torch.testing.assert_close(compiled(X), net(X) * 4 + X.sin())
+    assert counters["frames"]["ok"] == 1
