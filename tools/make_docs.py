@@ -67,10 +67,11 @@ memory, or of what a tensor's own memory says of its kind; any difference means 
 call is looked into item by item. `verify_settled_guards` runs both and compares.
 
 What is not guarded: a tensor that a frame only passes on, stores or asks the type of has no guard but that on its type
-(`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. Functions of torch and torch.nn.functional,
-methods of torch's layers and builtins are guarded by identity, since programs put their own in their place; otherwise code of
-torch and of the standard library is taken to stay what it is, and so are the bases of a class, the values of an enum's
-members, and that a class gets no property by the name of what its instances hold.
+(`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. What a frame takes
+from a module of torch or of the standard library and from their classes is guarded by identity, since programs put their own in
+its place; what those functions do inside is taken to stay what it is. What is looked up in a class is guarded as found there
+(`FoundIn`), with one comparison while the class and its bases have not changed. Not guarded: the names of a class (`dir`), its
+subclasses, and another hash of an object that is a key already.
 
 A program that loops over a size (`for t in range(x.size(1))`, as the plain versions of Mamba, RWKV and Funnel do) is another
 program for each: it is compiled for each until `recompile_limit`, and then runs eagerly.
