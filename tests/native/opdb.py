@@ -34,7 +34,7 @@ from torch.utils import _pytree as pytree
 
 import fxjit
 from fxjit.backends.aot import Way, compile_with_aot
-from fxjit.backends.native.decompositions import table
+from fxjit.backends.native.decompositions import kept_whole, table
 from fxjit.backends.native.pipeline import compile_graph
 
 DTYPES = {
@@ -174,7 +174,8 @@ def through_kernels(batch: list[Sample], counts: list[int], dynamic: bool) -> Ca
     def compiler(aten: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Any:
         return compile_graph(aten, inputs, name, lone_kernels=True)
 
-    return compile_with_aot(gm, example, Way(compiler, "native", table))
+    with kept_whole(gm):
+        return compile_with_aot(gm, example, Way(compiler, "native", table))
 
 
 def fakes(tensors: list[torch.Tensor], dynamic: bool) -> list[torch.Tensor]:

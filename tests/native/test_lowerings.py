@@ -134,6 +134,18 @@ def test_upsampling(name, dynamic):
     torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_upsampled_bytes_are_rounded_as_in_eager(mode, dynamic):
+    def function(x):
+        a = torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode)
+        return a, torch.nn.functional.interpolate(x, size=(9, 4), mode=mode, align_corners=True)
+
+    x = (torch.arange(126) * 37 % 256).reshape(1, 3, 6, 7).to(torch.uint8)
+    for actual, expected in zip(fxjit.compile(function, dynamic=dynamic)(x), function(x)):
+        assert torch.equal(actual, expected)
+
+
 def test_upsampling_is_one_operator_while_a_graph_is_traced():
     def traced():
         gm = make_fx(torch.nn.Upsample(scale_factor=2, mode="bilinear"), tracing_mode="symbolic")(torch.randn(1, 1, 3, 3))
