@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from ..index import Size, Sizes, prod
+from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
@@ -507,7 +507,7 @@ class Renderer:
         weight = self.weight(members)
         lanes = f"[{self.lanes}]" if group.lane else ""
         lane_total = self.lanes if group.lane else 1
-        total = f"({self.c(prod(sizes))} * {lane_total})"
+        total = self.c(mul(prod(sizes), lane_total))  # a product of two literals would be an int in C
         inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
         parts = [f'static_assert({MAX_CHUNKS} > 0, "");'] if not reducers else []
         parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{lanes};" for m in reducers]
