@@ -64,12 +64,19 @@ def inferred(x):
     return x + 1
 
 
+@torch.set_grad_enabled(False)
+def ungraded(x):
+    return x * 5
+
+
 def test_decorators(check):
     check(lambda x: (decorated(x), decorated_without_parentheses(x), x * 4), leaf(3))
 
 
-def test_compiling_a_decorated_function(check):
-    check(decorated, leaf(3))
+@pytest.mark.parametrize("fn", [decorated, inferred, ungraded])
+def test_compiling_a_decorated_function(check, fn):
+    check(fn, leaf(3))
+    check(lambda x: (fn(x), x * 4), leaf(3))
 
 
 def test_inference_mode(graphs_of):

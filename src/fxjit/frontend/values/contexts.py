@@ -68,6 +68,8 @@ class ContextValue(Value):
             return ContextMethodValue(self, name)
         if name == "__class__":
             return t.make(self.cls)
+        if name == "mode" and self.cls in (torch.inference_mode, torch.set_grad_enabled):  # what their `clone` reads
+            return t.make(self.arguments[0])
         t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                  why="only entering and leaving it is traced")
 
