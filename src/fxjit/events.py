@@ -285,6 +285,11 @@ def stack_text(user_stack: UserStack, head: str = "\n\nUser code traceback:\n") 
     return head + "".join(traceback.format_list(list(user_stack))).rstrip("\n")
 
 
+def count(number: int, what: str) -> str:
+    """So many, in words for a report."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def reset() -> None:
     _logged_places.clear()
 

@@ -57,10 +57,9 @@ class Explanation:
         return iter((self, self.out_guards, self.graphs, self.ops_per_graph))
 
     def __str__(self) -> str:
-        lines = [
-            f"fxjit produced {_count(self.graph_count, 'graph')}, with {_count(self.graph_break_count, 'graph break')} "
-            f"and {_count(self.op_count, 'op')}, for {self.function}."
-        ]
+        found = [events.count(self.graph_count, "graph"), events.count(self.graph_break_count, "graph break"),
+                 events.count(self.op_count, "op")]
+        lines = ["fxjit produced {}, with {} and {}, for {}.".format(*found, self.function)]
         if self.break_reasons:
             lines.append("Break reasons:")
             for number, each in enumerate(self.break_reasons, 1):
@@ -133,10 +132,6 @@ def _add_graph(found: Explanation, event: FrameCompiled) -> None:
         found.phases[phase] = found.phases.get(phase, 0.0) + seconds
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 # ---- HTML ----
 
 _COLOURS = ("#d8f0d8", "#d8e6fa", "#fbeccb", "#eadcf7", "#d5f2f0", "#f9dede", "#eef0c9", "#e6e0d4")
@@ -169,10 +164,10 @@ def _page(found: Explanation) -> str:
         lines.update({(place[0], line): SKIPPED for line in skipped if (place[0], line) not in lines})
     for place, guards in found.guards_of.items():
         if guards:
-            _note(notes[place], "guards", _count(len(guards), "guard"), "", guards)
+            _note(notes[place], "guards", events.count(len(guards), "guard"), "", guards)
     sections = "".join(_section(file, first, last, lines, notes, breaks) for file, first, last in _ranges(lines, notes))
     key = "".join(
-        f"<span class=key style='background:{_colour(number)}'>graph {number}: {_count(len(ops), 'op')}</span>"
+        f"<span class=key style='background:{_colour(number)}'>graph {number}: {events.count(len(ops), 'op')}</span>"
         for number, ops in enumerate(found.ops_per_graph, 1)
     )
     key += "<span class='key skipped'>runs as it stands</span>" if SKIPPED in lines.values() else ""

@@ -69,7 +69,7 @@ class CompileProfiler:
         parts = [
             "fxjit profiler report",
             "=====================",
-            f"{self.frame_count} graphs with {self.op_count} operators were captured.",
+            f"Captured: {events.count(self.frame_count, 'graph')}, {events.count(self.op_count, 'operator')}.",
             "",
             _section("Graph breaks", breaks, "No graph breaks detected."),
             _section("Recompiles", Counter(map(_recompile_text, self.recompiles)), "No recompiles detected."),

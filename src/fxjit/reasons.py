@@ -321,6 +321,12 @@ VALUES = (
         (_REPORT,),
     ),
     Reason(
+        "value-weak-reference",
+        "Weak reference that has to be made when the program runs",
+        "A weak reference is made or asked, and when its object goes is seen only then: {why}.",
+        ("Make it outside the compiled function.",),
+    ),
+    Reason(
         "value-unknown-type",
         "Value of a type that is not traced",
         "`{value}` is of type `{type}`, which fxjit does not model.",
@@ -506,19 +512,26 @@ SKIPS = (
         (
             "Move the body of the loop into a function of its own.",
             "Remove the graph break (see its reason), or unroll the loop.",
+            "Set `fxjit.config.resume_in_loops = True` to have the parts of such loops compiled.",
         ),
     ),
     Reason(
         "skip-try",
         "Graph break in a try block",
         "The graph breaks inside a `try` block, where tracing cannot be resumed: {why}",
-        ("Move what breaks out of the `try` block, or the `try` block into a function of its own.",),
+        (
+            "Move what breaks out of the `try` block, or the `try` block into a function of its own.",
+            "Set `fxjit.config.resume_in_try = True`, which resumes in most such blocks.",
+        ),
     ),
     Reason(
         "skip-with",
         "Graph break in a context manager",
         "The graph breaks inside `with {value}`, which cannot be entered again: {why}",
-        ("Move what breaks out of the `with` block, or the `with` block into a function of its own.",),
+        (
+            "Move what breaks out of the `with` block, or the `with` block into a function of its own.",
+            "Set `fxjit.config.resume_in_try = True`, under which any manager may stay entered.",
+        ),
     ),
     Reason(
         "skip-internal",
