@@ -46,6 +46,7 @@ class Printer:
         self.symbols = symbols
         self.counter = 0
         self.checks = False
+        self.costs: dict[str, int] = {}  # of the named values that are more than an addition
 
     def fresh(self) -> str:
         self.counter += 1
@@ -79,7 +80,9 @@ class Printer:
             operands = [values[id(arg)] for arg in node.args]
             deep = any(flag for _, flag in operands)
             text = operation(node, [name for name, _ in operands])
-            return self.named(text, C_TYPES[node.dtype], inner if deep else outer), deep
+            name = self.named(text, C_TYPES[node.dtype], inner if deep else outer)
+            self.costs[name] = SCALARS[node.name].cost
+            return name, deep
         if isinstance(node, Iota):
             deep = bool(loops) and node.strides[-1:] != (0,) and bool(node.strides)
             text = f"({C_TYPES[node.dtype]})({self.affine(node.strides, node.offset, loops)})"

@@ -20,6 +20,7 @@ from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from .cpp import Printer, Scope, store_text
 from .prelude import C_TYPES
+from .stages import LONG_ENOUGH, TILE, cut, tiled
 
 BLOCK = 4096
 LANE_BLOCK = 128
@@ -181,16 +182,26 @@ class Renderer:
         last = len(loops) - 1
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
+        stages = cut(inner.lines, self.printer.costs) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
-            threaded = self.parallel(self.c(sizes[-1]), weight).replace("parallel for", "parallel for simd") or simd
-            nest = before.lines + [threaded, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
+            threaded = self.parallel(self.c(sizes[-1]), weight)
+            if len(stages) == 1:
+                threaded = threaded.replace("parallel for", "parallel for simd") or simd
+            nest = before.lines + self.innermost(stages, loops[last], sizes[last], threaded, simd)
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
             return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
-        nest = before.lines + [simd, loop(loops[last], self.c(sizes[last])) + " {", indent(lines(inner.lines)), "}"]
+        nest = before.lines + self.innermost(stages, loops[last], sizes[last], "" if len(stages) > 1 else simd, simd)
         nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
         return self.unless_empty(sizes) + nest
+
+    def innermost(self, stages: list[list[str]], index: str, size: Size, pragma: str, simd: str) -> list[str]:
+        """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages."""
+        if len(stages) == 1:
+            return [pragma, loop(index, self.c(size)) + " {", indent(lines(stages[0])), "}"]
+        head = f"for (int64_t lo = 0; lo < {self.c(size)}; lo += {TILE}) {{"
+        return [*filter(None, [pragma]), head, indent(lines(tiled(stages, index, self.c(size), simd))), "}"]
 
     def unless_empty(self, sizes: Sizes) -> list[str]:
         """Where there may be nothing to do, nothing is read either: values read ahead of a loop have no memory then."""

@@ -1,0 +1,139 @@
+"""Long serial loop bodies run in stages over tiles (`codegen/stages.py`), with eager's results whatever the loops look like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.backends.native.codegen.stages import TILE, cut, tiled
+
+
+def work(x: torch.Tensor) -> torch.Tensor:
+    return (x * 1.5 + 1).tanh() * x.sigmoid() - x * 0.25
+
+
+def deep(x: torch.Tensor) -> torch.Tensor:
+    return work(work(work(x)))
+
+
+def kernels_of(program: Callable[..., object], *inputs: object, caplog: pytest.LogCaptureFixture) -> str:
+    """The source of what `program` compiles to, once its results are seen to be eager's."""
+    fxjit.reset()
+    with caplog.at_level(logging.DEBUG, logger="fxjit.output_code"), fxjit.config.patch(cache_graphs=False):
+        torch.testing.assert_close(fxjit.compile(program, fullgraph=True)(*inputs), program(*inputs))
+    return "\n".join(record.getMessage() for record in caplog.records)
+
+
+# The cut
+
+
+def lines_of(n: int) -> tuple[list[str], dict[str, int]]:
+    """n functions, each of the one before."""
+    out = [
+        "const float t1 = p0[o0];",
+        *(f"const float t{k} = tanhf(t{k - 1});" for k in range(2, n + 2)),
+        f"p1[o0] = t{n + 1};",
+    ]
+    return out, {f"t{k}": 16 for k in range(2, n + 2)}
+
+
+def test_a_body_with_little_work_is_not_cut() -> None:
+    body, costs = lines_of(2)
+    assert cut(body, costs) == [body]
+
+
+def test_functions_of_each_other_are_cut_and_stay_in_order() -> None:
+    body, costs = lines_of(8)
+    stages = cut(body, costs)
+    assert len(stages) == 8
+    assert [line for stage in stages for line in stage] == body
+
+
+def test_functions_side_by_side_are_not_cut() -> None:
+    """The processor works on them at once as it is."""
+    body = ["const float t1 = p0[o0];", *(f"const float t{k} = tanhf(t1 * {k}.0f);" for k in range(2, 14))]
+    body.append("p1[o0] = " + " + ".join(f"t{k}" for k in range(2, 14)) + ";")
+    assert cut(body, {f"t{k}": 16 for k in range(2, 14)}) == [body]
+
+
+def test_what_a_later_stage_reads_is_kept_and_nothing_else() -> None:
+    stages = [["const float t1 = p0[o0];", "const bool t2 = (t1 < 0);"], ["p1[o0] = t2 ? 1 : 0;"]]
+    text = "\n".join(tiled(stages, "o0", "n0", "#pragma omp simd"))
+    assert f"alignas(64) bool kt2[{TILE}];" in text
+    assert "kt1" not in text
+    assert text.index("kt2[o0 - lo] = t2;") < text.index("const bool t2 = kt2[o0 - lo];")
+
+
+# The kernels
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, TILE, TILE + 1, 1000, 20_000])
+def test_every_length_gives_eagers_values(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    source = kernels_of(deep, torch.randn(size), caplog=caplog)
+    assert ("lo +=" in source) == (size >= 64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((7, 300), (300, 1)),
+        ((300, 7), (1, 300)),
+        ((3, 5, 257), (1285, 257, 1)),
+        ((40, 300), (1, 40)),
+        ((2, 70_000), (70_000, 1)),
+    ],
+)
+def test_rows_columns_and_transposed_inputs(
+    shape: tuple[int, ...], strides: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.empty_strided(shape, strides).normal_()
+    kernels_of(lambda x: deep(x) * torch.arange(shape[-1]), x, caplog=caplog)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_types(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = deep(x.float() if dtype is torch.float16 else x)
+        return y, (y > 0.2) & (work(y) > 0)
+
+    kernels_of(program, torch.randn(1000, dtype=torch.float64).to(dtype), caplog=caplog)
+
+
+def test_an_input_is_overwritten_while_it_is_read() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = deep(x)
+        x.mul_(2).add_(work(y))
+        return y + x
+
+    x = torch.randn(5000)
+    mine, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(fxjit.compile(program)(mine), program(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_looked_up_values_are_checked_in_their_stage() -> None:
+    def program(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return deep(table[index]) + deep(table[index.flip(0)])
+
+    table, index = torch.randn(50), torch.randint(0, 50, (3000,))
+    compiled = fxjit.compile(program)
+    torch.testing.assert_close(compiled(table, index), program(table, index))
+    index[1234] = 50
+    with pytest.raises(IndexError):
+        compiled(table, index)
+
+
+def test_sizes_that_vary_and_gradients() -> None:
+    compiled = fxjit.compile(deep, dynamic=True)
+    for size in (70, 1, 300, 4096):
+        x = torch.randn(size, 2 * size, dtype=torch.float64, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        mine, theirs = compiled(x), deep(y)
+        torch.testing.assert_close(mine, theirs)
+        mine.square().sum().backward()
+        theirs.square().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
