@@ -95,7 +95,7 @@ reorderable_functions: frozenset[Any] = _row(
     "they were, instead of breaking it. In the environment: print,logging.info."
 )
 capture_func_transforms: bool = _row(
-    True, "Accepted for programs that set it; a call of a torch.func transform ends the graph and runs eagerly either way."
+    True, "Functions that torch.func transforms (`vmap`, `grad`...) become part of the graph; else a transform's call ends it."
 )
 guard_nn_modules: bool = _row(
     True, "Guard what a trace read inside of modules. Off: only their tensors and `training`; programs that change anything "

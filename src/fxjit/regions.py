@@ -106,13 +106,21 @@ def on_miss(
 
 
 def _under_a_transform() -> bool:
-    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, `torch.export` or `torch.jit.trace` is at
-    work outside: it wants to see each operator itself. Asked before the compiler is imported, since torch.export puts others in
+    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, a mode of `__torch_function__`,
+    `torch.export` or `torch.jit.trace` is at work outside: it wants to see each operator itself. Asked before the compiler is imported, since torch.export puts others in
     the place of builtin functions meanwhile."""
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
     traced = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
-    return bool(outside or traced or torch.autograd.forward_ad._current_level >= 0)
+    return bool(outside or traced or torch.autograd.forward_ad._current_level >= 0 or _under_a_mode(torch))
+
+
+def _under_a_mode(torch: Any) -> bool:
+    """Whether a mode of `__torch_function__` is active other than a default device."""
+    if not torch._C._len_torch_function_stack():
+        return False
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:

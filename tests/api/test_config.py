@@ -132,7 +132,6 @@ def test_a_wrong_value_or_name_in_the_environment_is_said():
 
 # Names that programs written for torch.compile set; what each stands for is always on, or not there to be turned on.
 ACCEPTED_ONLY = {
-    "capture_func_transforms",
     "optimize_ddp",
 }
 

@@ -273,3 +273,58 @@ def test_a_variable_of_a_closure_lets_its_object_go() -> None:
         return x + 1, first, again() is None, list(Gathers.log), len(parts)
 
     assert check(run, X, fullgraph=False)[1:] == (True, True, ["gone", "gone"], 2)
+
+
+def test_a_reference_to_a_tensor_that_is_not_read_again() -> None:
+    def run(x: torch.Tensor) -> Any:
+        y = x + 1
+        ref = weakref.ref(y)
+        return ref() * 2, ref() is y
+
+    check(run, X)
+
+    def broken(x: torch.Tensor) -> Any:
+        y, z = x + 1, x + 2
+        ref = weakref.ref(y)
+        watched = weakref.ref(z, lambda _: None)
+        torch._dynamo.graph_break()
+        return ref() * 2, watched() * 3
+
+    check(broken, X, fullgraph=False)
+
+
+def test_a_reference_to_a_tensor_of_a_function() -> None:
+    def inner(y: torch.Tensor) -> Any:
+        z = y * 2
+        ref = weakref.ref(z)
+        torch._dynamo.graph_break()
+        return ref() + 1
+
+    def run(x: torch.Tensor) -> Any:
+        return inner(x) + inner(x + 1)
+
+    check(run, X, fullgraph=False)
+
+
+def test_a_reference_is_one_object_and_dead_where_nothing_holds_its_object() -> None:
+    def run(x: torch.Tensor) -> Any:
+        def make() -> Any:
+            obj = Plain()
+            return weakref.ref(obj)
+        held, kept = Plain(), [Plain()]
+        ref = weakref.ref(held)
+        in_a_list = weakref.ref(kept[0])
+        return x + 1, make()() is None, ref() is held, ref is weakref.ref(held), in_a_list() is kept[0]
+
+    assert check(run, X, fullgraph=False)[1:] == (True, True, True, True)
+
+
+def test_a_weak_set_of_tensors() -> None:
+    def run(x: torch.Tensor) -> Any:
+        y, refs = x + 1, weakref.WeakSet[torch.Tensor]()
+        refs.add(y)
+        by_name = weakref.WeakValueDictionary[str, torch.Tensor]()
+        by_name["y"] = y
+        return len(refs), len(by_name)
+
+    assert check(run, X, fullgraph=False) == (1, 1)

@@ -55,10 +55,11 @@ class Effects:
         self._restored: set[Value] = set()
         self._watched_since: int | None = None
         self._reached_back = False
+        self._snapshots: dict[Value, Callable[[], bool]] = {}
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
-        self._watch(value)
+        self._watch(value, value.snapshot)
         if value.source is not None and value not in self._restored:
             self._restored.add(value)
             self._log.append(Restore(value))
@@ -76,17 +77,34 @@ class Effects:
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
 
-    def _watch(self, value: Value) -> None:
-        if self._watched_since is not None and value.born < self._watched_since:
+    def _watch(self, value: Value, snapshot: Callable[[], Callable[[], bool] | None] | None = None) -> None:
+        if self._watched_since is None or value in self._snapshots:
+            return
+        if value.source is None and value.born >= self._watched_since:
+            return
+        restored = None if snapshot is None else snapshot()
+        if restored is None:
             self._reached_back = True
+        else:
+            self._snapshots[value] = restored
 
     @contextmanager
     def confined(self) -> Iterator[Callable[[], bool]]:
-        """What it gives tells whether nothing has happened since but to values made since."""
-        before, length = (self._watched_since, self._reached_back), len(self._log)
-        self._watched_since, self._reached_back = now(), False
-        yield lambda: not self._reached_back and len(self._log) == length
-        self._watched_since, self._reached_back = before[0], before[1] or self._reached_back
+        """What it gives tells whether nothing has happened since but to values made since, or what happened is undone."""
+        since, reached_back, snapshots, length = self._watched_since, self._reached_back, self._snapshots, len(self._log)
+        self._watched_since, self._reached_back, self._snapshots = now(), False, {}
+        yield lambda: self._forget_undone(length) and not self._reached_back and len(self._log) == length
+        self._watched_since, self._reached_back, self._snapshots = since, reached_back or self._reached_back, snapshots
+
+    def _forget_undone(self, start: int) -> bool:
+        """Take out of the log what has been undone since `start`; whether everything has that could be."""
+        for value, restored in self._snapshots.items():
+            if not restored():
+                return False
+            for record in [record for record in self._log[start:] if isinstance(record, Restore) and record.value is value]:
+                self._log.remove(record)
+                self._restored.discard(value)
+        return True
 
     def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
         stored = self._attrs.get(obj)

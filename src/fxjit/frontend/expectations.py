@@ -108,6 +108,9 @@ def _writes_silently(node: torch.fx.Node) -> bool:
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the node may draw random numbers."""
+    """Whether the node may draw random numbers, or stands for a graph that may."""
+    if node.op == "get_attr":
+        held = node.meta.get("example_value")
+        return isinstance(held, torch.fx.GraphModule) and any(map(may_draw, held.graph.nodes))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     return node.op != "output" and any(each in name for each in _DRAWING)

@@ -94,11 +94,17 @@ class GraphBuilder:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(torch.fx.map_arg(outputs if isinstance(outputs, torch.fx.Node) else tuple(outputs), copies.__getitem__))
         name = f"subgraph_{len(list(self._root.children()))}"
-        module = torch.fx.GraphModule(self._root, graph)
-        self._root.add_module(name, module)
-        standing = self.graph.create_node("get_attr", name, name=name)
-        standing.meta["example_value"] = module
-        return standing
+        self._root.add_module(name, torch.fx.GraphModule(self._root, graph))
+        return self._standing(name)
+
+    def again(self, standing: torch.fx.Node) -> torch.fx.Node:
+        """Another node that stands for the graph."""
+        return self._standing(str(standing.target))
+
+    def _standing(self, name: str) -> torch.fx.Node:
+        node = self.graph.create_node("get_attr", name, name=name)
+        node.meta["example_value"] = getattr(self._root, name)
+        return node
 
     @property
     def operator_count(self) -> int:

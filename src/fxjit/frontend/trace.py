@@ -45,6 +45,7 @@ from fxjit.frontend.expectations import Expectations, may_draw, version
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
+from fxjit.frontend.interp.places import reach
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
@@ -379,6 +380,10 @@ class Trace:
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
         """The outermost frame's step and index, and where in the user's program that is."""
         return self.root.steps, self.root.index, user_stack(self.frame)
+
+    def is_held(self, value: Value) -> bool:
+        """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
+        return value in reach([*running(self.frame), list(self.effects.records())], self.effects)
 
     def discards_result(self) -> bool:
         """Whether the program throws away what the call under way gives."""

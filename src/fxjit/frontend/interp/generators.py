@@ -41,9 +41,7 @@ class GeneratorValue(Value):
         self.made_by: tuple[Value, list[Value], dict[str, Value]] | None = None
         #: What the body returned.
         self.returned: Value | None = None
-        self.created_step: int = t.root.steps
-        self.created_index: int = t.root.index
-        self.created_at = [frame.summary() for frame in _frames(t.frame)]
+        self.created_step, self.created_index, self.created_at = t.here()
         machine.generator = self
         t.new_source_state("generators").setdefault("all", []).append(self)
 
@@ -51,6 +49,10 @@ class GeneratorValue(Value):
     def is_suspended(self) -> bool:
         """Whether it stands in the middle of its body."""
         return self.started and not self.finished
+
+    def why_before(self) -> tuple[str, dict[str, object]]:
+        """The reason for a stop before it is made."""
+        return "call-generator", {"function": self.describe(), "kind": "generator"}
 
     def has_cleanup(self) -> bool:
         """Whether CPython would run code of the body when the suspended generator goes."""
@@ -259,14 +261,6 @@ class ForeignGeneratorValue(UserObjectValue):
 def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.GeneratorType))
     return ForeignGeneratorValue(types.GeneratorType, source, generator)
-
-
-def _frames(machine: Machine | None) -> list[Machine]:
-    frames: list[Machine] = []
-    while machine is not None:
-        frames.append(machine)
-        machine = machine.parent
-    return frames[::-1]
 
 
 def stop_error(t: Tracer, exc: Value) -> Value:

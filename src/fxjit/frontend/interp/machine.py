@@ -72,6 +72,9 @@ class InterpTracer(Tracer, Protocol):
     def literal(self, obj: Any) -> Value:
         """The value of a constant of a code object."""
 
+    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
+        """The outermost frame's step and index, and where in the user's program that is."""
+
     def expect(self, tensor: TensorValue, truth: bool) -> bool:
         """Take for granted that `bool(tensor)` is `truth`, and let the graph say whether it was; False: that cannot be."""
 
@@ -273,7 +276,7 @@ class Machine:
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = places.live_locals(self.code, self.pc)
-        kept = places.kept_alive(self, live) if self.parent is None else frozenset()
+        kept = places.kept_alive(self, live, cause) if self.parent is None else frozenset()
         return FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live or name in kept},

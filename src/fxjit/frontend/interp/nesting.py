@@ -38,6 +38,8 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
         frames.pop()
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_wait(root):
         return root
+    if signal.reason == "value-weak-reference" or root.t.new_source_state("weak references"):
+        return root  # which keeps what they refer to
     known = Counter([_function(root)])
     found = root
     for frame in frames[1:_MAX_FRAMES]:

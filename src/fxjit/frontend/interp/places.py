@@ -75,11 +75,16 @@ def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
     return live_before(code, index)
 
 
-def kept_alive(machine: Machine, live: frozenset[str] | set[str]) -> frozenset[str]:
+def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
     """The locals that are read no more but may hold the last reference to an object whose end somebody can see: what earlier
-    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed."""
+    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed, but for
+    those that weak references are to."""
     given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
-    return frozenset(name for name, value in machine.locals.items() if name not in live and _end_is_seen(value, given))
+    referred = {id(value) for value in machine.t.new_source_state("weak references").get("all", ())}
+    if cause is not None and cause.reason == "value-weak-reference":
+        referred |= given
+    return frozenset(name for name, value in machine.locals.items()
+                     if name not in live and (id(value) in referred or _end_is_seen(value, given)))
 
 
 def _end_is_seen(value: Value, given: set[int]) -> bool:
@@ -88,6 +93,8 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
     if kind is type or issubclass(kind, type):
         return True
+    if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
+        return weakref.getweakrefcount(value.peek()) > 0  # the program's own: nobody has looked at it in this trace
     return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not str(kind.__module__).startswith("torch")
 
 
@@ -206,7 +213,8 @@ def _frames(machine: Machine | None) -> list[Machine]:
 
 def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> None:
     """Generators that are suspended when the trace ends cannot be made again in the middle of their bodies. Where one can
-    still be reached, or would run a `finally` when it goes, the trace stops before it is created."""
+    still be reached, or would run a `finally` when it goes, the trace stops before it is created. So it is for what else
+    has signed up with them (transforms.py)."""
     known: list[Any] = machine.t.new_source_state("generators").get("all", [])
     open_ones = [generator for generator in known if generator.is_suspended]
     if not open_ones:
@@ -245,9 +253,9 @@ def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]
     _stop_earlier(machine, stops, cause, step, index, signal)
 
 
-def _stop_at_creation(machine: Machine, stops: StopList, generator: Any) -> NoReturn:
-    signal = BreakGraph("call-generator", {"function": generator.describe(), "kind": "generator"}, generator.created_at)
-    machine.decide(stops, signal, step=generator.created_step, index=generator.created_index)
+def _stop_at_creation(machine: Machine, stops: StopList, made: Any) -> NoReturn:
+    signal = BreakGraph(*made.why_before(), made.created_at)
+    machine.decide(stops, signal, step=made.created_step, index=made.created_index)
 
 
 def reach(roots: list[Any], effects: EffectLog) -> set[Any]:

@@ -205,6 +205,11 @@ class Value:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.describe()}>"
 
+    def snapshot(self) -> Callable[[], bool] | None:
+        """Asked before a change of its state: tells later whether that is undone, and then leaves no trace of it. None: who
+        knows."""
+        return None
+
     # -- building it again ---------------------------------------------------------------------------------------
 
     def rebuild(self, cg: Rebuilder) -> None:

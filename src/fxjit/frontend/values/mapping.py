@@ -10,7 +10,7 @@ import collections
 import gc
 import itertools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.values import protocol
@@ -124,6 +124,18 @@ class DictValue(Value):
         old = self._items.get(key)
         self._items[key] = (key_value if old is None else old[0], value)
         self._changed.add(key)
+
+    def snapshot(self) -> Callable[[], bool]:
+        entries, changed, reordered = dict(self._items), set(self._changed), self._reordered
+
+        def restored() -> bool:
+            if list(self._items) != list(entries) or not all(
+                    value is entries[key][1] or value.realize() is entries[key][1].realize()
+                    for key, (_, value) in self._items.items()):
+                return False
+            self._items, self._changed, self._reordered = entries, changed, reordered
+            return True
+        return restored
 
     def store(self, t: Tracer, key: Value, value: Value) -> None:
         items = self.items

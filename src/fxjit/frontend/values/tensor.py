@@ -21,7 +21,7 @@ from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, InstanceDictSource, ItemSource, Source
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, DrawnSource, InstanceDictSource, ItemSource, Source
 
 if TYPE_CHECKING:
     import torch.fx
@@ -350,6 +350,8 @@ def as_operand(t: Tracer, other: Value) -> Value | None:
     """`other` as the operand of a tensor's operator; None where Tensor's own operators answer NotImplemented."""
     if other.node is not None:
         return other if not isinstance(other, OpaqueValue) else None
+    if isinstance(other.source, DrawnSource) and other.pytype() in (bool, int, float):
+        return other  # an input of the graph
     if not other.is_constant():
         return None
     constant = other.as_constant()
@@ -445,8 +447,11 @@ def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
     reason = why_untraceable(obj)
     if reason is not None:
         t.guard(TypeIs(source, type(obj)))
-        t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
-        return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=str(obj.layout), why=reason[1])
+        layout = "strided"
+        if reason[0] == "tensor-layout":  # of a subclass, reading an attribute may be a call of the user's code
+            t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
+            layout = str(obj.layout)
+        return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=layout, why=reason[1])
     t.given_tensor(obj, source)
     return GivenTensor(t, obj, source)
 

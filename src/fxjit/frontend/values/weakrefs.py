@@ -1,16 +1,28 @@
-"""Weak references that existed before the frame: calling one gives its object, found again by calling it. What a weak proxy
-stands for is left to the running program."""
+"""Weak references. Calling one that existed before the frame gives its object, found again by calling it; one that is made
+while tracing gives what it was made for, as long as something of the program holds that. What a weak proxy stands for is left
+to the running program."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import CallSource, Source
+
+
+class HoldingTracer(Tracer, Protocol):
+    """The trace as this file sees it."""
+
+    def is_held(self, value: Value) -> bool:
+        """Whether something that the program can still reach holds `value`."""
 
 
 class WeakReferenceValue(Value):
@@ -33,6 +45,56 @@ class WeakReferenceValue(Value):
         if op in ("==", "!=") and isinstance(other, WeakReferenceValue):
             t.break_("value-slot", slot="__eq__", type="weakref")
         return NOT_IMPLEMENTED
+
+
+class NewWeakReferenceValue(Value):
+    """A `weakref.ref`, without a callback, to an object that the trace made."""
+
+    def __init__(self, referent: Value) -> None:
+        super().__init__(None)
+        #: A function, so that whoever follows the state of values does not take the object for held by this.
+        self.referent: Callable[[], Value] = lambda: referent
+
+    def pytype(self) -> type:
+        return weakref.ref
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if args or kwargs:
+            t.raise_(TypeError, f"__call__() takes no arguments ({len(args)} given)")
+        if not t.is_held(self.referent()):  # type: ignore[attr-defined]  # HoldingTracer
+            t.break_("value-weak-reference", why="whether what it refers to is still there is seen when the program runs")
+        return self.referent()
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op in ("==", "!=") and isinstance(other, (WeakReferenceValue, NewWeakReferenceValue)):
+            t.break_("value-slot", slot="__eq__", type="weakref")
+        return NOT_IMPLEMENTED
+
+    def tp_hash(self, t: Tracer) -> Value:
+        t.break_("value-slot", slot="__hash__", type="weakref")
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(weakref.ref, self.referent())
+
+
+@handles(weakref.ref)
+def _make_reference(t: HoldingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 2 and args[1].is_constant() and args[1].as_constant() is None:
+        args = args[:1]
+    if len(args) != 1 or kwargs:
+        t.break_("value-weak-reference", why="it has a callback")
+    referent = args[0]
+    if referent.source is not None or not isinstance(referent, (TensorValue, UserObjectValue)):
+        t.break_("value-weak-reference", why=f"{referent.describe()} existed before")
+    known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
+    if referent not in known:
+        known[referent] = NewWeakReferenceValue(referent)
+    return known[referent]
+
+
+@handles(weakref.proxy, weakref.KeyedRef)
+def _make_another(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    t.break_("value-weak-reference", why="it is no plain reference")
 
 
 @wraps(weakref.ProxyType, weakref.CallableProxyType)
