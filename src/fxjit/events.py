@@ -116,7 +116,7 @@ class FrameSkipped:
         text = f"{self.function} ({place}): {self.reason}\n  {self.explanation}"
         if self.cause:
             text += f"\n  The break: {self.cause.reason}: {self.cause.explanation}"
-        return text
+        return "\n  Hint: ".join([text, *self.hints])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def unsupported(
 def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, ...]:
     """The frames of the user's own files; all of them where there is none, or with `config.verbose`."""
     frames = tuple(user_stack or ())
-    kept = tuple(frame for frame in frames if not _is_library(frame.filename))
+    kept = tuple(frame for frame in frames if not is_library(frame.filename))
     return kept if kept and not config.verbose else frames
 
 
@@ -258,11 +258,11 @@ def _callers() -> list[traceback.FrameSummary]:
 
 def _is_installed(filename: str) -> bool:
     """A file that is no part of the program: a library's, or a package's that is installed."""
-    return filename.startswith("<frozen ") or _is_library(filename) or f"{os.sep}site-packages{os.sep}" in filename
+    return filename.startswith("<frozen ") or is_library(filename) or f"{os.sep}site-packages{os.sep}" in filename
 
 
 @cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
     """A file of torch, of fxjit or of the standard library."""
     path = os.path.normpath(filename)
     if f"{os.sep}site-packages{os.sep}" not in path and path.startswith(_STANDARD_LIBRARY):

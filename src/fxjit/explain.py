@@ -210,11 +210,13 @@ def _graph_lines(found: Explanation) -> dict[tuple[str, int], int]:
 
 
 def _ranges(*tables: dict[tuple[str, int], Any]) -> Iterator[tuple[str, int, int]]:
-    """The stretches of each file to show: lines that something is known about, with a few around them."""
+    """The stretches of each file to show: lines that something is known about, with a few around them. Files of torch and
+    its like are shown where nothing is known about any other."""
     by_file: dict[str, set[int]] = defaultdict(set)
     for table in tables:
         for file, line in table:
             by_file[file].add(line)
+    by_file = {file: by_file[file] for file in by_file if not events.is_library(file)} or by_file
     for file, numbers in sorted(by_file.items()):
         first = last = None
         for number in sorted(numbers):

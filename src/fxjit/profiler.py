@@ -65,7 +65,7 @@ class CompileProfiler:
         """Graph breaks by place, recompiles with the guards that failed, and skipped frames; each with all that is known of
         its reason."""
         breaks = Counter("\n".join(each.summary()) for each in self.breaks)
-        skips = Counter(str(each) + "".join(f"\n  Hint: {hint}" for hint in each.hints) for each in self.skips)
+        skips = Counter(map(str, self.skips))
         parts = [
             "fxjit profiler report",
             "=====================",

@@ -87,3 +87,23 @@ def test_guards_and_hints_are_on_hover(tmp_path, capsys):
     for why in (*explanation.break_reasons, *explanation.skips):
         assert all(html.unescape(hint) in hover for hint in why.hints)
         assert why.reason in hover + "".join(page.text)
+
+
+def test_the_page_shows_the_users_source_and_the_text_all_hints(tmp_path, capsys):
+    net = torch.nn.Linear(2, 2)
+
+    def through_a_module(x):
+        return loops(net(x)) + 1
+
+    explanation = fxjit.explain(through_a_module)(torch.ones(2))
+    page = Page(explanation.to_html())
+    assert "loops(net(x)) + 1" in "".join(page.text)
+    assert torch.nn.modules.linear.__file__ not in "".join(page.text), "no files of torch"
+    (skip,) = explanation.skips
+    assert skip.hints and all(f"Hint: {hint}" in str(explanation) for hint in skip.hints)
+    assert "config.resume_in_loops" in str(explanation)
+
+
+def test_the_page_of_a_module_of_torch_shows_its_source(tmp_path, capsys):
+    page = Page(fxjit.explain(torch.nn.Linear(2, 2))(torch.ones(2)).to_html())
+    assert torch.nn.modules.linear.__file__ in "".join(page.text)
