@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fxjit
 from fxjit import config
@@ -228,3 +231,34 @@ def test_results_whose_size_depends_on_data(backend: str, fn: Callable[[torch.Te
     with config.patch(capture_dynamic_output_shape_ops=True):
         agree(fxjit.compile(fn, backend=backend, fullgraph=True), fn, [(torch.randn(9),) for _ in range(4)])
     assert compiles() == 1
+
+
+def test_shape_environments_go_with_their_entries() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(type(found) is ShapeEnv for found in gc.get_objects())
+
+    counts = []
+    for scale in range(5):
+        fn = types.FunctionType(times_rows.__code__.replace(co_name=f"times_{scale}"), globals())
+        agree(fxjit.compile(fn, backend="aot_eager", dynamic=True), fn, sizes(3, 4))
+        del fn
+        counts.append(alive())
+    assert counts[-1] == counts[1], "one more for each compile"
+
+
+def test_the_hint_of_a_size_that_the_program_needs(caplog: pytest.LogCaptureFixture) -> None:
+    """What the hint advises does not raise, also where the size cannot vary."""
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return sum((row for row in x), torch.zeros(2)) if x.shape[0] > 1 else x
+
+    compiled = fxjit.compile(program, backend="eager")
+    fxjit.set_logs(recompiles=True)
+    try:
+        agree(compiled, program, sizes(3, 4))
+    finally:
+        fxjit.set_logs(recompiles=False)
+    assert "fxjit.maybe_mark_dynamic(x, 0)" in caplog.text
+    (x,) = sizes(5)[0]
+    fxjit.maybe_mark_dynamic(x, 0)
+    agree(compiled, program, [(x,)])

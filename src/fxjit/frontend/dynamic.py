@@ -88,8 +88,13 @@ def _forget(key: int, dead: ref[CodeType]) -> None:
 
 
 def forget_histories() -> None:
-    """`fxjit.reset()`. With them goes what torch was asked about each ShapeEnv, which it keeps together with the ShapeEnv."""
+    """`fxjit.reset()`."""
     _histories.clear()
+    forget_answers()
+
+
+def forget_answers() -> None:
+    """What torch was asked about each ShapeEnv: it keeps the answers, and with them the ShapeEnv, for good."""
     for method in vars(ShapeEnv).values():
         forget = getattr(method, "cache_clear", None)
         if forget is not None:
@@ -139,9 +144,10 @@ class ShapePolicy:
         return fake, symbolic
 
     def release(self) -> None:
-        """Let go of the frame's tensors."""
+        """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""
         self.contexts.clear()
         forget_tensors(self.fake_mode)
+        forget_answers()
 
     def _note_marks(self, tensor: torch.Tensor, fake: torch.Tensor, source: Source, marked: frozenset[int]) -> None:
         for dim in sorted(marked):

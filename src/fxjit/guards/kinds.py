@@ -358,7 +358,8 @@ class TensorIs(Guard):
         difference = self.spec.difference(values[0])
         if difference is not None and difference[0].startswith("size("):
             dim = difference[0][len("size(") : -1]
-            return f"mark it with fxjit.mark_dynamic({self.source.name}, {dim}), or compile with dynamic=True"
+            return (f"fxjit.maybe_mark_dynamic({self.source.name}, {dim}) or dynamic=True compiles it as a size that varies, "
+                    "unless the program needs the number, as a loop over it does")
         if difference is not None and difference[0].startswith("stride("):
             return "call .contiguous() before, so that the memory layout stays the same"
         return ""
@@ -396,6 +397,11 @@ class ShapeExpr(Guard):
 
     def expected(self) -> str:
         return self.text
+
+    def hint_for(self, *values: Any) -> str:
+        if self.text.rpartition(" == ")[2].isdigit():
+            return "the program needs the number, as a loop over it does: pad the inputs to a few sizes"
+        return self.hint
 
     def found(self, *values: Any) -> str:
         return ", ".join(f"{source.name} = {short(value)}" for source, value in zip(self.sources, values, strict=True))
