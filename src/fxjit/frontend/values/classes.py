@@ -17,7 +17,7 @@ from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Attributes of a class that are more than entries of its namespace.
@@ -189,7 +189,7 @@ class ClassValue(Value):
         """An instance as the builtin `__new__` of the class makes it, its builtin part empty (mutable) or given."""
         cls = self.cls
         native = next((owner for owner in cls.__mro__
-                       if isinstance(descriptors.namespace_of(owner).get("__new__"), types.BuiltinFunctionType)), object)
+                       if isinstance(namespace_of(owner).get("__new__"), types.BuiltinFunctionType)), object)
         abstract, owner = descriptors.look_up(t, cls, "__abstractmethods__")
         if owner is not None:
             t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), "__abstractmethods__"), abstract))

@@ -17,7 +17,7 @@ from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import AttrSource, Source
+from fxjit.guards.source import AttrSource, Source, namespace_of
 
 #: Attributes that native exceptions take from their arguments: (class, attribute) -> position.
 _FROM_ARGS: Final[tuple[tuple[type, str, int], ...]] = (
@@ -191,7 +191,7 @@ class ExceptionValue(UserObjectValue):
             cg.call(os_error, self.cls, *self.args)
         elif has_python_init(self.cls):
             native = next(owner for owner in self.cls.__mro__
-                          if isinstance(descriptors.namespace_of(owner).get("__new__"), types.BuiltinFunctionType))
+                          if isinstance(namespace_of(owner).get("__new__"), types.BuiltinFunctionType))
             cg.call(native.__new__, self.cls, *self.args)
         else:
             cg.call(self.cls, *self.args)

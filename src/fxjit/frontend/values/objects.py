@@ -23,7 +23,7 @@ from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
 
 _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "int": "__int__",
                          "float": "__float__", "index": "__index__", "complex": "__complex__", "round": "__round__",
@@ -415,14 +415,14 @@ class UserObjectValue(Value):
             assert base is not None
             cg.call(base.__new__, self.cls, _contents(self.base))
         else:
-            native = next(owner for owner in self.cls.__mro__ if isinstance(descriptors.namespace_of(owner).get("__new__"),
+            native = next(owner for owner in self.cls.__mro__ if isinstance(namespace_of(owner).get("__new__"),
                                                                            types.BuiltinFunctionType))
             cg.call(native.__new__, self.cls)
 
     def fill(self, cg: Rebuilder) -> None:
         if isinstance(self.base, DictValue):
             store = next(owner.__dict__["__setitem__"] for owner in self.cls.__mro__
-                         if isinstance(descriptors.namespace_of(owner).get("__setitem__"), types.WrapperDescriptorType))
+                         if isinstance(namespace_of(owner).get("__setitem__"), types.WrapperDescriptorType))
             for key, value in self.base.items.values():
                 cg.call(store, self, key, value)
                 cg.asm.pop()
