@@ -107,8 +107,8 @@ def on_miss(
 
 def _under_a_transform() -> bool:
     """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, a mode of `__torch_function__`,
-    `torch.export` or `torch.jit.trace` is at work outside: it wants to see each operator itself. Asked before the compiler is imported, since torch.export puts others in
-    the place of builtin functions meanwhile."""
+    `torch.export` or `torch.jit.trace` is at work outside: it wants to see each operator itself. Asked before the compiler is
+    imported, since torch.export puts others in the place of builtin functions meanwhile."""
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
     traced = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()

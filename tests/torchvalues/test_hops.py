@@ -108,3 +108,46 @@ def test_flex_attention(check):
 def test_flex_attention_with_a_block_mask(check):
     mask = create_block_mask(lambda b, h, i, j: i >= j, 1, None, 128, 128, device="cpu")
     check(lambda q, k, v: flex_attention(q, k, v, block_mask=mask), *QKV)
+
+
+DOCUMENTS = torch.arange(128) // 32
+
+
+def causal(batch, head, query, key):
+    return query >= key
+
+
+def same_document(batch, head, query, key):
+    return (query >= key) & (DOCUMENTS[query] == DOCUMENTS[key])
+
+
+def by_rows(batch, head, query, key):
+    table = DOCUMENTS.view(1, 128)
+    return table[0, query] >= table[batch, key]
+
+
+@pytest.mark.parametrize("mask", [causal, same_document, by_rows])
+def test_a_block_mask_made_inside(check, mask):
+    def fn(x):
+        made = create_block_mask(mask, 1, 2, 128, 128, device="cpu")
+        return x + made.kv_num_blocks.sum(), made.kv_indices, made.to_dense()
+    check(fn, torch.randn(3))
+
+
+def test_attention_with_a_block_mask_made_inside():
+    def fn(q):
+        return flex_attention(q, q, q, block_mask=create_block_mask(same_document, None, None, 128, 128, device="cpu"))
+    q = torch.randn(1, 1, 128, 8)
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(q), fn(q))
+
+
+def test_a_mask_that_breaks():
+    def fn(x):
+        seen = []
+
+        def mask(batch, head, query, key):
+            seen.append(query.shape)
+            return DOCUMENTS[query] >= key
+        return x + create_block_mask(mask, 1, 1, 128, 128, device="cpu").kv_num_blocks.sum(), seen
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(torch.ones(2)), fn(torch.ones(2)))

@@ -7,7 +7,8 @@ lists, tuples and tensors; whatever else it is, eager's own error is the answer.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
     from fxjit.frontend.values.tensor import TensorValue
 
 
+#: Asked first: other meanings of `tensor[key]`, which give None where they have none.
+LOADS: Final[list[Callable[[Tracer, TensorValue, Value], Value | None]]] = []
+
+
 def load(t: Tracer, tensor: TensorValue, key: Value) -> Value:
     """`tensor[key]`."""
+    for other in LOADS:
+        found = other(t, tensor, key)
+        if found is not None:
+            return found
     part, rest = _select_symbols(t, tensor, index_of(t, key))
     return part if rest is None else t.emit(operator.getitem, [part, rest])
 
@@ -34,11 +43,25 @@ def store(t: Tracer, tensor: TensorValue, key: Value, value: Value) -> None:
 
 
 def index_of(t: Tracer, key: Value) -> Value:
-    """The key as the graph takes it: NumPy's integers are Python's."""
+    """The key as the graph takes it: NumPy's integers are Python's, its arrays tensors."""
     key = key.realize()
     if key.is_constant() and isinstance(key.as_constant(), np.generic):
         return t.make(key.as_constant().item())
-    return key
+    if isinstance(key, TupleValue) and any(each.pytype() is np.ndarray for each in key.realized()):
+        return TupleValue([_of_array(t, each) for each in key.realized()])
+    return _of_array(t, key, alone=True)
+
+
+def _of_array(t: Tracer, key: Value, alone: bool = False) -> Value:
+    """An array of NumPy as an index: integers of any width as int64. Torch takes one of several dimensions that is the whole
+    key for a tuple of its rows."""
+    as_tensor: Callable[[Tracer], TensorValue] | None = getattr(key, "as_tensor", None)
+    if as_tensor is None or key.pytype() is not np.ndarray:
+        return key
+    index = as_tensor(t)
+    if index.fake.dim() == 0 or index.fake.is_floating_point() or (alone and index.fake.dim() > 1):
+        return key
+    return index if index.fake.dtype in (torch.bool, torch.uint8, torch.int64) else t.emit("to", [index, t.make(torch.int64)])
 
 
 def _select_symbols(t: Tracer, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
