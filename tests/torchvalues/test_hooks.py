@@ -48,9 +48,20 @@ def kept_handle(x):
     return z
 
 
-def on_an_input(x):
+def on_no_leaf(x):
+    x = x * 1
+    torch._dynamo.graph_break()
     x.register_hook(lambda gradient: gradient * 3)
     return x * 2
+
+
+def on_a_leaf(x, seen):
+    x.register_hook(lambda gradient: gradient * 3)
+    y = x * 2
+    x.register_hook(lambda gradient: seen.append(gradient.clone()))
+    x.register_hook(lambda gradient: gradient + len(seen))
+    x.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad.clone()))
+    return y * x, y
 
 
 def saving(x):
@@ -61,7 +72,7 @@ def saving(x):
 
 
 @pytest.mark.parametrize(("fn", "reason"), [
-    (kept_handle, "tensor-hook"), (on_an_input, "tensor-hook"), (saving, "call-with-effects"),
+    (kept_handle, "tensor-hook"), (saving, "call-with-effects"),
 ])
 def test_other_hooks_break(breaks, fn, reason):
     assert breaks(fn, torch.randn(3, requires_grad=True)) == reason
@@ -72,3 +83,43 @@ def test_other_hooks_break(breaks, fn, reason):
     torch.testing.assert_close(ours.grad, theirs.grad)
     if fn is saving:
         torch.testing.assert_close(results[1][1], results[0][1])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_hooks_on_a_leaf(backend):
+    compiled = fxjit.compile(on_a_leaf, backend=backend, fullgraph=True)
+    theirs, ours = ((torch.arange(3.0, requires_grad=True), []) for _ in range(2))
+    for _ in range(2):
+        for fn, given in ((on_a_leaf, theirs), (compiled, ours)):
+            fn(*given)[0].sum().backward()
+        torch.testing.assert_close(ours[0].grad, theirs[0].grad)
+        torch.testing.assert_close(ours[1], theirs[1])
+
+
+def test_a_hook_on_what_is_no_leaf():
+    theirs, ours = (torch.arange(3.0, requires_grad=True) for _ in range(2))
+    on_no_leaf(theirs).sum().backward()
+    fxjit.compile(on_no_leaf, backend="eager")(ours).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_a_hook_on_a_tensor_without_a_gradient():
+    def fn(x):
+        x.register_hook(lambda gradient: gradient)
+        return x * 2
+    with pytest.raises(RuntimeError, match="cannot register a hook on a tensor that doesn't require gradient"):
+        fxjit.compile(fn, backend="eager")(torch.ones(2))
+
+
+def test_a_hook_on_a_parameter():
+    class Scaled(torch.nn.Linear):
+        def forward(self, x):
+            self.weight.register_hook(lambda gradient: gradient * FACTOR)
+            return super().forward(x)
+
+    theirs, x = Scaled(3, 2), torch.randn(4, 3)
+    ours = Scaled(3, 2)
+    ours.load_state_dict(theirs.state_dict())
+    for fn in (theirs, fxjit.compile(ours, backend="eager", fullgraph=True)):
+        fn(x).square().sum().backward()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)

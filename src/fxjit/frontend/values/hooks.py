@@ -1,15 +1,16 @@
-"""Hooks on tensors that the graph makes: the hook is traced into a graph of its own, and a node registers that.
-
-So the hook runs when autograd comes by, also where the backward is compiled: then it is traced into that.
+"""Hooks on tensors. On one that the graph makes, the hook is traced into a graph of its own, and a node registers that: so the
+hook runs when autograd comes by, also where the backward is compiled: then it is traced into that. On a leaf that existed
+before, the user's hook itself is registered when the graph ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.hops import SubgraphTracer, trace_body
@@ -37,12 +38,35 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
         tensor.register_hook(call)  # type: ignore[no-untyped-call]
 
 
+def _require_no_handle(t: HookTracer, name: str) -> None:
+    if not t.discards_result():
+        t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
+
+
+def _register_later(t: HookTracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
+    """A hook on a leaf that existed before: registered when the graph ran, before which nobody can tell the difference. What
+    makes another tensor's gradient may change while the graph runs, and with it what the hook is on."""
+    name = f"Tensor.{call.__name__}"
+    takes = leaf.source is not None and leaf.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, leaf, "is_leaf"))
+    if len(args) != 1 or not takes:
+        t.break_("tensor-hook", function=name, why="it belongs to the tensor itself")
+    _require_no_handle(t, name)
+    t.effects.call_later(call, [leaf, args[0]])
+    return t.make(None)
+
+
+@method("register_post_accumulate_grad_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
+def _register_post_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook)
+
+
 @method("register_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
 def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if len(args) != 1 or tensor.source is not None or not tensor.fake.requires_grad:
-        t.break_("tensor-hook", function=_NAME, why="it belongs to the tensor itself")
-    if not t.discards_result():
-        t.break_("tensor-hook", function=_NAME, why="its handle is kept, by which it can be taken away again")
+    if tensor.source is not None:
+        return _register_later(t, tensor, args, torch.Tensor.register_hook)
+    if len(args) != 1 or not tensor.fake.requires_grad:
+        t.break_("tensor-hook", function=_NAME, why="the tensor takes none")
+    _require_no_handle(t, _NAME)
 
     def call(stand_ins: Sequence[Value]) -> Value:
         result = t.call(args[0], stand_ins, None)
