@@ -123,7 +123,7 @@ class _View:
 def _view_of(index: int, place: torch.Tensor, output: torch.Tensor) -> _View:
     if output.dtype is not place.dtype or output.is_conj() != place.is_conj() or output.is_neg() != place.is_neg():
         raise RuntimeError("an output is a view of an input as another type")
-    return _View(index, output.shape, output.stride(), output.storage_offset() - place.storage_offset())
+    return _View(index, output.shape, output.stride(), int(output.storage_offset() - place.storage_offset()))
 
 
 @dataclass(slots=True)
@@ -244,7 +244,8 @@ class Recorded:
                     fixed.append((k, given.data_ptr()))
         with torch.no_grad():
             replay, outputs = self.recorder.record(self.run, places)
-        passed, views = {}, {}
+        passed: dict[int, int] = {}
+        views: dict[int, _View] = {}
         for k, output in enumerate(outputs):
             if isinstance(output, torch.Tensor):
                 same = next((i for i, place in enumerate(places) if place is output), None)
