@@ -347,8 +347,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     context = torch._guards.TracingContext(mode)
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
-    for number in trace.policy.floats:
-        number.fake(mode)
+    known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
     try:
         with preserved_state(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
@@ -360,6 +359,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:
         context.tensor_to_context.clear()
+        known.clear()
         forget_tensors(mode)
     if trace.policy.decided_on_drawn():
         trace.policy.history.draws = False

@@ -59,6 +59,42 @@ def test_a_float_that_varies_is_compiled_twice(what: str, backend: str) -> None:
     assert compiles() == 2
 
 
+@pytest.mark.parametrize("what", sorted(set(ONE_GRAPH) - {"rounded"}))
+def test_a_float_that_varies_runs_through_kernels(what: str) -> None:
+    fn = ONE_GRAPH[what]
+    compiled = fxjit.compile(fn, fullgraph=True)
+    for scale in SCALES[:3]:
+        compiled(torch.randn(4, 5), scale)
+    assert not counters["aot"]["graphs run as captured"]
+    assert not counters["native"]["interpreted graphs"] and not counters["native"]["executors in Python"]
+
+
+def test_python_calculates_with_floats_that_vary() -> None:
+    """To the last bit, and it raises where it would."""
+    def fn(x: torch.Tensor, s: float) -> tuple[torch.Tensor, float]:
+        return x * (s * 0.1 * 3 - 1 / s), s * 0.1 * 3 - 1 / s
+
+    compiled = fxjit.compile(fn)
+    x = torch.ones(3, dtype=torch.float64)
+    for scale in SCALES[:5]:
+        (found, number), (expected, same) = compiled(x, scale), fn(x, scale)
+        assert torch.equal(found, expected) and number == same
+    for call in (fn, compiled):
+        with pytest.raises(ZeroDivisionError):
+            call(x, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
+def test_a_float_that_varies_is_a_number_to_other_types(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor, s: float) -> tuple[torch.Tensor, ...]:
+        return x * s, torch.add(x, x.abs(), alpha=s) if x.is_floating_point() else x - s, x > s, torch.full_like(x, 2) / s
+
+    compiled = fxjit.compile(fn)
+    x = torch.linspace(-3, 3, 11).to(dtype)
+    for scale in (0.1, 0.3, 1 / 3, 1.7):
+        torch.testing.assert_close(compiled(x, scale), fn(x, scale))  # types, too
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_gradients_go_through(backend: str) -> None:
     def fn(x: torch.Tensor, s: float) -> torch.Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import sympy
 import torch
 import torch.fx
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
@@ -158,7 +159,8 @@ def _compile_anew(
 
         return run
 
-    with functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True), timed("aot"):
+    settings = functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True)
+    with floats_kept(), settings, timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -186,10 +188,27 @@ def _compile_anew(
     if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
         counters["aot"]["graphs run as captured"] += 1
         return gm, None, parts
+    if parts.meta is not None and _gives_only_inputs(parts.meta):
+        return gm, None, parts
     plan = describe(parts, gm, len(example_inputs), autocast)
     if plan is not None:
         compiled = direct_call(plan, parts.graphs, gm)
     return keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm), plan, parts
+
+
+@contextlib.contextmanager
+def floats_kept() -> Iterator[None]:
+    """Floats that vary stay what they are in AOTAutograd's graphs: its pass that makes tensors of them knows few operators,
+    takes them for constants in the others, and calculates by rules of algebra, which round otherwise than Python does."""
+    from torch._functorch._aot_autograd import graph_compile
+
+    stages: Any = graph_compile
+    original = stages.tensorify_python_scalars
+    stages.tensorify_python_scalars = lambda *args, **keywords: None
+    try:
+        yield
+    finally:
+        stages.tensorify_python_scalars = original
 
 
 def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
@@ -231,6 +250,13 @@ def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
              if isinstance(each, torch.Tensor) and each.layout is torch.strided and info.requires_grad]
     memories = [memory for _, memory in given]
     return any(info.mutates_data and memories.count(memory) > 1 for info, memory in given)
+
+
+def _gives_only_inputs(meta: Any) -> bool:
+    """Whether a graph does nothing but make views of its inputs: eager calls cost least then."""
+    ways = (OutputType.alias_of_input, OutputType.is_input)
+    return all(info.output_type in ways for info in meta.output_info) and not any(info.mutates_data or info.mutates_metadata
+                                                                                for info in meta.input_info)
 
 
 def _compile_part(way: Way, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:

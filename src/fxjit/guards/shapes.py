@@ -8,6 +8,8 @@ machine of _tree.c. What these cannot say (true division, powers of variables, f
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -226,8 +228,12 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
 
 
 def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]:
-    """The meaning of `expr` in Python: a function of the symbols' values."""
+    """The meaning of `expr` in Python: a function of the symbols' values. It is Python text where that can say it, since a
+    guard on a float is asked at each call, and sympy takes a hundred times as long."""
     symbols = tuple(symbols)
+    compiled = _compiled(expr, symbols)
+    if compiled is not None:
+        return compiled
 
     def evaluate(*values: Any) -> bool:
         numbers = {
@@ -236,6 +242,33 @@ def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]
         }
         # doit: relations were made with evaluate=False.
         return bool(expr.xreplace(numbers).doit())
+
+    return evaluate
+
+
+#: What the text of an expression may name besides its symbols.
+_KNOWN: dict[str, Any] = {"math": math, "torch": torch, "abs": abs, "max": max, "min": min, "round": round, "bool": bool}
+
+
+def _compiled(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool] | None:
+    """`expr` as a Python function; None where there is no text for it."""
+    names = [f"v{place}" for place in range(len(symbols))]
+    dummies = {symbol: sympy.Dummy(name, integer=symbol.is_integer, real=True)
+               for symbol, name in zip(symbols, names, strict=True)}
+    try:
+        text = str(_Printer().doprint(expr.xreplace(dummies)))
+        tree = ast.parse(f"lambda {', '.join(names)}: bool({text})", mode="eval")
+    except (NotImplementedError, TypeError, AssertionError, SyntaxError):
+        return None
+    if any(isinstance(node, ast.Name) and node.id not in (*names, *_KNOWN) for node in ast.walk(tree)):
+        return None
+    function: Callable[..., bool] = eval(compile(tree, "<guard>", "eval"), dict(_KNOWN))
+
+    def evaluate(*values: Any) -> bool:
+        try:
+            return function(*values)
+        except (ArithmeticError, ValueError):  # a division by zero, the root of a negative number
+            return False
 
     return evaluate
 

@@ -23,12 +23,12 @@ from fxjit import _C, tensor_shim
 from ..index import Size, UnprintableSize, prod, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..runtime.callees import Callee, callee_of
+from ..runtime.callees import Callee, callee_of, python_callee
 from ..runtime.encoded import Encoded
 from ..schedule.fuse import Hints, group_work
 from .kernel import Kernel
 from .products import Product, origin, product_of
-from .wrapper import Launch, is_given_beside, launched_buffers, may_differ
+from .wrapper import Launch, example_of, has_plain_results, is_given_beside, launched_buffers, may_differ
 
 ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL = range(13)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)
@@ -122,8 +122,12 @@ class ProgramWriter:
             meta = meta_of(x)
             if isinstance(meta, torch.SymInt):
                 return [V_NUMBER, self.number(meta)], str(meta)
-            if isinstance(meta, (torch.SymBool, torch.SymFloat)):
-                raise Unsupported("a number that is calculated from sizes")
+            if isinstance(meta, torch.SymBool):
+                raise Unsupported("a condition on sizes")
+            if isinstance(meta, torch.SymFloat):
+                name = self.calculated(x)
+                tensors.add(name)
+                return [V_SLOT, Slot(name)], name
             if isinstance(meta, (int, float, bool)) and x.op != "placeholder":
                 return [V_CONST, self.constant(meta)], repr(meta)
             name = self.real_view(x) if real else self.tensor(x)
@@ -142,6 +146,14 @@ class ProgramWriter:
         if isinstance(x, dict):
             raise Unsupported("a dict among arguments")
         return [V_CONST, self.constant(list(x) if isinstance(x, list) else x)], repr(x)
+
+    def calculated(self, node: torch.fx.Node) -> str:
+        """The name of a float that Python calculates, of the graph's inputs and of sizes."""
+        if node not in self.names:
+            name = f"y_{node.name}"
+            self.call(node, name, real=False)
+            self.names[node] = name
+        return self.names[node]
 
     # Values
 
@@ -261,7 +273,7 @@ class ProgramWriter:
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
         name = self.low.home.get(node) or f"x_{node.name}"
-        self.call(node, name, real=bool(step.mutates))
+        self.call(node, name, real=bool(step.mutates) or not has_plain_results(node))
         self.names[node] = name
         self.expect(node, name)
         for user in node.users:
@@ -290,8 +302,8 @@ class ProgramWriter:
             return getattr(torch.Tensor, str(node.target))
         target: Any = node.target
         if isinstance(target, torch._ops.OpOverload):
-            return callee_of(target, op_name(node), bool(node.kwargs))
-        return target
+            return callee_of(target, op_name(node), *example_of(node))
+        return python_callee(target)
 
     def expect(self, node: torch.fx.Node, name: str) -> None:
         meta = meta_of(node)

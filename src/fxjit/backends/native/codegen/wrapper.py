@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from fxjit import _C
 
@@ -22,7 +23,7 @@ from ..index import UnprintableSize, prod, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
-from ..runtime.callees import DIRECT, METHODS, promised, promised_layout
+from ..runtime.callees import METHODS, callee_of, promised, promised_layout
 from ..schedule.fuse import Group, Step
 from ..target import has_kernels
 from .kernel import Kernel
@@ -188,13 +189,10 @@ class Wrapper:
             return self.constant(self.gm.get_submodule(str(node.target)))
         target: Any = node.target
         if isinstance(target, torch._ops.OpOverload):
-            known = DIRECT.get(op_name(node))
-            if known is not None and not node.kwargs:
-                key = f"f_{target._opname}_{target._overloadname}"
-                self.namespace[key] = known
-                return key
-            key = f"op_{target.namespace}_{target._opname}_{target._overloadname}"
-            self.namespace[key] = target._op if target.namespace == "aten" else target
+            callee = callee_of(target, op_name(node), *example_of(node))
+            kind = "op" if callee.kind == "operator" else "f"
+            key = f"{kind}_{target.namespace}_{target._opname}_{target._overloadname}"
+            self.namespace[key] = callee.find()
             return key
         return self.constant(target)
 
@@ -414,6 +412,15 @@ class Wrapper:
         for name, position in sorted(last.items()):
             out.setdefault(position, []).append(name)
         return out
+
+
+def example_of(node: torch.fx.Node) -> tuple[Any, Any]:
+    """What a call is given, positionally and by name, with fake tensors for tensors and sizes as they were while tracing."""
+    def value(x: Any) -> Any:
+        x = meta_of(x) if isinstance(x, torch.fx.Node) else x
+        return x.node.hint if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) else x
+
+    return pytree.tree_map(value, (tuple(node.args), dict(node.kwargs)))  # type: ignore[no-any-return]
 
 
 def joined(args: list[str], kwargs: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from ..index import same_sizes, sizes_of
 from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, matmul, norm, pointwise, pool, reduce, scan, scatter, views
-from .table import LOWERINGS, Lowering, NoLowering, Opaque, is_view, meta_of, op_name, worth_storing
+from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
 
 FAMILIES = (pointwise, reduce, views, create, indexing, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -48,7 +48,7 @@ def lower_given(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
         node.meta.setdefault("val", meta)
         give_memory(low, node, meta, "input")
     else:
-        low.env[node] = meta
+        low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
 
 
 def give_memory(low: Lowering, node: torch.fx.Node, meta: torch.Tensor, kind: str) -> Buffer:
@@ -82,7 +82,7 @@ def lower_output(low: Lowering, node: torch.fx.Node) -> None:
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     meta = meta_of(node)
     if isinstance(meta, SYMBOLIC) and not unbacked(node):
-        low.env[node] = meta
+        low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
         return
     name = op_name(node)
     if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]

@@ -15,8 +15,8 @@ from ..index import contiguous_strides, size_of, sizes_of
 from ..ir import Expr, Extern, Iota, Value, compute_type
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
-from .pointwise import held, lift
-from .table import Lowering, NoLowering, lowers, meta_of
+from .pointwise import held, lift, rounded
+from .table import Lowering, NoLowering, Number, lowers, meta_of
 
 
 def made(node: torch.fx.Node, expr: Expr) -> Value:
@@ -28,7 +28,8 @@ def filled(low: Lowering, node: torch.fx.Node, value: Any) -> Value:
     meta = meta_of(node)
     if isinstance(value, float):
         value = held(value, meta.dtype)
-    return made(node, lift(low.scalar_like(value, meta.dtype), meta.dim()))
+    expr = lift(low.scalar_like(value, meta.dtype), meta.dim())
+    return made(node, rounded(expr, meta.dtype) if isinstance(value, Number) else expr)
 
 
 @lowers("full.default")
@@ -65,7 +66,7 @@ def lower_fill(low: Lowering, node: torch.fx.Node, x: Any, value: Any) -> Value:
 def lower_arange(low: Lowering, node: torch.fx.Node, *bounds: Any, **how: Any) -> Value:
     meta = meta_of(node)
     start, step = (bounds[0] if len(bounds) > 1 else 0), (bounds[2] if len(bounds) > 2 else 1)
-    if any(isinstance(each, (float, torch.SymFloat)) for each in (start, step)):
+    if any(isinstance(each, (float, Number)) for each in (start, step)):
         raise NoLowering("a range of floats")
     return Value(sizes_of(meta.shape), meta.dtype, cast(Iota((size_of(step),), size_of(start)), compute_type(meta.dtype)))
 

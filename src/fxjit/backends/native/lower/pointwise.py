@@ -14,7 +14,7 @@ from torch._prims_common import elementwise_dtypes
 from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Buffer, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, cast, compare, const, op, where
-from .table import Lowering, NoLowering, is_view, lowers, meta_of
+from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
 
 
 def out_size(node: torch.fx.Node) -> Sizes:
@@ -35,6 +35,8 @@ def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
     if isinstance(x, float):
         x = held(x, dtype)
     expr = operand(low, x, size, dtype)
+    if isinstance(x, Number):
+        return rounded(expr, dtype)
     return rounded_from(expr, x.dtype, dtype) if isinstance(x, Value) and x.ndim == 0 else expr
 
 

@@ -21,6 +21,7 @@ from ..ir import (
     Buffer,
     Compute,
     Expr,
+    Extern,
     Iota,
     Load,
     Statement,
@@ -33,6 +34,7 @@ from ..ir import (
 )
 from ..ops import cast, const, work
 from ..passes.in_place import MARK
+from ..runtime.callees import as_tensor
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
@@ -81,6 +83,21 @@ MAX_LOADS = 10
 MAX_WORK = 400
 
 
+class Number:
+    """A Python float that is known only at a call: a learning rate, or what the program calculates of it. Lowerings take it
+    through `scalar_like`; one that wants to know its value while compiling leaves the call to ATen."""
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        self.node = node
+
+    def _unknown(self, *others: Any) -> Any:
+        raise NoLowering("a number that is known only at a call")
+
+    __bool__ = __int__ = __float__ = __index__ = __neg__ = _unknown
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = _unknown
+
+
 class Lowering:
     """Walks a graph once, in order; see `lower_graph`."""
 
@@ -99,6 +116,8 @@ class Lowering:
         #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
         self.seeds: dict[torch.device, Value] = {}
         self.draws = 0
+        #: Numbers that are known only at a call, and that kernels read.
+        self.numbers: dict[torch.fx.Node, Expr] = {}
 
     # What lowerings use
 
@@ -131,8 +150,10 @@ class Lowering:
             size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset)
         )
 
-    def new_buffer(self, size: Sizes, stride: Sizes, dtype: torch.dtype, kind: str = "temp") -> Buffer:
-        buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind, self.device)
+    def new_buffer(
+        self, size: Sizes, stride: Sizes, dtype: torch.dtype, kind: str = "temp", device: torch.device | None = None
+    ) -> Buffer:
+        buffer = Buffer(f"b{self.counter}", dtype, size, stride, kind, device or self.device)
         self.counter += 1
         self.buffers[buffer.name] = buffer
         return buffer
@@ -149,7 +170,32 @@ class Lowering:
             return const(x, dtype)
         if isinstance(x, torch.SymInt):
             return cast(Iota((), size_of(x)), dtype)
+        if isinstance(x, Number):
+            if not dtype.is_floating_point:
+                raise NoLowering("a float with an integer tensor")
+            return cast(self.in_memory(x), dtype)
         raise NoLowering(f"a scalar of type {type(x).__name__}")
+
+    def in_memory(self, number: Number) -> Expr:
+        """The number where kernels can read it: the tensor whose number it is, or one that is made of it."""
+        node = number.node
+        if node not in self.numbers:
+            given = node.args[0] if op_name(node) == "_local_scalar_dense.default" else None
+            value = self.env[given] if isinstance(given, torch.fx.Node) and given.op == "placeholder" else None
+            if not isinstance(value, Value) or value.size or not value.dtype.is_floating_point:
+                value = self.made_tensor(node)
+            self.numbers[node] = cast(value.expr, torch.float64)
+        return self.numbers[node]
+
+    def made_tensor(self, node: torch.fx.Node) -> Value:
+        assert self.node is not None
+        with self.graph.inserting_before(self.node):
+            made = self.graph.call_function(as_tensor, (node,))
+        made.meta["val"] = torch.empty((), dtype=torch.float64, device=CPU)
+        buffer = self.new_buffer((), (), torch.float64, "extern", CPU)
+        self.set_home(made, buffer)
+        self.statements.append(Extern(made, frozenset(), frozenset(), frozenset({buffer.name})))
+        return self.value(self.env[made])
 
     def memory_to_change(self, node: torch.fx.Node, base: Expr) -> Buffer:
         """The node's memory with `base` in it, for writes to a part of it: the first argument's own, where that may be."""
