@@ -116,3 +116,18 @@ def test_a_second_derivative_after_a_first_backward(backend):
         (first,) = torch.autograd.grad(loss, x, create_graph=True)
         found.append(torch.autograd.grad(first.sum(), x)[0])
     torch.testing.assert_close(*found)
+
+
+def test_a_graph_that_was_derived_twice_runs_as_captured_from_then_on():
+    """Its compiled forward would be run for nothing beside it."""
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x: (x.sin() * x.exp()).tanh())
+    x = torch.linspace(0.1, 1, 7, requires_grad=True)
+    for ran in ("CompiledGraphBackward", "TanhBackward0"):
+        y = compiled(x)
+        assert y.grad_fn.name() == ran
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        (expected,) = torch.autograd.grad((x.sin() * x.exp()).tanh().sum(), x, create_graph=True)
+        torch.testing.assert_close(first, expected)
+        torch.testing.assert_close(second, torch.autograd.grad(expected.sum(), x)[0])

@@ -1,7 +1,8 @@
 """Second derivatives of a compiled graph: a backward graph cannot be differentiated, so under `create_graph=True` the captured
 graph runs once more, operator by operator, and autograd derives that.
 
-direct.py asks for it where a training graph is compiled, and keeps the graph's inputs with its autograd node."""
+direct.py asks for it where a training graph is compiled, and keeps the graph's inputs with its autograd node. A graph of which
+that was wanted once runs as it was captured from then on: to run the compiled one as well would cost more than eager does."""
 
 from __future__ import annotations
 
@@ -27,15 +28,21 @@ class SecondRun:
         #: For each intermediate that results are views of: one of them.
         view_of = {info.base_idx: index for index, info in enumerate(meta.output_info)
                    if info.output_type in (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output)}
+        self.wanted = False
         self._views = tuple(view_of[base] for base in range(meta.num_intermediate_bases))
 
     def keep(self, inputs: tuple[Any, ...]) -> Kept:
         """What `gradients` needs of a run."""
         return inputs, _C.tensor_versions(inputs, self._derived_by)
 
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The graph's results, with what autograd recorded of each operator."""
+        return tuple(self._graph(*inputs))
+
     def gradients(self, kept: Kept, results: Sequence[int], given: Sequence[Any]) -> tuple[Any, ...]:
         """The gradients of the inputs, which can be differentiated, from those of `results`: the graph's, and after
         them the intermediates that some are views of."""
+        self.wanted = True
         inputs, versions = kept
         if versions != _C.tensor_versions(inputs, self._derived_by):
             raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
@@ -45,7 +52,7 @@ class SecondRun:
             for index in self._derived_by:  # one tensor may be several inputs
                 given_to[index] = inputs[index].view_as(inputs[index])
             by = [given_to[index] for index in self._derived_by]
-            outputs = list(self._graph(*given_to))
+            outputs = [*self.run(tuple(given_to))]
             outputs += [outputs[index]._base for index in self._views]
             pairs = [(outputs[index], given[index]) for index in results if given[index] is not None]
             found = torch.autograd.grad([output for output, _ in pairs], by, [grad for _, grad in pairs],

@@ -3,15 +3,15 @@
 `aot.py` notes what AOTAutograd compiled (`Parts`) and asks `describe` for a plan (plan.py), and `direct_call` for a callable
 by that plan over the graph's own inputs: one function for an inference graph, one autograd node for a training graph. What a
 graph writes to its inputs by itself, as batch norm does, only has to be counted. Results of a training graph that share memory
-with each other are made again as views of what the node returns. There is no plan where a wrapper has work: a write that
-autograd follows or that changes a shape, an output that aliases an input, subclasses, effects, functional random numbers,
-autocast.
+with each other or with an input are made again as views of what the node returns or of the input; an inference graph gives
+such views itself. Under autocast, whose conversions are in the graphs, it is off while they run. There is no plan where a
+wrapper has work: a write that autograd follows or that changes a shape, subclasses, effects, functional random numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -34,7 +34,6 @@ class Parts:
     num_inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     meta: ViewAndMutationMeta | None = None
-    autocast: bool = False
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...] = ()
     draws: bool = False
@@ -45,7 +44,6 @@ class Parts:
         if name != "backward":
             self.meta = getattr(context, "fw_metadata", None)
             self.draws = draws_numbers(graph)
-            self.autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
         self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
         (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
         self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
@@ -73,23 +71,51 @@ def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
 def describe(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Plan | None:
     """The plan for a graph of `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
     meta = parts.meta
-    if meta is None or autocast or parts.autocast or not _is_plain(meta, gm):
+    if meta is None or not _is_plain(meta, gm):
         return None
     if set(parts.graphs) == {"inference"} and parts.num_inputs["inference"] == num_inputs:
-        if len(parts.outputs["inference"]) != meta.num_outputs or meta.num_outputs_aliased:
-            return None
-        return None if any(info.requires_grad for info in meta.output_info) else _plan(parts, meta, num_inputs)
+        plain = len(parts.outputs["inference"]) == meta.num_outputs and _gives_views_itself(parts.outputs["inference"], meta)
+        return _plan(parts, meta, num_inputs, autocast) if plain else None
     if set(parts.graphs) == {"forward", "backward"} and parts.num_inputs["forward"] == num_inputs:
         grads = parts.outputs["backward"]
         if len(grads) != num_inputs or any(
             grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
         ):
             return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        return _plan(parts, meta, num_inputs)
+        return _plan(parts, meta, num_inputs, autocast)
     return None
 
 
-def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int) -> Plan:
+def _gives_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) -> bool:
+    """Whether what an inference graph returns is what its caller is to get: no result has a gradient, and one that shares
+    memory with an input is the input, or made of it by views alone. Inputs among the results are put there by the caller."""
+    placeholders: dict[Any, int] = {}
+    for value, info in zip(values, meta.output_info, strict=True):
+        if info.output_type is OutputType.is_input:
+            continue
+        if info.requires_grad or info.output_type not in (*_UNALIASED, OutputType.alias_of_input):
+            return False
+        if info.output_type is OutputType.alias_of_input:
+            root = _viewed(value)
+            if not placeholders and root is not None:
+                placeholders = {node: index for index, node in enumerate(root.graph.find_nodes(op="placeholder"))}
+            place = placeholders.get(root)
+            if place is None or place != info.base_idx or meta.input_info[place].mutates_data:
+                return False
+    return True
+
+
+def _viewed(value: Any) -> torch.fx.Node | None:
+    """The input that a node is a view of, by operators that are nothing but views; None for other nodes."""
+    while isinstance(value, torch.fx.Node) and value.op != "placeholder":
+        returns = value.target._schema.returns if isinstance(value.target, torch._ops.OpOverload) else ()
+        if len(returns) != 1 or returns[0].alias_info is None or returns[0].alias_info.is_write or not value.args:
+            return None
+        value = value.args[0]
+    return value if isinstance(value, torch.fx.Node) else None
+
+
+def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bool) -> Plan:
     """Of a graph known to be plain."""
     training = "backward" in parts.graphs
     bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
@@ -105,11 +131,15 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int) -> Plan:
         mutated_graph_handled_indices=tuple(meta.mutated_graph_handled_indices),
         counted=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
         draws=parts.draws,
+        autocast=autocast,
+        given_back=() if training else tuple(
+            (index, info.base_idx) for index, info in enumerate(meta.output_info)
+            if info.output_type is OutputType.is_input and info.base_idx is not None),
         switches_off=not training and torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info),
         returned=meta.num_forward_returns,
         symbols=meta.num_symints_saved_for_bw or 0,
         unchecked=getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0,
-        aliased=tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _OF_INTERMEDIATE),
+        aliased=tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _ALIASES),
         without_grad=tuple(index for index, info in own if not info.requires_grad),
         tensors=(*(index for index, _ in own), *bases),
         wanted=wanted,
@@ -139,6 +169,8 @@ def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[...
 
 
 def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
+    if plan.given_back or plan.autocast:
+        return _unseen(_around(graph, plan))
     if plan.switches_off:
         return _unseen(lambda *args: _without_grad(graph, args))
     unboxed = getattr(graph, "unboxed", None)
@@ -147,15 +179,41 @@ def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
     return _unseen(lambda *args: graph(list(args)))
 
 
+def _around(graph: Boxed, plan: Plan) -> Callable[..., Any]:
+    """An inference graph that runs under autocast, or of whose results some are inputs."""
+    plain, given_back = _inference(graph, replace(plan, autocast=False, given_back=())), plan.given_back
+    call = _without_autocast(plain) if plan.autocast else plain
+
+    def run(*args: Any) -> Any:
+        results = list(call(*args))
+        for index, place in given_back:
+            results[index] = args[place]
+        return tuple(results)
+
+    return run if given_back else call
+
+
+def _without_autocast(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` with autocast off: its conversions were traced, and ATen is not to convert what a graph calls it with."""
+    switched_off = torch._C._DisableAutocast  # type: ignore[attr-defined]
+
+    def run(*args: Any) -> Any:
+        with switched_off():
+            return call(*args)
+
+    return _unseen(run)
+
+
 def _with_views(call: Callable[..., Any], meta: ViewAndMutationMeta) -> Callable[..., Any]:
-    """`call`, whose results that alias an intermediate are made again as views of it, so that autograd knows them as such."""
+    """`call`, whose results that alias an intermediate or an input are made again as views of it, so that autograd knows them
+    as such."""
     from torch._functorch._aot_autograd.runtime_wrappers import make_output_handler
 
     handlers = [make_output_handler(info, meta, True) for info in meta.output_info]
 
     def run(*args: Any) -> Any:
         outs = call(*args)  # the results, then the intermediates
-        return tuple(handler((), outs, out) for handler, out in zip(handlers, outs, strict=False))
+        return tuple(handler(args, outs, out) for handler, out in zip(handlers, outs, strict=False))
 
     return _unseen(run)
 
@@ -163,15 +221,15 @@ def _with_views(call: Callable[..., Any], meta: ViewAndMutationMeta) -> Callable
 _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
 _OF_INTERMEDIATE = (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
                     OutputType.alias_of_intermediate_base_is_user_output)
+_ALIASES = (*_OF_INTERMEDIATE, OutputType.alias_of_input, OutputType.is_input)
 
 
 def _is_plain(meta: ViewAndMutationMeta, gm: torch.fx.GraphModule) -> bool:
-    """No writes but those in the graph, no alias of an input, no subclass, no effect, no functional random numbers; nothing
-    held by the module."""
+    """No writes but those in the graph, no subclass, no effect, no functional random numbers; nothing held by the module."""
     written = {index for index, info in enumerate(meta.input_info) if info.mutates_data}
     if written - set(meta.mutated_graph_handled_indices) or any(info.mutates_metadata for info in meta.input_info):
         return False
-    if any(info.output_type not in (*_UNALIASED, *_OF_INTERMEDIATE) for info in meta.output_info):
+    if any(info.output_type not in (*_UNALIASED, *_ALIASES) for info in meta.output_info):
         return False
     plain = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta, *meta.subclass_tangent_meta)
     if not all(isinstance(each, PlainTensorMeta) for each in plain if each is not None):
@@ -194,9 +252,21 @@ def _unseen(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _training(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """One autograd node: forward keeps what the backward graph wants, backward gives it the gradients."""
-    again = second_run(gm, cast(Any, plan), plan.draws)
+    again = None if plan.autocast else second_run(gm, cast(Any, plan), plan.draws)
+    if plan.autocast:
+        forward_graph, backward_graph = _without_autocast(forward_graph), _without_autocast(backward_graph)
     call = _node(forward_graph, backward_graph, plan, again)
-    return call if plan.views is None else _with_views(call, plan.views)
+    if plan.views is not None:
+        call = _with_views(call, plan.views)
+    return call if again is None else _as_captured_once_derived_twice(call, again)
+
+
+def _as_captured_once_derived_twice(call: Callable[..., Any], again: SecondRun) -> Callable[..., Any]:
+    """`call` until somebody derived a gradient; a graph that is to run operator by operator for that does so at once then."""
+    def run(*args: Any) -> Any:
+        return again.run(args) if again.wanted else call(*args)
+
+    return _unseen(run)
 
 
 def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: SecondRun | None) -> Callable[..., Any]:

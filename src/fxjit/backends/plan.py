@@ -50,6 +50,10 @@ class Plan:
     mutated_graph_handled_indices: tuple[int, ...]
     counted: tuple[int, ...]
     draws: bool
+    #: Compiled under autocast, which is off while the parts run.
+    autocast: bool
+    #: Of an inference graph: results that are inputs, each with the input.
+    given_back: tuple[tuple[int, int], ...]
     #: An inference graph that is to run without autograd recording, although its caller's records.
     switches_off: bool
     #: Of a training graph: how many of forward's results go to the caller, and how many of the last of the others are sizes,
