@@ -133,7 +133,50 @@ def constants(compile_: Callable[[Any], Any]) -> list[Any]:
     return list(compile_(fn)(torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.0, 4.0]])))
 
 
-PROGRAMS = (net_step, constants, attention, several_results, writes, twice_derived, without_recording, other_types)
+def under_autocast(compile_: Callable[[Any], Any]) -> list[Any]:
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 2))
+    run, x = compile_(net), torch.linspace(-1, 1, 12).view(3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            quiet = run(x)
+        out = run(x)
+    out.float().sum().backward()
+    return [quiet, *(each.grad.bfloat16() for each in net.parameters())]  # compared as what they were computed in
+
+
+def views_and_inputs(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y.add_(1)
+        return x.t()[1:], x + y, x, y
+
+    x, y = torch.arange(6.0).view(2, 3), torch.ones(2, 3)
+    part, total, same, written = compile_(fn)(x, y)
+    assert same is x and written is y
+    part.mul_(2)
+    return [part, total, x, y]
+
+
+def sizes_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+        return F.softmax(x * n, -1), x.sum(0), x[1:].t()
+
+    run = compile_(fn)
+    return [each for n in (3, 5, 7, 9) for each in run(torch.linspace(-1, 1, 4 * n).view(n, 4), n)]
+
+
+def floats_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
+    run, w = compile_(lambda x, rate: x * (1 - rate) + x.clamp(max=rate)), torch.linspace(-1, 1, 6).requires_grad_()
+    found = []
+    for rate in (0.1, 0.01, 1 / 3):
+        out = run(w, rate)
+        out.sum().backward()
+        found += [out, w.grad.clone()]
+    return found
+
+
+PROGRAMS = (under_autocast, views_and_inputs, floats_that_vary,
+            net_step, constants, attention, several_results, writes, twice_derived, without_recording, other_types)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
@@ -275,9 +318,40 @@ def test_code_of_the_programs_own_is_compiled_each_time() -> None:
         library._destroy()
 
 
-def test_sizes_that_vary_are_compiled_each_time() -> None:
-    for _ in range(2):
-        assert count_misses(lambda: fxjit.compile(scaled, dynamic=True)(torch.ones(3, 4), torch.ones(3, 4))) > 0
+def test_what_is_assumed_of_sizes_that_vary_is_part_of_the_graph() -> None:
+    def call(fn: Callable[..., Any], x: torch.Tensor) -> int:
+        return count_misses(lambda: fxjit.compile(fn, dynamic=True)(x, x))
+
+    def even(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return scaled(x, y) if x.shape[0] % 2 == 0 else scaled(x, y)
+
+    x = torch.ones(6, 4)
+    assert call(scaled, x) > 0
+    assert call(scaled, x) == 0
+    assert call(even, x) > 0
+    assert call(even, x) == 0
+    assert call(scaled, x) == 0
+
+
+def test_a_size_that_data_decides_is_compiled_each_time() -> None:
+    with config.patch(capture_dynamic_output_shape_ops=True):
+        for _ in range(2):
+            assert count_misses(lambda: fxjit.compile(lambda x: x[x > 0] * 2)(torch.ones(3))) > 0
+
+
+def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would guard what a graph from the disk assumes."""
+    compile_anew = aot._compile_anew
+
+    def deciding(gm: Any, inputs: Any, way: Any) -> Any:
+        found = compile_anew(gm, inputs, way)
+        sizes = [each for node in gm.graph.find_nodes(op="placeholder") for each in node.meta["example_value"].shape]
+        assert next(size for size in sizes if isinstance(size, torch.SymInt)) > 4
+        return found
+
+    monkeypatch.setattr(aot, "_compile_anew", deciding)
+    fxjit.compile(scaled, dynamic=True)(torch.ones(6, 4), torch.ones(6, 4))
+    assert not list(folder.glob("*.json"))
 
 
 # The disk

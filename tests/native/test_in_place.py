@@ -7,6 +7,7 @@ import torch
 
 import fxjit
 from fxjit.backends.native import pipeline
+from fxjit.backends.native.codegen import program
 from fxjit.backends.native.index import prod
 
 CACHE = (3, 16, 4)
@@ -166,3 +167,26 @@ def test_an_element_that_needs_others_of_what_is_written(function, dynamic):
     expected = function(theirs)
     assert torch.equal(mine, theirs)
     assert result is expected is None or torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_rows_of_an_embedding_that_are_too_long_are_written_in_place(trained, monkeypatch):
+    """Eager writes to the rows that are looked up; no copy of the table is made."""
+    texts = []
+    encode = program.Encoder.encode
+    monkeypatch.setattr(program.Encoder, "encode", lambda self: texts.append(encode(self)) or texts[-1])
+    fxjit.reset()
+    torch.manual_seed(0)
+    layers = [torch.nn.Embedding(7, 4, max_norm=0.5).requires_grad_(trained) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    compiled, at = fxjit.compile(lambda at: (layers[0](at).sin(), layers[0].weight.sum())), torch.tensor([3, 1, 3])
+    for _ in range(2):
+        found, expected = compiled(at), (layers[1](at).sin(), layers[1].weight.sum())
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(layers[0].weight, layers[1].weight)
+        if trained:
+            for results, layer in zip((found, expected), layers, strict=True):
+                layer.zero_grad()
+                sum(each.sum() for each in results).backward()
+            torch.testing.assert_close(layers[0].weight.grad, layers[1].weight.grad)
+    assert trained or any("embedding_renorm_." in each.text for each in texts)

@@ -1,8 +1,10 @@
 """What a captured graph is, as text: two graphs of the same text compile to the same code, in this process or another.
 
 The text has the nodes, everything about the inputs but their numbers (which of them share memory, too), and the state of the
-process that decides what torch makes of the nodes. Whatever might mean another thing next time has no text: sizes that vary,
-code of the program's own (functions, operators, subclasses of tensors, modes), modules, tensors held by the graph.
+process that decides what torch makes of the nodes; where sizes or numbers vary, also what is known of their symbols
+(`assumptions`): a compile that assumes more of them is one whose guards the text does not have. Whatever might mean another
+thing next time has no text: sizes that data decides, code of the program's own (functions, operators, subclasses of tensors,
+modes), modules, tensors held by the graph.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 import torch.fx
 from torch._functorch import config as functorch_config
 from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 from fxjit import process_state
 
@@ -42,7 +45,37 @@ class NoText(Exception):
 
 def fingerprint(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     """The text of a graph of torch functions, called with such inputs now. Raises NoText."""
-    return "\n".join([*_state(), *_inputs(gm, example_inputs), *_nodes(gm)])
+    return "\n".join([*_state(), *_inputs(gm, example_inputs), *_nodes(gm), assumptions(shape_env_of(gm))])
+
+
+# Sizes that vary
+
+
+def shape_env_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
+    """What knows of the symbols among the graph's inputs; None where there are none."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        for number in _numbers(node.meta.get("example_value")):
+            if isinstance(number, (torch.SymInt, torch.SymFloat)):
+                return cast("ShapeEnv", number.node.shape_env)
+    return None
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    """What may be a symbol of an input, or has some."""
+    if isinstance(value, torch.Tensor):
+        return (*value.shape, *value.stride(), value.storage_offset(), getattr(value, "item_memo", None))
+    return (value,)
+
+
+def assumptions(env: ShapeEnv | None) -> str:
+    """All that is known of symbols: their values now, ranges and equalities, and what was decided by them."""
+    if env is None:
+        return ""
+    values = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    sizes = {name: value for name, value in values.items() if value.is_Integer}  # code does not depend on what a float was
+    tables: tuple[Any, ...] = (sizes, env.var_to_range, env.replacements)
+    return repr([*(sorted((str(name), str(value)) for name, value in table.items()) for table in tables),
+                 [str(guard.expr) for guard in env.guards]])
 
 
 # The process
@@ -50,8 +83,9 @@ def fingerprint(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
 
 def _state() -> Iterator[str]:
     get, deterministic = _C, cast(Any, torch.utils.deterministic)
+    autocast = [(name, torch.get_autocast_dtype(name)) for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)]
     odd = {
-        "autocast": get._is_any_autocast_enabled(),
+        "autocast of another device": get._is_any_autocast_enabled() and not autocast,
         "a mode": get._len_torch_function_stack() or get._len_torch_dispatch_stack(),
         "a transform": get._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0,
         "an operator of torch's done anew": any(map(_redefines, torch.library._impls)),
@@ -60,6 +94,7 @@ def _state() -> Iterator[str]:
         if present:
             raise NoText(what)
     yield repr((
+        autocast, torch.is_autocast_cache_enabled(),
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
         get._get_deterministic_algorithms(), get._get_deterministic_algorithms_warn_only(),
         deterministic.fill_uninitialized_memory, get._is_torch_function_enabled(),
@@ -84,16 +119,20 @@ def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator
     memories: dict[int, int] = {}
     for node, example in zip(places, example_inputs, strict=True):
         fake = node.meta.get("example_value")
+        _check_value(fake)
+        if isinstance(fake, torch.SymInt) and isinstance(example, (int, torch.SymInt)):
+            yield str(fake.node.expr)
+            continue
         if type(example) not in (torch.Tensor, torch.nn.Parameter) or not isinstance(fake, torch.Tensor):
             raise NoText(f"an input of type {type(example).__name__}")
-        if example.layout is not torch.strided or example.device.type != "cpu" or fake._has_symbolic_sizes_strides:
-            raise NoText("an input whose sizes vary, or that is not on the CPU")
+        if example.layout is not torch.strided or example.device.type != "cpu":
+            raise NoText("an input that is not on the CPU")
         storage = example.untyped_storage()
         memory = memories.setdefault(storage._cdata, len(memories))
         yield repr((
             type(example).__name__, example.dtype, tuple(example.shape), example.stride(), example.storage_offset(),
             storage.nbytes(), memory, example.requires_grad, example.is_leaf, example._is_view(), example.is_inference(),
-            torch._C._dispatch_keys(example).raw_repr(),
+            torch._C._dispatch_keys(example).raw_repr(), tuple(map(str, _numbers(fake))),
         ))  # fmt: skip
 
 
@@ -119,10 +158,8 @@ def _check_value(value: Any) -> None:
     if isinstance(value, (list, tuple)):
         for each in value:
             _check_value(each)
-    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise NoText("a number that varies")
-    elif isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
-        raise NoText("sizes that vary")
+    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Tensor)) and free_unbacked_symbols(value):
+        raise NoText("a number that data decides")
 
 
 def _argument(value: Any, places: dict[torch.fx.Node, int]) -> str:

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxjit import _C, config, logs, process_state, tensor_shim
-from fxjit.backends.fingerprint import NoText, fingerprint
+from fxjit.backends.fingerprint import NoText, assumptions, fingerprint, shape_env_of
 from fxjit.backends.plan import Plan
 from fxjit.counters import counters, timed
 
@@ -45,8 +46,9 @@ Graphs = dict[str, CompiledGraph]
 class StoredGraph:
     """The entry of one captured graph: it is found, or kept after a compile under `noting`."""
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, key: str, env: ShapeEnv | None) -> None:
+        self.key, self.env = key, env
+        self.assumes_more = False
         self.asked: list[str] = []
         self.counted: list[tuple[str, str, int]] = []
 
@@ -77,8 +79,10 @@ class StoredGraph:
     def noting(self) -> Iterator[None]:
         """Around the compile of a graph that was not found."""
         before = {group: Counter(counters[group]) for group in COUNTED}
+        assumed = assumptions(self.env)
         with process_state.asked() as asked:
             yield
+        self.assumes_more = assumptions(self.env) != assumed
         for name in asked:
             process_state.ask(name)
         self.asked = sorted(asked)
@@ -86,7 +90,11 @@ class StoredGraph:
                         for name, number in counters[group].items() if number > before[group][name]]
 
     def keep(self, plan: Plan, graphs: Mapping[str, Callable[..., Any]]) -> None:
-        """Writes the entry; does nothing where it cannot be said in plain values."""
+        """Writes the entry; does nothing where it cannot be said in plain values, or holds only for some of the sizes that
+        the graph was captured for."""
+        if self.assumes_more:
+            log.info("a graph is not kept on the disk: its code assumes more of sizes that vary than the graph does")
+            return
         try:
             programs = {name: _program_of(graph) for name, graph in graphs.items()}
             entry = {"plan": pack(plan), "graphs": programs, "asked": self.asked, "counted": self.counted}
@@ -109,7 +117,7 @@ def stored(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGra
         log.info("a graph is not kept on the disk: %s", why)
         counters["cache"]["graph not kept"] += 1
         return None
-    return StoredGraph(hashlib.sha256("\0".join([text, *_surroundings()]).encode()).hexdigest()[:40])
+    return StoredGraph(hashlib.sha256("\0".join([text, *_surroundings()]).encode()).hexdigest()[:40], shape_env_of(gm))
 
 
 def _surroundings() -> Iterator[str]:

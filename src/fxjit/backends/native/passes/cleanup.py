@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
 from .convolution import multiply_backward, multiply_forward
-from .in_place import mark_in_place
+from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
 
 aten = torch.ops.aten
@@ -131,4 +131,5 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, drop_dead, share_equal, mark_in_place,
+    write_by_aten,
 )  # fmt: skip

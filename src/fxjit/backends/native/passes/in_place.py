@@ -2,7 +2,7 @@
 
 AOTAutograd makes `cache.index_copy_(...)` a copy of the cache with the new values, and a copy of that to the input at the
 end. Where nobody reads what was there before, both copies are for nothing. A pass of `cleanup.PASSES`; the lowering asks for
-what it marks (`Lowering.memory_to_change`).
+what it marks (`Lowering.memory_to_change`). Where ATen has the operator, the call itself is one that writes in place.
 """
 
 from __future__ import annotations
@@ -32,6 +32,28 @@ def mark_in_place(graph: torch.fx.Graph) -> None:
             if late or any(user.op == "output" for user in readers(node, write)):
                 break
             node.meta[MARK] = True
+
+
+#: Operators that ATen is called for, with what writes to their first argument: most of it stays as it is.
+WRITING = {aten.embedding_renorm.default: aten.embedding_renorm_.default}
+
+
+def write_by_aten(graph: torch.fx.Graph) -> None:
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, node = write.args[:2]
+        if not isinstance(node, torch.fx.Node) or node.target not in WRITING or node.args[0] is not target or write.users:
+            continue
+        assert isinstance(target, torch.fx.Node)
+        late = any(user is not node and order[user] > order[node] for user in readers(target, write))
+        if late or target.op != "placeholder" or any(user.op == "output" for user in readers(node, write)):
+            continue
+        with graph.inserting_before(node):
+            done = graph.call_function(WRITING[node.target], node.args, node.kwargs)
+        done.meta.update(node.meta)
+        graph.erase_node(write)
+        node.replace_all_uses_with(target)
+        graph.erase_node(node)
 
 
 def changes(write: torch.fx.Node) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
