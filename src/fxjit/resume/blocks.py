@@ -12,8 +12,9 @@ rest.py and function.py write code through it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
@@ -37,6 +38,14 @@ def leave(asm: Asm) -> None:
         asm.load_const(None)
     asm.call(3)
     asm.pop()
+
+
+def note_state(asm: Asm, as_left: Callable[[Any], Any], manager: str) -> None:
+    """Put the manager that brings about the state as it is now in the place of the one in the local `manager`."""
+    asm.begin_call(as_left)
+    asm.load_local(manager)
+    asm.call(1)
+    asm.store_local(manager)
 
 
 def handle(asm: Asm) -> None:

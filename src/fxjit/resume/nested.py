@@ -25,7 +25,7 @@ from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, InnerFrame, WithBlock
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
-from fxjit.resume.blocks import Exits, enter, leave
+from fxjit.resume.blocks import Exits, enter, leave, note_state
 from fxjit.resume.cache import continuation_of, locate
 from fxjit.resume.function import CAPTURED_SELF, Continuation, Entrance, first_argument, own_cells
 from fxjit.resume.rebuild import Rebuilder
@@ -149,6 +149,11 @@ class _Kept:
     def exits(self) -> tuple[int, ...]:
         return tuple(block.stack_index for block in self.frame.state.blocks)
 
+    @property
+    def noted(self) -> tuple[WithBlock, ...]:
+        """The blocks whose state what runs inside them may change; the frame's function gives managers for it back."""
+        return tuple(block for block in self.frame.state.blocks if block.manager.as_left is not None)
+
 
 class NestedRest(Rest):
     """What follows when the frame stops inside functions that it called."""
@@ -203,13 +208,15 @@ class NestedRest(Rest):
         asm = self.asm
         codes = [self.innermost.made()]
         for kept in self.inner[-2::-1]:
-            codes.insert(0, _write_waiting(kept.frame, codes[0].co_argcount))
+            codes.insert(0, _write_waiting(kept, codes[0].co_argcount))
         asm.null_before()
         self._push_function(codes[0], 0)
         asm.null_after()
         for depth, kept in enumerate(self.inner[:-1]):
             for at in kept.exits:
                 asm.take_local(kept.enter[at])
+            for block in kept.noted:
+                asm.take_local(kept.again[block.stack_index])
             self._push_function(codes[depth + 1], depth + 1)
         last = self.inner[-1]
         if last.first is not None and self.innermost.first is not None:
@@ -253,6 +260,12 @@ class NestedRest(Rest):
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         asm, left = self.asm, self.innermost.left
         returned = slots.pop(len(outcome.nulls) - 1)
+        for kept in self.inner[:-1]:
+            if kept.noted:
+                asm.take_local(returned)
+                asm.unpack(1 + len(kept.noted))
+                returned = self._keep("returned")
+                kept.again |= {block.stack_index: self._keep("manager") for block in kept.noted}
         if not left:
             asm.load_local(returned)  # never: the instruction raises
             asm.return_value()
@@ -321,12 +334,14 @@ def _behind_call(kept: _Kept, inner: Continuation, constructs: bool) -> Continua
     return continuation_of(origin.code, Entrance(origin.index, nulls, kept.exits, bound, inner=inner, constructs=constructs))
 
 
-def _write_waiting(frame: InnerFrame, arguments: int) -> CodeType:
-    """A function that waits at the frame's call as the frame would: it takes the managers of the frame's blocks, the next
-    function, and that one's arguments."""
+def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
+    """A function that waits at the frame's call as the frame would: it takes the managers of the frame's blocks, those to
+    enter again as they are left, the next function, and that one's arguments. It returns what that returns, in a tuple with
+    the managers to enter again where there are any."""
+    frame, noted = kept.frame, {block.stack_index: f".again{block.stack_index}" for block in kept.noted}
     managers = [f".manager{nth}" for nth in range(len(frame.state.blocks))]
     passed = [f".argument{nth}" for nth in range(arguments)]
-    asm = Asm([*managers, ".function", *passed])
+    asm = Asm([*managers, *noted.values(), ".function", *passed])
     asm.at(frame.code.instructions[frame.index].positions)
     asm.prologue()
     exits = Exits(asm, frame.code, tuple(range(len(managers))), [])
@@ -343,10 +358,15 @@ def _write_waiting(frame: InnerFrame, arguments: int) -> CodeType:
         asm.call(arguments)
         returned = asm.fresh_local("returned")
         asm.store_local(returned)
-    for nth in reversed(range(len(managers))):
+    for nth, block in reversed(list(enumerate(frame.state.blocks))):
         with asm.under(exits.below(nth)):
+            if block.manager.as_left is not None:
+                note_state(asm, block.manager.as_left, noted[block.stack_index])
             leave(asm)
-    asm.take_local(returned)
+    for name in (returned, *noted.values()):
+        asm.take_local(name)
+    if noted:
+        asm.build_tuple(1 + len(noted))
     asm.return_value()
     exits.write()
     return _ours(asm.finish(frame.code.code))

@@ -15,7 +15,7 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
-from fxjit.resume.blocks import Exits, chain, enter, handle, leave
+from fxjit.resume.blocks import Exits, chain, enter, handle, leave, note_state
 from fxjit.resume.cache import continuation_of, locate
 from fxjit.resume.function import Continuation, Entrance, first_argument
 from fxjit.resume.rebuild import Rebuilder
@@ -184,10 +184,7 @@ class Rest:
         """The block at stack entry `at` is about to be left: what is entered again brings about what it is left with."""
         as_left = next(block.manager.as_left for block in self.state.blocks if block.stack_index == at)
         if as_left is not None and self.stop.kind != "resume":
-            self.asm.begin_call(as_left)
-            self.asm.load_local(self.managers[at])
-            self.asm.call(1)
-            self.asm.store_local(self.managers[at])
+            note_state(self.asm, as_left, self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""
