@@ -573,8 +573,30 @@ def turned_in_a_function(x):
     return y, [*log, modes()]
 
 
+def turned_under_a_frame_that_waits(x):
+    """The block is that of a frame between the one that stops and the compiled one."""
+    def inner(x):
+        y = x * 2
+        turn(False)
+        cast(False, torch.float16)
+        return y * 2
+
+    def middle(x):
+        with torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16), contextlib.nullcontext():
+            y = inner(x) * 3
+            log.append(modes())
+        log.append(modes())
+        return y
+
+    log = []
+    with torch.no_grad():
+        y = middle(middle(x) + 1)
+        log.append(modes())
+    return y, [*log, modes()]
+
+
 @pytest.mark.parametrize("setting", [{}, {"nested_graph_breaks": False}, {"resume_in_try": True}])
-@pytest.mark.parametrize("fn", [grad_mode_turned, autocast_turned, turned_in_a_function])
+@pytest.mark.parametrize("fn", [grad_mode_turned, autocast_turned, turned_in_a_function, turned_under_a_frame_that_waits])
 def test_state_that_untraced_code_sets_in_a_block_lasts_over_the_break(fn, setting):
     x = torch.ones(2, 2, requires_grad=True)
     expected = repr(fn(x))
@@ -648,3 +670,24 @@ def test_a_break_while_a_block_is_entered_again(monkeypatch):
     for _ in range(2):
         assert_same(outcome(compiled, x), outcome(fn, x))
     assert not fxjit.counters["skip"]
+
+
+def test_a_dtype_of_autocast_that_is_off_is_read_in_its_block():
+    def fn(x):
+        before = modes()
+        with torch.autocast("cpu", dtype=torch.float16, enabled=False):
+            inside = modes(), torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()
+        return x + 1, before, inside, modes()
+
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter)
+    x = torch.ones(2)
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.set_autocast_dtype("cuda", dtype)
+        try:
+            for _ in range(2):
+                assert repr(compiled(x)) == repr(fn(x))
+        finally:
+            torch.set_autocast_dtype("cuda", torch.float16)
+    assert counter.frame_count == 2, "what another device's block would do is guarded"

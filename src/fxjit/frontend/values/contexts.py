@@ -372,6 +372,11 @@ class AutocastValue(GuardedValue):
         return t.make(facts[name]) if name in facts else super().tp_getattro(t, name)
 
 
+def autocast_opened(t: Tracer) -> set[str]:
+    """The devices whose autocast the trace has set, by a manager that is still open."""
+    return {manager.settings[0] for manager in _entered_managers(t) if isinstance(manager, AutocastValue)}
+
+
 _AUTOCASTS: Final = tuple(dict.fromkeys((
     torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)))
 

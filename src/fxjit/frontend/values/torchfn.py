@@ -23,7 +23,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
-from fxjit.frontend.values.contexts import default_device
+from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
@@ -315,11 +315,19 @@ def _switch_handler(fn: Callable[..., Any]) -> Handler:
 
 
 def _autocast_handler(fn: Callable[..., Any]) -> Handler:
-    """What autocast would do: held by the guard on autocast itself while it is on, and else a switch."""
+    """What autocast would do: said by a block of the trace's own, or held by the guard on autocast while it is on, and else a
+    switch."""
     known, guarded = _state_handler(fn), _switch_handler(fn)
 
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return (known if torch._C._is_any_autocast_enabled() else guarded)(t, args, kwargs)  # type: ignore[attr-defined]
+        given = (value.as_constant() for value in [*args, *kwargs.values()] if value.is_constant())
+        device = _AUTOCAST[fn] or next(given, None)
+        opened = autocast_opened(t)
+        if fn is torch.is_autocast_cache_enabled:
+            is_held = bool(opened) or torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
+        else:
+            is_held = device in opened or (isinstance(device, str) and torch.is_autocast_enabled(device))
+        return (known if is_held else guarded)(t, args, kwargs)
     return call
 
 
@@ -332,9 +340,11 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
-_AUTOCAST: Final[tuple[Callable[..., Any], ...]] = (
-    torch.is_autocast_cache_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype,
-)
+#: With the device that each asks about; None: its argument says.
+_AUTOCAST: Final[dict[Callable[..., Any], str | None]] = {
+    torch.is_autocast_cache_enabled: None, torch.get_autocast_dtype: None, torch.get_autocast_gpu_dtype: "cuda",
+    torch.get_autocast_cpu_dtype: "cpu",
+}
 for _fn in _AUTOCAST:
     handles(_fn)(_autocast_handler(_fn))
 if torch.distributed.is_available():
