@@ -135,6 +135,25 @@ def test_the_fastest_candidate_is_taken_and_remembered(machine, seen, monkeypatc
     assert again.config == kernel.configs[1]
 
 
+@pytest.mark.parametrize("problem", [RuntimeError("out of resources"), TritonCompileError("no shared memory")])
+def test_a_candidate_that_there_is_no_room_for_is_not_taken(machine, seen, monkeypatch, problem):
+    kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
+    results = iter([2.0, problem, 3.0])
+
+    def measure(call, args):
+        found = next(results)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    monkeypatch.setattr(gpu.torch.cuda, "device", lambda device: torch.no_grad())
+    machine.expects()
+    caller = gpu.KernelCaller(kernel, [])
+    caller.ready()[0](torch.empty(8), torch.empty(8))
+    assert caller.config == kernel.configs[0] == gpu.KernelCaller(kernel, []).kept_choice()
+
+
 def test_nothing_is_measured_while_the_program_records(machine, seen, monkeypatch):
     kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
     monkeypatch.setattr(gpu, "measure", lambda call, args: pytest.fail("it was measured"))

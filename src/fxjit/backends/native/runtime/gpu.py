@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 
 from fxjit import _C, config, logs
 from fxjit.counters import counters, timed
+from fxjit.errors import TritonCompileError
 
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..codegen.triton_product import render
@@ -142,11 +144,11 @@ class KernelCaller:
     # Calling
 
     def ready(self) -> list[Callable[..., Any]]:
-        """The callable, in a list where another takes its place once the candidates were measured."""
+        """The callable, in a list where another takes its place once the candidates were measured. Waits for the first."""
         candidates = self.candidates()
-        binaries = [self.binary(self.usual, chosen).result() for chosen in candidates]
+        self.binary(self.usual, candidates[0]).result()
         if not is_here():
-            self.cell[:] = [absent(self.kernel, binaries)]
+            self.cell[:] = [absent(self.kernel)]
         elif len(candidates) == 1:
             self.cell[:] = [self.launcher(self.usual, candidates[0])]
         else:
@@ -191,16 +193,22 @@ class KernelCaller:
             tensor.clone() if name in self.kernel.written else tensor
             for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)
         ]
-        times: list[float] = []
-        for chosen in self.kernel.configs:
-            with torch.cuda.device(self.kernel.device):
-                times.append(measure(self.launcher(variant, chosen), (*given, *args[count:])))
+        with torch.cuda.device(self.kernel.device):
+            times = [self.time(variant, chosen, (*given, *args[count:])) for chosen in self.kernel.configs]
         best = min(range(len(times)), key=times.__getitem__)
         self.config = self.kernel.configs[best]
         self.cell[:] = [self.launcher(self.usual, self.config)]
         counters["native"]["kernels measured"] += 1
         log.info("%s of %s", self.config, times)
         open_cache().put_data(self.choice_key(), ".json", json.dumps({"chosen": best, "milliseconds": times}).encode())
+
+    def time(self, variant: Variant, chosen: Config, args: tuple[Any, ...]) -> float:
+        """Milliseconds of a candidate; one that the compiler or this GPU has no room for is never the fastest."""
+        try:
+            return measure(self.launcher(variant, chosen), args)
+        except (TritonCompileError, RuntimeError) as problem:
+            log.info("%s does not run: %s", chosen, str(problem).partition("\n")[0])
+            return math.inf
 
 
 def bucket(size: int) -> int:
@@ -307,7 +315,7 @@ def gpu_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if is_here() else ""
 
 
-def absent(kernel: TritonKernel, binaries: list[Binary]) -> Callable[..., Any]:
+def absent(kernel: TritonKernel) -> Callable[..., Any]:
     """What stands for a kernel on a machine without a GPU: it was compiled, and cannot be called."""
 
     def call(*args: Any) -> None:
