@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from fxjit import config
 from fxjit.backends.native import pipeline, spec
 from fxjit.backends.native.codegen.triton import TritonKernel
 from fxjit.backends.native.runtime import cc, gpu
+from fxjit.backends.native.runtime.triton_compile import compiler
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +34,21 @@ def kernel_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program the tests compile is checked after each stage."""
     monkeypatch.setattr(pipeline, "verifier", spec.check)
+
+
+@pytest.fixture(autouse=True)
+def compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FXJIT_TEST_CUBINS=80,90 every kernel that a test interprets is compiled for those GPUs as well."""
+    architectures = [int(each) for each in os.environ.get("FXJIT_TEST_CUBINS", "").split(",") if each]
+    plain = gpu.InterpretedKernel.__init__
+
+    def also_compiled(self: Any, kernel: TritonKernel) -> None:
+        for arch in architectures:
+            compiler.submit(gpu.job_of(kernel, gpu.Variant(False, 0, False), kernel.configs[0], arch)).result()
+        plain(self, kernel)
+
+    if architectures:
+        monkeypatch.setattr(gpu.InterpretedKernel, "__init__", also_compiled)
 
 
 @pytest.fixture

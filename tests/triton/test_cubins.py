@@ -1,11 +1,12 @@
 """A fixed share of kernels compiled to binaries for two generations of GPU, with the resources they take held below limits.
 
-The resources are read from the binaries with `cuobjdump`, which comes with Triton. `python tests/triton/test_cubins.py`
-compiles all candidates of block sizes, in all types.
+The resources are read from the binaries with `cuobjdump`, which comes with Triton. `python -m tests.triton.test_cubins`
+compiles all candidates of block sizes, in three types; `--part K/N` every N-th program from the K-th on, `--arch` for others.
 """
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import re
 import subprocess
@@ -16,18 +17,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fxjit import config
 from fxjit.backends.native.codegen.triton import Config, TritonKernel
+from fxjit.backends.native.runtime import gpu
 from fxjit.backends.native.runtime.gpu import Variant, job_of
 from fxjit.backends.native.runtime.triton_compile import Binary, compiler
 
 from .conftest import for_gpu
 
 ARCHITECTURES = (80, 90)
+NEWER = (100, 120)
 # What one program may take: nothing spilled, half of the registers that a thread can have, and shared memory that leaves
 # room for three programs on a multiprocessor of the smaller GPU.
 MOST_SPILLED = 0
 MOST_REGISTERS = 128
 MOST_SHARED = 48 * 1024
+# A product's tiles are in registers and what they are made of in shared memory: one program has all of both.
+MOST_OF_PRODUCTS = {"REG": 255, "SHARED": 160 * 1024}
 
 # (function, shapes): each kind of kernel, at sizes of real models.
 PROGRAMS = {
@@ -67,6 +73,11 @@ PROGRAMS = {
     "cat": (lambda x, y: torch.cat([x, y * 2], 1) + 1, [(512, 100), (512, 200)]),
 }  # fmt: skip
 
+PRODUCTS = (
+    (lambda x, w, b: F.gelu(torch.addmm(b, (x * 2).relu(), w)), [(4096, 1024), (1024, 4096), (4096,)]),
+    (lambda x, y: torch.bmm(x, y).relu(), [(64, 128, 64), (64, 64, 128)]),
+)
+
 
 def resources(binary: Binary) -> dict[str, int]:
     """Registers, bytes of stack (where spilled registers go) and of shared memory."""
@@ -86,6 +97,7 @@ def problems(kernel: TritonKernel, chosen: Config, arch: int) -> list[str]:
     assert binary.parameters >= len(kernel.buffers) + kernel.passed and binary.warps == chosen.warps
     used = resources(binary)
     limits = {"STACK": 0 if not kernel.asserts else 64, "LOCAL": MOST_SPILLED, "REG": MOST_REGISTERS, "SHARED": MOST_SHARED}
+    limits |= MOST_OF_PRODUCTS if "tl.dot(" in kernel.source else {}
     return [f"sm_{arch} {chosen}: {used[key]} {key}\n{kernel.source}" for key, limit in limits.items() if used[key] > limit]
 
 
@@ -108,6 +120,15 @@ def test_binaries(seen, name):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("arch", NEWER)
+@pytest.mark.parametrize("name", ["pointwise", "softmax", "sum of long rows", "index_add"])
+def test_binaries_for_newer_generations(seen, name, arch):
+    function, shapes = PROGRAMS[name]
+    for_gpu(function, *shapes)
+    found = [each for kernel in seen.kernels for each in problems(kernel, kernel.configs[0], arch)]
+    assert seen.kernels and not found, "\n".join(found)
+
+
 def test_a_load_of_neighbours_is_one_of_16_bytes(seen):
     """What is aligned and contiguous is read and written in the widest words that there are."""
     for_gpu(lambda x: torch.softmax(x * 2, -1), (4096, 1024), dtype=torch.bfloat16)
@@ -128,19 +149,25 @@ def test_an_assertion_is_in_kernels_with_an_index_alone(seen):
 
 
 def main() -> int:
-    """All candidates, in three types, for both architectures."""
-    from fxjit.backends.native.runtime import gpu
-
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", type=int, nargs="*", default=ARCHITECTURES)
+    parser.add_argument("--part", default="0/1")
+    options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
     kernels: list[TritonKernel] = []
     plain = gpu.render
     gpu.render = lambda nest, hints: kernels.append(plain(nest, hints)) or kernels[-1]
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for name, (function, shapes) in PROGRAMS.items():
+        for function, shapes in list(PROGRAMS.values())[part::parts]:
             for_gpu(function, *shapes, dtype=dtype)
-    cases = [(kernel, chosen, arch) for arch in ARCHITECTURES for kernel in kernels for chosen in kernel.configs]
+        if part == 0:
+            with config.patch(**{"triton.max_autotune": True}):
+                for function, shapes in PRODUCTS:
+                    for_gpu(function, *shapes, dtype=dtype)
+    cases = [(kernel, chosen, arch) for arch in options.arch for kernel in kernels for chosen in kernel.configs]
     found = [each for case in cases for each in problems(*case)]
     print("\n".join(found))
-    print(f"{len(kernels)} kernels, {len(found)} over a limit")
+    print(f"{len(kernels)} kernels, {len(cases)} binaries, {len(found)} over a limit")
     return bool(found)
 
 

@@ -2,13 +2,15 @@
 
 The interpreter knows the language but not libdevice, cuts where it should round to bfloat16, multiplies bfloat16 as the
 integers it keeps them in, and reduces one element at a time with functions of ours; those four are put right here. Slow by
-design: a program is some NumPy calls an operation.
+design: a program is some NumPy calls an operation. A GPU runs programs in any order, the interpreter one after the other: from
+the last to the first here, so that one which reads what a later one writes is seen to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +27,10 @@ from .blocks import evaluate, grid_of
 BLOCKS = {"XB": 64, "YB": 16, "RB": 32, "KB": 16}
 TILES = dict(BLOCKS, XB=16)
 ROWS = 4
+#: Whether the last program runs first.
+BACKWARDS = True
+#: Triton's interpreter is one for all threads.
+_one_at_a_time = threading.Lock()
 
 
 class InterpretedKernel:
@@ -52,7 +58,7 @@ class InterpretedKernel:
             return
         wide = evaluate(self.kernel, self.kernel.span, args[count:]) >= 2**31
         tensors = [arg.detach() for arg in args[:count]]
-        with np.errstate(all="ignore"), as_on_gpu():
+        with _one_at_a_time, np.errstate(all="ignore"), as_on_gpu():
             try:
                 self.function[(programs,)](*tensors, *args[count : count + self.kernel.passed], **self.blocks, WIDE=wide)
             except InterpreterError as problem:
@@ -135,7 +141,8 @@ def widened(bits: Any) -> Any:
 
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
-    """Conversions to bfloat16 round to nearest, products of it are of its numbers, and assertions hold or raise."""
+    """Conversions to bfloat16 round to nearest, products of it are of its numbers, assertions hold or raise, and the last
+    program runs first."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
@@ -157,11 +164,17 @@ def as_on_gpu() -> Iterator[None]:
             a, b = (TensorHandle(each.data.astype(np.float32), tl.float32) for each in (a, b))
         return plain_dot(self, a, b, d, *how)
 
+    plain_place: Any = InterpreterBuilder.set_grid_idx
+
+    def place(self: Any, x: int, y: int, z: int) -> None:
+        plain_place(self, self.grid_dim[0] - 1 - x if BACKWARDS else x, y, z)
+
     options = interpreter_builder.options
-    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast, dot
+    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot, InterpreterBuilder.set_grid_idx = cast, dot, place
     interpreter_builder.options = dataclasses.replace(options, debug=True, sanitize_overflow=False)
     try:
         yield
     finally:
         InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = plain, plain_dot
+        InterpreterBuilder.set_grid_idx = plain_place
         interpreter_builder.options = options
