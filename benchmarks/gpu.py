@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -43,7 +44,9 @@ MODELS = (
 #: The package that the models of a prefix are of.
 PACKAGES = {"hf": "transformers", "timm": "timm", "tv": "torchvision"}
 #: Seconds of each stage, of ten minutes; time that one leaves goes to those after it.
-STAGES = {"operators": 80, "modes": 60, "model": 120, "first": 110, "bandwidth": 70, "calls": 30, "steady": 90}
+STAGES = {"operators": 70, "modes": 50, "model": 100, "first": 95, "bandwidth": 65, "calls": 25, "steady": 165}
+#: The environment's name for the file that is locked by the process that measures.
+TURN = "FXJIT_GPU_TURN"
 DTYPES = ("float32", "bfloat16")
 MODES = ("inference", "training")
 WAYS = ("fxjit", "torch.compile")
@@ -264,12 +267,19 @@ def work_first(name: str, mode: str, dtype: str, way: str, device: str) -> dict[
 
 
 def work_steady(name: str, dtype: str, device: str) -> Iterator[dict[str, Any]]:
-    """Milliseconds of a call, both modes, each compiler, taking turns."""
+    """Milliseconds of a call, both modes, each compiler, taking turns; models compile side by side and are measured alone."""
     for mode in MODES:
-        made = {way: model_call(name, mode, dtype, way, device) for way in ("eager", *WAYS)}
-        calls: dict[str, Call] = {way: each[0] for way, each in made.items() if each is not None}
-        if calls:
-            yield measured({"mode": mode}, calls, device, 4, lambda calls: {"milliseconds": take_turns(calls, device)})
+        with beside_others() as others_wait:
+
+            def turns(calls: dict[str, Call], others_wait: Callable[[], None] = others_wait) -> dict[str, Any]:
+                others_wait()
+                return {"milliseconds": take_turns(calls, device)}
+
+            made = {way: model_call(name, mode, dtype, way, device) for way in ("eager", *WAYS)}
+            calls: dict[str, Call] = {way: each[0] for way, each in made.items() if each is not None}
+            row = measured({"mode": mode}, calls, device, 4, turns) if calls else None
+        if row is not None:
+            yield row
 
 
 def measured(
@@ -286,6 +296,18 @@ def measured(
         except Exception as error:
             row[f"{way} fails"] = f"{type(error).__name__}: {error}"[:300]
     return {**row, **measure(working)}
+
+
+@contextlib.contextmanager
+def beside_others() -> Iterator[Callable[[], None]]:
+    """Inside, other processes may compile as this one does, and none measures; from the call of what it gives on, no other
+    does either."""
+    if TURN not in os.environ:
+        yield lambda: None
+        return
+    with open(os.environ[TURN], "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_SH)
+        yield lambda: fcntl.flock(turn, fcntl.LOCK_EX)
 
 
 def take_turns(calls: dict[str, Call], device: str, rounds: int = 15) -> dict[str, float]:
@@ -457,6 +479,7 @@ def in_process(work: str, arguments: dict[str, Any], limit: float, caches: str) 
     environment = {
         **os.environ, "FXJIT_CACHE_DIR": os.path.join(caches, "fxjit"),
         "TORCHINDUCTOR_CACHE_DIR": os.path.join(caches, "inductor"), "TRITON_CACHE_DIR": os.path.join(caches, "triton"),
+        TURN: os.path.join(caches, "turn"),
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.gpu", "--work", json.dumps([work, arguments])]
     # Files and not pipes: the processes that compilers start may outlive the one that is waited for.
@@ -487,7 +510,7 @@ def describe(item: dict[str, Any]) -> str:
 
 
 def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
-    """Correctness first, then cold first calls (which fill the caches), then what must have the machine to itself."""
+    """Correctness first, then cold first calls, what must have the machine to itself, and the models' speed."""
     from benchmarks.gpu_modes import modes
 
     small = {} if bench.device != "cpu" else {"size": 1 << 20}
@@ -514,9 +537,8 @@ def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
     bench.stage("calls")
     bench.run("calls", 60)
     bench.stage("steady")
-    for dtype in ("bfloat16", "float32"):
-        for name in models:
-            bench.run("steady", 60, name=name, dtype=dtype)
+    bench.side_by_side([{"work": "steady", "limit": 150, "name": name, "dtype": dtype}
+                        for dtype in ("bfloat16", "float32") for name in models], processes)
 
 
 def there(models: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 import torch
@@ -153,6 +155,31 @@ def test_steady_times(monkeypatch, mode):
     monkeypatch.setattr(gpu, "MODES", (mode,))
     (row,) = gpu.work_steady("plain_convnet", "float32", "cpu")
     assert row["mode"] == mode and set(row["milliseconds"]) == {"eager", "fxjit"}
+
+
+def test_nobody_compiles_while_one_measures(tmp_path, monkeypatch):
+    monkeypatch.setenv(gpu.TURN, str(tmp_path / "turn"))
+    compiling, measuring, most = [], [], []
+
+    def model():
+        with gpu.beside_others() as others_wait:
+            compiling.append(1)
+            others_wait()
+            measuring.append(1)
+            most.append(len(measuring))
+            time.sleep(0.01)
+            measuring.pop()
+
+    threads = [threading.Thread(target=model) for _ in range(3)]
+    with gpu.beside_others():
+        for thread in threads:
+            thread.start()
+        while len(compiling) < 3:
+            time.sleep(0.01)
+        assert not most
+    for thread in threads:
+        thread.join(20)
+    assert most == [1, 1, 1]
 
 
 def test_models_are_called_in_every_way():
