@@ -1,0 +1,275 @@
+"""Python's half of a pretended GPU: what kernels do. For a process with cuda.cpp loaded before torch (test_pretended.py).
+
+Operators of ATen on CUDA tensors are the processor's, over the same memory; kernels that fxjit launches through the driver run
+in Triton's interpreter, with the blocks and sizes that the launch says, once the pointers were looked at. What is launched on
+a stream that records a graph runs when the graph is launched, and not before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import fxjit
+
+LIBRARY = ctypes.CDLL(os.environ["LD_PRELOAD"])
+LIBRARY.pretended_extent.restype = ctypes.c_size_t
+LIBRARY.pretended_extent.argtypes = [ctypes.c_void_p]
+#: The graphs that are being recorded, and what each does, by number.
+recording: list[int] = []
+graphs: dict[int, list[Callable[[], Any]]] = {}
+one_at_a_time = threading.Lock()
+#: Each launch of a kernel: its grid, and the stream.
+launches: list[tuple[int, int]] = []
+
+
+def memory_at(address: int, size: int) -> Any:
+    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), size)
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CUDA tensor's memory as a tensor of the processor's."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes() == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    host = torch.empty(0, dtype=tensor.dtype)
+    return host.set_(memory_at(storage.data_ptr(), storage.nbytes()), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def do(work: Callable[[], Any]) -> None:
+    """Now, or whenever the graph is launched that is being recorded."""
+    if recording:
+        graphs[recording[-1]].append(work)
+    else:
+        work()
+
+
+# Operators
+
+#: What a program asks of the processor's operators is not asked of a GPU's.
+NOT_ON_A_GPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+
+def called(operator: Any, given: Any, named: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(NOT_ON_A_GPU):
+        return operator(*given, **named)
+
+
+#: What is right as it is: it allocates, or looks at a tensor without its numbers.
+OWN = {
+    "aten::empty.memory_format", "aten::empty_strided", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset",
+    "aten::set_.source_Tensor", "aten::set_", "aten::resize_", "aten::record_stream", "aten::is_set_to", "aten::is_pinned",
+}  # fmt: skip
+
+
+def argument(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return on_host(value) if value.is_cuda else value
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return None if isinstance(value, torch.Generator) else value
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
+def device_of(values: Any) -> torch.device:
+    leaves = tree_leaves(values)
+    devices = [each.device for each in leaves if isinstance(each, torch.Tensor) and each.is_cuda]
+    devices += [each for each in leaves if isinstance(each, torch.device) and each.index is not None]
+    return devices[0] if devices else torch.device("cuda", torch.cuda.current_device())
+
+
+def makes(operator: Any) -> Callable[..., Any]:
+    """The operator where its results are new tensors."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        device = device_of((args, kwargs))
+        given, named = tree_map(argument, (args, kwargs))
+        found = called(operator, given, named)
+        if recording and not all(isinstance(each, torch.Tensor) for each in tree_leaves(found)):
+            raise RuntimeError(f"{operator} waits for the GPU while a graph is recorded")
+
+        def placed(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+        results = tree_map(placed, found)
+        places = list(map(on_host, tensors_of(results)))
+
+        def work(found: Any) -> None:
+            for place, value in zip(places, tensors_of(found), strict=True):
+                place.copy_(value)
+
+        if recording:
+            do(lambda: work(called(operator, given, named)))
+        else:
+            work(found)
+        return results
+
+    return run
+
+
+def writes(operator: Any) -> Callable[..., Any]:
+    """The operator where it writes to arguments, and returns those."""
+    arguments, returns = operator._schema.arguments, operator._schema.returns
+    names = [next((each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write
+                   and each.alias_info.before_set == result.alias_info.before_set), None) for result in returns
+             if result.alias_info is not None]  # fmt: skip
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given, named = tree_map(argument, (args, kwargs))
+        pairs = list(zip(tensors_of((args, kwargs)), tensors_of((given, named)), strict=True))
+
+        def work() -> None:
+            called(operator, given, named)
+            for there, host in pairs:
+                if there.shape != host.shape:  # an `out` that was resized
+                    there.resize_(host.shape)
+                    on_host(there).copy_(host)
+
+        do(work)
+        by_name = {each.name: value for each, value in zip(arguments, args, strict=False)} | kwargs
+        results = tuple(by_name[name] for name in names if name is not None)
+        return results[0] if len(results) == 1 else results or None
+
+    return run
+
+
+def copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    to, given = argument(self), argument(source)
+    do(lambda: to.copy_(given))
+    return self
+
+
+def number(tensor: torch.Tensor) -> Any:
+    if recording:
+        raise RuntimeError("a number is read while a graph is recorded")
+    return on_host(tensor).item()
+
+
+def take_over_operators() -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in torch._C._dispatch_get_all_op_names():
+            packet, _, overload = name.removeprefix("aten::").partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+            if operator is None or not name.startswith("aten::") or name in OWN or not has(name, "CUDA"):
+                continue
+            schema = operator._schema
+            is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+            if not is_view and (has(name, "CPU") or has(name, "CompositeExplicitAutograd")):
+                made = (writes if schema.is_mutable else makes)(operator)
+                library.impl(name.removeprefix("aten::"), fxjit.disable(made), "CUDA")
+        library.impl("copy_", fxjit.disable(copy), "CUDA", allow_override=True)
+        library.impl("_local_scalar_dense", fxjit.disable(number), "CUDA", allow_override=True)
+    return library
+
+
+# Graphs and kernels
+
+GRAPH = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_long)
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+)
+
+
+@GRAPH
+def on_graph(what: int, graph: int) -> None:
+    if what == 0:
+        graphs[graph] = []
+        recording.append(graph)
+    elif what == 1:
+        recording.remove(graph)
+    else:
+        for work in graphs[graph]:
+            work()
+
+
+#: The kernel, variant, configuration and binary of each function that was loaded.
+loaded: dict[int, tuple[Any, Any, Any, Any]] = {}
+
+
+@LAUNCH
+def on_launch(function: int, grid: int, threads: int, stream: int | None, parameters: Any) -> int:
+    try:
+        launches.append((grid, stream or 0))
+        do(interpreted(function, grid, threads, parameters))
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+        return 719
+    return 0
+
+
+def interpreted(function: int, grid: int, threads: int, parameters: Any) -> Callable[[], None]:
+    """What the launch does; the arguments are what the binary relies on."""
+    from fxjit.backends.native.codegen.triton_ops import POINTERS
+    from fxjit.backends.native.runtime.interpreted import InterpretedKernel, as_on_gpu
+
+    kernel, variant, chosen, binary = loaded[function]
+    tensors, count = len(kernel.pointers), kernel.passed
+
+    def read(place: int, kind: Any) -> int:
+        return int(ctypes.cast(parameters[place], ctypes.POINTER(kind))[0])
+
+    addresses = [read(k, ctypes.c_uint64) for k in range(tensors)]
+    sizes = [read(tensors + k, ctypes.c_int64 if variant.wide else ctypes.c_int32) for k in range(count)]
+    assert threads == 32 * chosen.warps
+    assert not variant.aligned or all(each % 16 == 0 for each in addresses), "a pointer that 16 does not divide"
+    assert all(size % 16 == 0 for k, size in enumerate(sizes) if variant.divisible >> k & 1), "a size that 16 does not divide"
+    assert all(read(k, ctypes.c_uint64) == 0 for k in range(tensors + count, binary.parameters)), "scratch memory"
+    types = {text: dtype for dtype, text in POINTERS.items()}
+    given = []
+    for address, dtype in zip(addresses, (types[each] for each in kernel.pointers), strict=True):
+        extent = LIBRARY.pretended_extent(address) // dtype.itemsize
+        assert extent or not address, f"{address:#x} is in no GPU's memory"
+        memory = memory_at(address, extent * dtype.itemsize) if extent else torch.UntypedStorage(0)
+        given.append(torch.empty(0, dtype=dtype).set_(memory, 0, (extent,), (1,)))
+    made = InterpretedKernel(kernel)
+
+    def run() -> None:
+        with one_at_a_time, np.errstate(all="ignore"), as_on_gpu():
+            made.function[(grid,)](*given, *sizes, **dict(chosen.blocks), WIDE=variant.wide)
+
+    return run
+
+
+def watch_launchers() -> None:
+    from fxjit.backends.native.runtime import gpu
+
+    plain = gpu.launcher
+
+    def launcher(kernel: Any, variant: Any, chosen: Any, binary: Any, otherwise: Any) -> Any:
+        made = plain(kernel, variant, chosen, binary, otherwise)
+        loaded[gpu.load(binary, kernel.device.index or 0)[0]] = kernel, variant, chosen, binary
+        return made
+
+    gpu.launcher = launcher
+
+
+def start() -> torch.library.Library:
+    """The machine runs as long as what this returns is kept."""
+    LIBRARY.pretended_on_graph(on_graph)
+    LIBRARY.pretended_on_launch(on_launch)
+    torch.cuda.init()
+    # The processor has no kernels of these names.
+    torch.backends.cudnn.enabled = False
+    for enable in ("flash", "mem_efficient", "cudnn"):
+        getattr(torch.backends.cuda, f"enable_{enable}_sdp")(False)
+    library = take_over_operators()
+    watch_launchers()
+    return library
