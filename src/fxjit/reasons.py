@@ -327,6 +327,12 @@ VALUES = (
         ("Make it outside the compiled function.",),
     ),
     Reason(
+        "value-unknown",
+        "Value that has to be known while tracing",
+        "This needs to know {value} while tracing, and only the program that runs does.",
+        (_REPORT,),
+    ),
+    Reason(
         "value-unknown-type",
         "Value of a type that is not traced",
         "`{value}` is of type `{type}`, which fxjit does not model.",

@@ -122,8 +122,7 @@ def repr_(t: Tracer, obj: Value) -> Value:
 
 @function(ascii)
 def ascii_(t: Tracer, obj: Value) -> Value:
-    return protocol.fold(t, lambda text: text.encode("ascii", "backslashreplace").decode(),
-                         protocol.repr_(t, obj).as_constant())
+    return protocol.ascii_(t, obj)
 
 
 @function(format)

@@ -63,7 +63,11 @@ class _Formatter(string.Formatter):
 
     def text(self, template: str, args: Any, kwargs: Any) -> Value:
         """The template filled in."""
-        return self.marked.text(self.vformat(template, args, kwargs))
+        try:
+            formatted = self.vformat(template, args, kwargs)
+        except ValueError as error:  # of the template itself
+            self.t.raise_(ValueError, *error.args)
+        return self.marked.text(formatted)
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         if isinstance(key, int):
@@ -85,6 +89,10 @@ class _Formatter(string.Formatter):
     def convert_field(self, value: Any, conversion: Any) -> Any:
         if conversion == "r":
             return protocol.repr_(self.t, value)
+        if conversion == "a":
+            return protocol.ascii_(self.t, value)
+        if conversion not in (None, "s"):
+            self.t.raise_(ValueError, f"Unknown conversion specifier {conversion}")
         return protocol.str_(self.t, value) if conversion == "s" else value
 
     def format_field(self, value: Any, format_spec: str) -> str:

@@ -24,7 +24,7 @@ from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.nesting import frame_to_stop_in, passed_through
 from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
-from fxjit.frontend.values.base import EffectLog, Lazy, Raised, Tracer, Value
+from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
@@ -155,6 +155,8 @@ class Machine:
                     if not self.unwind(raised.value):
                         raise
                     continue
+                except NotConstant as unknown:
+                    t.break_("value-unknown", value=unknown.args[0].describe())
                 if left is not None:
                     return left
         finally:
@@ -186,6 +188,8 @@ class Machine:
                     if instruction.opname != "RERAISE" or exc not in self.origins:
                         self.origins[exc] = (self.steps, index)
                     left = None
+                except NotConstant as unknown:
+                    t.break_("value-unknown", value=unknown.args[0].describe())
                 if left is not None:
                     places.check_generators(self, stops, [left])
                     places.check_managers(self, stops, [])

@@ -215,14 +215,8 @@ def _convert(m: Machine, value: Value, conversion: Any) -> Value:
     if conversion == "r":
         return protocol.repr_(m.t, value)
     if conversion == "a":
-        text = protocol.repr_(m.t, value)
-        return protocol.fold(m.t, lambda: ascii_of(text.as_constant()))
+        return protocol.ascii_(m.t, value)
     return value
-
-
-def ascii_of(text: str) -> str:
-    """What `ascii()` makes of a repr."""
-    return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
 @op("FORMAT_VALUE")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.frontend.values.plain import is_plain, plain
+from fxjit.frontend.values.plain import builtin_part, is_plain, plain
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -310,17 +310,11 @@ def _number(count: int) -> str:
     return "one argument" if count == 1 else f"{count} arguments"
 
 
-def _native(value: Value) -> Value:
-    """The part that a builtin type has in an instance of a user's subclass: what that type's own methods look at."""
-    part: Value | None = getattr(value, "base", None)
-    return value if part is None else part
-
-
 def _slot_binary(op: str, reflected: bool = False) -> Callable[[Tracer, Value, Value], Value]:
     name = f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__"
 
     def call(t: Tracer, a: Value, b: Value) -> Value:
-        a, b = _native(a), _native(b)
+        a, b = builtin_part(a), builtin_part(b)
         if a.is_constant() and b.is_constant():
             return protocol.fold(t, getattr(a.pytype(), name), a.as_constant(), b.as_constant())
         result = a.nb_binary(t, op, b, reflected)
@@ -339,7 +333,7 @@ def _slot_compare(op: str) -> Callable[[Tracer, Value, Value], Value]:
     name = protocol.COMPARE_METHODS[op]
 
     def call(t: Tracer, a: Value, b: Value) -> Value:
-        a, b = _native(a), _native(b)
+        a, b = builtin_part(a), builtin_part(b)
         if a.is_constant() and b.is_constant():
             return protocol.fold(t, getattr(a.pytype(), name), a.as_constant(), b.as_constant())
         result = a.tp_richcompare(t, op, b)

@@ -26,6 +26,12 @@ def plain(value: Value) -> Any:
     raise NotPlain(value)
 
 
+def builtin_part(value: Value) -> Value:
+    """The part that a builtin type has in an instance of a user's subclass: what that type's own methods look at."""
+    part: Value | None = getattr(value, "base", None)
+    return value if part is None else part
+
+
 def is_plain(value: Value) -> bool:
     try:
         plain(value)

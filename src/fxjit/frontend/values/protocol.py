@@ -17,6 +17,7 @@ from fxjit.frontend.values.base import (
     Tracer,
     Value,
 )
+from fxjit.frontend.values.plain import builtin_part
 from fxjit.guards.kinds import IdIs
 
 BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -408,13 +409,35 @@ PERCENT: Final[list[Callable[[Tracer, str, Value], Value]]] = []
 def repr_(t: Tracer, v: Value) -> Value:
     v = v.realize()
     waiting = TEXT_THAT_WAITS[0](t, "repr", v, "")
-    return waiting if waiting is not None else v.tp_repr(t)
+    return waiting if waiting is not None else _text(t, v.tp_repr(t), "__repr__ returned non-string (type {})")
 
 
 def str_(t: Tracer, v: Value) -> Value:
     v = v.realize()
     waiting = TEXT_THAT_WAITS[0](t, "str", v, "")
-    return waiting if waiting is not None else v.tp_str(t)
+    return waiting if waiting is not None else _text(t, v.tp_str(t), "__str__ returned non-string (type {})")
+
+
+def _text(t: Tracer, made: Value, otherwise: str) -> Value:
+    """What a program's own method made, once it is seen to be a str; `otherwise` is the message where it is not."""
+    made = made.realize()
+    if not issubclass(made.pytype(), str):
+        t.raise_(TypeError, otherwise.format(made.pytype().__name__))
+    return made
+
+
+def ascii_(t: Tracer, v: Value) -> Value:
+    """`ascii(v)`: its repr, itself where that has nothing but ASCII, and what else it has as escapes."""
+    text = repr_(t, v)
+    known = builtin_part(text)  # a `__repr__` may give an instance of a subclass of str
+    if not known.is_constant():
+        t.break_("tensor-data", function="ascii")
+    shown: str = known.as_constant()
+    return text if shown.isascii() else t.make(shown.encode("ascii", "backslashreplace").decode("ascii"))
+
+
+#: Whose `__format__` without a specification is `str()`, which a subclass may define.
+_FORMATTED_AS_STR: Final = tuple(cls.__dict__["__format__"] for cls in (object, str, int, float, complex))
 
 
 def format_(t: Tracer, v: Value, spec: str) -> Value:
@@ -426,9 +449,11 @@ def format_(t: Tracer, v: Value, spec: str) -> Value:
     if v.is_constant():
         return fold(t, format, v.as_constant(), spec)
     method = lookup_special(t, v, "__format__")
-    inherited = type_lookup(v.pytype(), "__format__") is object.__dict__["__format__"]
-    if method is not None and not inherited:
-        return t.call(method, [t.make(spec)], None)
+    found = type_lookup(v.pytype(), "__format__")
+    if not spec and any(found is each for each in _FORMATTED_AS_STR):
+        return str_(t, v)
+    if method is not None and found is not object.__dict__["__format__"]:
+        return _text(t, t.call(method, [t.make(spec)], None), "__format__ must return a str, not {}")
     if spec:
         t.raise_(TypeError, f"unsupported format string passed to {v.pytype().__name__}.__format__")
     return str_(t, v)

@@ -18,6 +18,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantValue, TextFromOutside
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.plain import builtin_part
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.symscalar import SymValue
@@ -206,7 +207,7 @@ class Marked:
     def mark(self, text: Value) -> str:
         """The str itself where it is known."""
         if not isinstance(text, WaitingText):
-            return str(text.as_constant())
+            return str(builtin_part(text).as_constant())
         mark = f"\0waiting {len(self._marks)}\0"
         self._marks[mark] = text
         return mark
