@@ -189,3 +189,15 @@ def test_signs_of_sums_of_negative_zeros(kernels, shape, dims, dtype):
     for actual, expected in zip(kernels(function, x)(x), function(x)):
         assert actual.shape == expected.shape and torch.equal(actual, expected)
         assert torch.equal(actual.signbit(), expected.signbit())
+
+
+def test_operands_of_several_types_that_eager_refuses():
+    def function(x, y):
+        return torch.heaviside(x, y) + 1
+
+    x, y = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([0.5])
+    compiled = fxjit.compile(function)
+    assert torch.equal(compiled(x, y), function(x, y))
+    for each in (function, compiled):
+        with pytest.raises(RuntimeError, match="different dtypes"):
+            each(x, y.double())

@@ -152,6 +152,20 @@ def test_mutation_of_inputs():
         assert torch.equal(a, b)
 
 
+def test_overlapping_inputs_of_sizes_that_vary():
+    """What the first is written shows in the second."""
+
+    def function(a, b):
+        a.mul_(2)
+        return b + 1
+
+    compiled = fxjit.compile(function)
+    for size in (20, 22, 24):
+        mine, theirs = torch.arange(40.0), torch.arange(40.0)
+        assert torch.equal(compiled(mine[:size], mine[5 : 5 + size]), function(theirs[:size], theirs[5 : 5 + size]))
+        assert torch.equal(mine, theirs)
+
+
 def test_a_value_computed_before_a_mutation_is_the_old_one():
     def function(x):
         before = x + 1

@@ -46,7 +46,9 @@ _NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardO
 # over what a derivative wants, which eager refuses once somebody asks for the derivative.
 _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake impl or Meta kernel registered",
            "more than one element of the written-to tensor refers to a single memory location",
-           "has been modified by an inplace operation")
+           "has been modified by an inplace operation",
+           # Inputs that share memory that the graph writes to, of sizes that are symbols: what they are views of has no input.
+           "is not tracked with proxy")
 
 
 class GraphCompiler(Protocol):

@@ -137,6 +137,15 @@ def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any
     return decompose
 
 
+def of_one_type(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """ATen refuses operands of several types, which the decomposition would bring together."""
+
+    def decompose(*args: torch.Tensor) -> Any:
+        return decomposition(*args) if len({each.dtype for each in args}) == 1 else NotImplemented
+
+    return decompose
+
+
 def normalized_in_float32(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Halves with float32 parameters, as under autocast: ATen's kernels give float32 statistics, where torch's fake tensors
     promise halves, with which the derivative would be wrong, or refused."""
@@ -161,6 +170,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     for operator, decomposition in found.items():
         if operator.overloadpacket in (torch.ops.aten.logit, torch.ops.aten.xlogy, torch.ops.aten.special_xlog1py):
             found[operator] = whole_for_half_types(decomposition)
+        if operator is torch.ops.aten.heaviside.default:
+            found[operator] = of_one_type(decomposition)
     for name in NORMALIZATIONS:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload)
