@@ -24,6 +24,7 @@
 #define MAX_CALL_ARGS 64
 #define ARENA_ALIGNMENT 128
 #define LARGE_PAGE (1 << 21)
+#define LARGE_PAGES_AT_MOST (64 << 20) /* bytes */
 #define LARGE_COUNT (1 << 20) /* elements from which a tensor may be some large pages long */
 
 enum {
@@ -329,14 +330,15 @@ expect(frame_t *frame, const int64_t *operands)
 /* -- memory and kernels --------------------------------------------------------------------------------------------*/
 
 /* Most of the time of a pass over large new memory is the kernel handing out its pages: asks for large ones, which change
- * nothing but that. Pages that do not lie in the memory as a whole stay as they are. */
+ * nothing but that. Pages that do not lie in the memory as a whole stay as they are. Not for hundreds of megabytes: on a
+ * virtual machine that gives its free large pages back to its host, each of them is asked for anew (400 MB: 6 s for 1). */
 static void
 ask_for_large_pages(void *data, int64_t bytes)
 {
 #ifdef MADV_HUGEPAGE
     uintptr_t first = ((uintptr_t)data + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1);
     uintptr_t end = ((uintptr_t)data + (uintptr_t)bytes) & ~(uintptr_t)(LARGE_PAGE - 1);
-    if (first < end) {
+    if (first < end && bytes <= LARGE_PAGES_AT_MOST) {
         (void)madvise((void *)first, end - first, MADV_HUGEPAGE); /* a kernel without them says no, which is no error */
     }
 #else
