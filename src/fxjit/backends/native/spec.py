@@ -11,7 +11,7 @@ from .index import prod, same_sizes
 from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, walk
 from .lower.table import Lowering
 from .ops import REDUCTIONS, SCALARS, SCANS, UPDATES
-from .schedule.fuse import Group, Step, assign_slots, reads_of, reads_same_place
+from .schedule.fuse import Group, Member, Step, assign_slots, reads_of, reads_same_place
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not"})
 
@@ -61,6 +61,7 @@ def check_compute(compute: Compute, buffers: dict[str, Buffer]) -> None:
     require(compute.reduction is None or compute.reduction in REDUCTIONS, f"{name}: unknown reduction {compute.reduction}")
     expected = compute_type(compute.out.dtype)
     require(compute.expr.dtype is expected, f"{name}: a value of type {compute.expr.dtype} for a buffer computed in {expected}")
+    require(not reads_what_it_overwrites(compute), f"{name}: an element needs others of the memory it is written to")
     ndim = len(compute.domain)
     for gather in compute.gathers():
         require(gather.index.dtype is torch.int64, f"{name}: an index of type {gather.index.dtype}")
@@ -69,6 +70,13 @@ def check_compute(compute: Compute, buffers: dict[str, Buffer]) -> None:
         if isinstance(node, Load):
             require(node.buffer in buffers, f"{name} reads {node.buffer}, which does not exist")
             require(buffers[node.buffer].dtype is node.storage, f"{name} reads {node.buffer} as {node.storage}")
+
+
+def reads_what_it_overwrites(compute: Compute) -> bool:
+    """Loops run in any order: what one iteration reads of the buffer that all write is what it writes itself."""
+    member = Member(compute, compute.rsize)
+    loads = [load for load in compute.loads() if load.buffer == compute.out.name]
+    return compute.scatter is None and not all(reads_same_place(load, member, member, compute.size) for load in loads)
 
 
 def check_expr(node: Expr, ndim: int, where: str) -> None:
