@@ -430,3 +430,24 @@ def test_methods_of_generic_aliases_are_those_of_the_class():
         return x, made, alias.__name__, dict[str, int].fromkeys("ab", 0)
 
     check(f, X)
+
+
+def test_the_full_argument_specification():
+    class Owner:
+        def method(self, u, v=1):
+            pass
+
+    def g(a: int, b=2, *c, d=3, **e) -> str:
+        pass
+
+    def f(x):
+        spec = inspect.getfullargspec(g)
+        spec.args.append("more")
+        return x * len(spec.args), spec, inspect.getfullargspec(g).args, inspect.getfullargspec(Owner().method)
+
+    check(f, X)
+
+    def no_callable(x):
+        return x, inspect.getfullargspec(3)
+
+    check(no_callable, X, raises=TypeError, fullgraph=False)

@@ -240,3 +240,45 @@ def test_errors(name):
 def test_the_setting(breaks):
     with fxjit.config.patch(capture_func_transforms=False):
         assert breaks(TRANSFORMS["grad"], torch.randn(4, 3)) == "call-higher-order"
+
+
+def test_a_transform_that_fails_on_fake_tensors_leaves_nothing_behind():
+    def laplacian(x):
+        return vmap(lambda row: hessian(lambda row: torch.sin(row).prod())(row).trace())(x)
+    x = torch.rand(3, 4)
+    for backend in ("eager", "aot_eager"):
+        torch.testing.assert_close(fxjit.compile(laplacian, backend=backend)(x), laplacian(x))
+        torch.testing.assert_close(fxjit.compile(TRANSFORMS["jvp"], backend=backend)(x), TRANSFORMS["jvp"](x))
+
+
+NET = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def at_points(x):
+    """A loss of derivatives, whose gradient is for the parameters."""
+    def value(row):
+        return NET(row).squeeze()
+    slopes, curves = vmap(grad(value))(x), vmap(hessian(value))(x)
+    return (slopes[:, 0] + vmap(value)(x) * slopes[:, 1] - curves[:, 2, 2]).square().mean()
+
+
+def learning_to_learn(x):
+    def loss(parameters):
+        return functional_call(NET, parameters, (x,)).square().mean()
+    parameters = dict(NET.named_parameters())
+    for _ in range(2):
+        gradients = grad(loss)(parameters)
+        parameters = {name: each - 0.1 * gradients[name] for name, each in parameters.items()}
+    return loss(parameters)
+
+
+@pytest.mark.parametrize("fn", [at_points, learning_to_learn])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_gradients_of_parameters(fn, backend):
+    x, found = torch.randn(4, 3), []
+    for each in (fn, fxjit.compile(fn, backend=backend, fullgraph=True)):
+        NET.zero_grad()
+        loss = each(x)
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad.clone() for parameter in NET.parameters())])
+    torch.testing.assert_close(found[1], found[0])

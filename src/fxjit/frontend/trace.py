@@ -329,10 +329,13 @@ class Trace:
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 return target(*fake_args, **fake_kwargs)
         except _DATA_DEPENDENT as error:
+            _let_go_of_frames(error)
             self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
         except _UNSUPPORTED as error:
+            _let_go_of_frames(error)
             self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
         except Exception as error:
+            _let_go_of_frames(error)
             self.break_("operator-raised", operator=_target_name(target),
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
@@ -655,6 +658,15 @@ def preserved_state() -> Iterator[None]:
 
 def _fake_of(node: torch.fx.Node) -> Any:
     return node.meta["example_value"]
+
+
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """What the frames of a failed operator hold goes now: among it are guards of torch.func that set this thread's dispatch
+    keys back as they go, which must not be seen by whatever runs later."""
+    with torch._C._PreserveDispatchKeyGuard():  # type: ignore[attr-defined]
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
 
 
 def _thawed(arguments: Any) -> Any:

@@ -425,8 +425,8 @@ def fields(t: Tracer, class_or_instance: Value) -> Value:
     return TupleValue([t.make(field) for field in dataclasses.fields(known)])
 
 
-@function(inspect.signature)
-def signature(t: Tracer, obj: Value, **options: Value) -> Value:
+def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
+    """What stands for a callable whose parameters are asked for: as it is, guarded."""
     known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
     asked = obj
     if known is None and obj.pytype() is types.MethodType:
@@ -434,11 +434,27 @@ def signature(t: Tracer, obj: Value, **options: Value) -> Value:
         fn = getattr(asked, "fn", None)
         known = fn and types.MethodType(fn, obj)  # of its object nobody asks anything
     if known is None or t.effects.stored_attrs(asked):
-        t.break_("call-builtin", function="inspect.signature", args=obj.describe())
+        t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
         _guard_signature(t, asked.source, known)
+    return known
+
+
+@function(inspect.signature)
+def signature(t: Tracer, obj: Value, **options: Value) -> Value:
+    known = _inspected(t, obj, "inspect.signature")
     named = {name: plain_or_break(t, value, "inspect.signature") for name, value in options.items()}
     return protocol.fold(t, lambda: inspect.signature(known, **named))
+
+
+@function(inspect.getfullargspec)
+def getfullargspec(t: Tracer, func: Value) -> Value:
+    known = _inspected(t, func, "inspect.getfullargspec")
+    try:
+        spec = inspect.getfullargspec(known)
+    except TypeError as error:
+        t.raise_(TypeError, *error.args)
+    return TupleValue([t.make(part) for part in spec], cls=inspect.FullArgSpec)
 
 
 def _guard_signature(t: Tracer, source: Source, known: Any) -> None:

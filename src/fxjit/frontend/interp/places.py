@@ -254,7 +254,8 @@ def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]
 
 
 def _stop_at_creation(machine: Machine, stops: StopList, made: Any) -> NoReturn:
-    signal = BreakGraph(*made.why_before(), made.created_at)
+    reason, context = made.why_before()
+    signal = BreakGraph(reason, context, made.created_at)
     machine.decide(stops, signal, step=made.created_step, index=made.created_index)
 
 

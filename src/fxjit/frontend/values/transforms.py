@@ -7,9 +7,10 @@ runs that. Where the function does more than compute, the graph breaks, and the 
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -17,6 +18,7 @@ import torch
 import torch.fx
 from torch._functorch import eager_transforms
 from torch._functorch import vmap as batching
+from torch._guards import active_fake_mode
 from torch.utils import _pytree
 
 from fxjit import config
@@ -51,7 +53,7 @@ class TransformTracer(SubgraphTracer, Protocol):
 def gradients_and_value(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any]) -> tuple[Any, ...]:
     """The gradients of the first result, then all results."""
     def call(given: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        value, *rest = graph(*given, *read)
+        value, *rest = graph.forward(*given, *read)
         return value, tuple(rest)
 
     gradients, (value, rest) = torch.func.grad_and_value(call, has_aux=True)(tuple(given))
@@ -62,7 +64,7 @@ def batched(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Se
             out_dims: tuple[int | None, ...], randomness: str, chunk_size: int | None) -> tuple[Any, ...]:
     """The results for all rows of what is `given`."""
     def call(*rows: torch.Tensor) -> tuple[Any, ...]:
-        results: tuple[Any, ...] = graph(*rows, *read)
+        results: tuple[Any, ...] = graph.forward(*rows, *read)
         return results
 
     mapped = torch.vmap(call, tuple(in_dims), tuple(out_dims), randomness=randomness, chunk_size=chunk_size)  # type: ignore[arg-type]
@@ -73,7 +75,7 @@ def batched(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Se
 def _pulled(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any], count: int) -> Any:
     """`torch.func.vjp`: the first `count` results, how gradients of theirs come back, the other results."""
     def call(*given: torch.Tensor) -> tuple[Any, Any]:
-        results = graph(*given, *read)
+        results = graph.forward(*given, *read)
         return results[:count], results[count:]
 
     return torch.func.vjp(call, *given, has_aux=True)
@@ -92,14 +94,30 @@ def pull_back(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: 
     return results
 
 
+@contextlib.contextmanager
+def _remembering_nothing() -> Iterator[None]:
+    """Operators on fake tensors remember what they gave for which arguments, but not for which tangents of these."""
+    mode: Any = active_fake_mode()
+    if mode is None:
+        yield
+        return
+    before, mode.cache_enabled = mode.cache_enabled, False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = before
+
+
 def push_forward(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any],
                  tangents: Sequence[torch.Tensor], count: int, strict: bool) -> tuple[Any, ...]:
     """The first `count` results, their tangents, the other results."""
     def call(*given: torch.Tensor) -> tuple[Any, Any]:
-        results = graph(*given, *read)
+        results = graph.forward(*given, *read)
         return results[:count], results[count:]
 
-    values, pushed, rest = torch.func.jvp(call, tuple(given), tuple(tangents), strict=strict, has_aux=True)
+    with _remembering_nothing():
+        results: Any = torch.func.jvp(call, tuple(given), tuple(tangents), strict=strict, has_aux=True)
+    values, pushed, rest = results
     return (*values, *pushed, *rest)
 
 
