@@ -91,6 +91,32 @@ def test_the_eager_backends_give_eagers_results(name):
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("block", [
+    torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.float16, enabled=False), lambda: torch.autocast("cpu"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["eager", "native"])
+def test_a_graph_that_fails_inside_a_block_leaves_the_block(name, block):
+    """Fake tensors do not see that the types differ."""
+    def state():
+        found = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+        depth = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+        return (*found, depth)
+
+    def function(x, w):
+        with block():
+            x = x.to(torch.bfloat16) + 1
+            with torch.autocast("cpu", enabled=False):
+                return torch.mm(x, w)
+
+    compiled, before = fxjit.compile(function, backend=name), state()
+    for _ in range(2):
+        for call in (function, compiled):
+            with pytest.raises(RuntimeError, match="same dtype"):
+                call(torch.randn(2, 4), torch.randn(4, 4))
+            assert state() == before
+
+
 def test_eager_noexcept_blames_itself():
     gm, inputs = graph_of(lambda x, y: x @ y, torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(InternalError, match="a captured graph raised RuntimeError"):

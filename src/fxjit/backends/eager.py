@@ -13,7 +13,40 @@ from fxjit.errors import InternalError
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph, operator by operator, by torch itself."""
-    return gm.forward
+    return _as_a_block(gm.forward) if any(map(_changes_state, gm.graph.nodes)) else gm.forward
+
+
+def _changes_state(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") in ("_set_grad_enabled", "_enter_autocast")
+
+
+def _as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which leaves gradient mode and autocast as they were where it raises, as blocks do."""
+
+    def call(*args: Any) -> Any:
+        grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+        nesting = _autocast_nesting()
+        try:
+            return run(*args)
+        except BaseException:
+            torch._C._set_grad_enabled(grad_mode)
+            for kind, enabled, dtype in autocast:
+                torch.set_autocast_enabled(kind, enabled)
+                torch.set_autocast_dtype(kind, dtype)
+            while _autocast_nesting() > nesting:
+                if torch.autocast_decrement_nesting() == 0:
+                    torch.clear_autocast_cache()
+            torch.set_autocast_cache_enabled(cache)
+            raise
+
+    return call
+
+
+def _autocast_nesting() -> int:
+    inside: int = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return inside - 1
 
 
 def eager_noexcept(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -1,0 +1,65 @@
+"""Random programs of nested state managers give, and leave behind, what they do eagerly. `FXJIT_FUZZ_CONTEXTS=100:200` runs
+others; a failure names its seed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import linecache
+import os
+import pathlib
+
+import pytest
+import torch
+
+import fxjit
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def _load(name: str, path: pathlib.Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+contexts = _load("fuzz_contexts", _HERE / "contexts.py")
+compare = _load("fuzz_compare", _HERE.parent / "opcodes" / "conftest.py")
+
+FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:30").split(":"))
+#: What the caller has set around the call.
+AROUND = (contextlib.nullcontext, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16), contextlib.nullcontext)
+
+
+def function(seed: int):
+    source, file = contexts.program(seed), f"<contexts {seed}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    namespace = {"__name__": f"contexts{seed}"}
+    exec(compile(source, file, "exec"), namespace)
+    return namespace["program"], namespace["state"]
+
+
+def run(call, state, around, flag):
+    """The outcome, the gradients, and the state that the call leaves behind."""
+    x = torch.arange(8.0).reshape(2, 4).div(8).requires_grad_()
+    w = torch.arange(16.0).reshape(4, 4).div(16).requires_grad_()
+    with around():
+        found = compare.outcome(call, (x, w, flag))
+        left = state(x)
+    results = found if isinstance(found, tuple) else ()
+    for each in results:
+        if isinstance(each, torch.Tensor) and each.requires_grad:
+            each.float().sum().backward(retain_graph=True)
+    return found, x.grad, w.grad, left
+
+
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
+def test_a_random_program(seed):
+    fxjit.reset()
+    program, state = function(seed)
+    compiled = fxjit.compile(program, backend="eager")
+    for around in AROUND:
+        for flag in (True, False):
+            expected = run(program, state, around, flag)
+            compare.assert_same(expected, run(compiled, state, around, flag))
