@@ -27,7 +27,7 @@ def _load(name: str, path: pathlib.Path):
 contexts = _load("fuzz_contexts", _HERE / "contexts.py")
 compare = _load("fuzz_compare", _HERE.parent / "opcodes" / "conftest.py")
 
-FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:30").split(":"))
+FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:16").split(":"))
 #: What the caller has set around the call.
 AROUND = (contextlib.nullcontext, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16), contextlib.nullcontext)
 
