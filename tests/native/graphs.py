@@ -1,6 +1,4 @@
-"""Random graphs of operators: `tape(seed)` draws one; replaying it in eager and compiled must give the same.
-
-    python tests/native/graphs.py 0 10000         # runs these seeds, prints those that differ
+"""Random graphs of operators: `tape(seed)` draws one, which test_graphs.py replays in eager and compiled.
 
 A tape is a list of steps over numbered tensors, drawn while it runs on real values: so that discontinuous operators
 (comparisons, rounding, sorting, conversion to integers) are only given values that float arithmetic has computed exactly,
@@ -11,21 +9,13 @@ offset, empty, of size one, zero-dimensional.
 from __future__ import annotations
 
 import random
-import sys
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-
-import fxjit
-from fxjit.backends.native import pipeline
-from fxjit.backends.native.decompositions import table
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -47,6 +37,7 @@ class Tape:
     names: list[str] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     mutates: bool = False
+    draws: bool = False
     #: The floating types of all values, also of those in between.
     floats: set[torch.dtype] = field(default_factory=set)
 
@@ -176,6 +167,7 @@ class Drawer:
         self.tape.floats |= {each.dtype for each in (*given, out) if each.dtype.is_floating_point}
         self.tape.steps.append((function, operands, writes))
         self.tape.names.append(name)
+        self.tape.draws = self.tape.draws or name in RANDOM
         exact = keeps and all(self.exact[k] for k in operands)
         if writes:
             self.tape.mutates = True
@@ -219,10 +211,23 @@ def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def overlapping(x: torch.Tensor) -> bool:
     """Whether two elements are one: writing to them is not defined."""
-    places = torch.zeros((), dtype=torch.int64)
+    return places(x).unique().numel() < x.numel()
+
+
+def places(x: torch.Tensor) -> torch.Tensor:
+    """Where the elements lie, counted in elements from the beginning of the storage."""
+    found = torch.full((), x.storage_offset())
     for size, stride in zip(x.shape, x.stride()):
-        places = places.unsqueeze(-1) + torch.arange(size) * stride
-    return places.unique().numel() < x.numel()
+        found = found.unsqueeze(-1) + torch.arange(size) * stride
+    return found
+
+
+def apart_or_one(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether no element of one is another element of the other: else writing to `a` what `b` holds is not defined."""
+    if not shares_storage(a, b):
+        return True
+    same = a.shape == b.shape and a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+    return same or not bool(torch.isin(places(a), places(b)).any())
 
 
 def exactly_held(x: torch.Tensor) -> bool:
@@ -281,8 +286,32 @@ INTEGER = {
     "shl": lambda x: x << 1, "shr": lambda x: x >> 1, "sign": torch.sign, "clamp": lambda x: x.clamp(-2, 3),
     "pow": lambda x: x**2,
     "true division": lambda x: x / 4, "eq": lambda x: x == 1, "square": torch.square, "add": lambda x: x + 1,
-    "fmod": lambda x: torch.fmod(x, 3),
+    "fmod": lambda x: torch.fmod(x, 3), "wrap": lambda x: (x * 1000003 * 1000003 * 1000003) % 101,
+    "wrap32": lambda x: (x.int() + 2147483640) // 65536, "gcd": lambda x: torch.gcd(x, x + 2), "shift": lambda x: (x << 9) >> 9,
 }  # fmt: skip
+# A number of Python's or a tensor without dimensions beside a tensor: what type they meet in.
+NUMBERS = {
+    "+ 1.5": lambda x: x + 1.5, "* True": lambda x: x * True, "> 0.5": lambda x: x > 0.5, "2 - x": lambda x: 2 - x,
+    "+ double": lambda x: x + torch.tensor(2.5, dtype=torch.float64), "* int": lambda x: x * torch.tensor(3),
+    "half +": lambda x: torch.tensor(0.5, dtype=torch.float16) + x,
+    "max": lambda x: torch.maximum(x, torch.tensor(1).to(x.dtype)),
+    "add alpha": lambda x: torch.add(x, 1, alpha=2), "where": lambda x: torch.where(x > 0, x, 2.5),
+    "fill": lambda x: x.masked_fill(x > 1, 2), "full": lambda x: x + torch.full((), 3),
+    "bits": lambda x: (x.float() + 0.0).view(torch.int32) >> 20,
+    "out": lambda x: torch.add(x, 1, out=torch.empty(0, dtype=x.dtype)),
+    "out turned": lambda x: torch.mul(x, 2, out=x.new_empty(x.shape[::-1]).permute(*reversed(range(x.dim())))),
+    "complex": lambda x: torch.complex(x.float(), x.float() + 1).conj().imag, "minus zero": lambda x: x * -0.0,
+}  # fmt: skip
+
+
+def beside_numbers(d: Drawer, number: int) -> Drawn | None:
+    x = d.x(number)
+    name = d.r.choice(list(NUMBERS))
+    if x.dtype.is_floating_point and not d.exact[number] and name in ("> 0.5", "where", "fill", "bits"):
+        return None
+    if name == "bits" and not bool(x.isfinite().all()):
+        return None
+    return name, NUMBERS[name], (), name != "half +", False
 
 
 def pointwise(d: Drawer, number: int) -> Drawn | None:
@@ -518,7 +547,7 @@ def in_place(d: Drawer, number: int) -> Drawn | None:
     x, r = d.x(number), d.r
     if overlapping(x):
         return None
-    other = d.partner(number, lambda a, b: not shares_storage(a, b) and broadcast(a, b) and broadcast_shape(a, b) == a.shape)
+    other = d.partner(number, lambda a, b: apart_or_one(a, b) and broadcast(a, b) and broadcast_shape(a, b) == a.shape)
     plain: dict[str, Step] = {
         "zero_": lambda x: x.zero_(), "fill_": lambda x: x.fill_(1), "mul_": lambda x: x.mul_(2), "add_": lambda x: x.add_(1),
         "relu_": lambda x: x.relu_(), "neg_": lambda x: x.neg_(), "clamp_": lambda x: x.clamp_(-1, 2),
@@ -528,11 +557,16 @@ def in_place(d: Drawer, number: int) -> Drawn | None:
         "abs_": lambda x: x.abs_(), "set row": lambda x: x.__setitem__(0, 1) or x,
         "set tail": lambda x: x.__setitem__((..., slice(1, None)), 2) or x,
         "diagonal": lambda x: x.diagonal(0, 0, -1).add_(1), "masked_fill_": lambda x: x.masked_fill_(x == 1, 3),
-        "flat": lambda x: x.view(-1)[1:].mul_(2),
+        "flat": lambda x: x.view(-1)[1:].mul_(2), "turned over": lambda x: x.sub_(x.flip(0)),
+        "rolled": lambda x: x.copy_(x.roll(1, 0) + 1), "transposed": lambda x: x.add_(x.t().clone()),
+        "row from row": lambda x: x.__setitem__(0, x[-1] + 1) or x, "one for all": lambda x: x.mul_(x.select(0, 0).clone()),
+        "mask": lambda x: x.__setitem__(x == 0, 2) or x, "shifted": lambda x: x[1:].copy_(x[:-1].clone()),
+        "swapped": lambda x: x.copy_(torch.cat([x[1:], x[:1]])), "cumulated": lambda x: x.copy_(x.cumsum(0)),
+        "out": lambda x: torch.neg(x, out=x),
     }  # fmt: skip
     if other is None or r.random() < 0.5:
         name = r.choice(list(plain))
-        if name == "masked_fill_" and not d.exact[number]:
+        if name in ("masked_fill_", "mask") and not d.exact[number]:
             return None
         return name, plain[name], (), True, True
     two: dict[str, Step] = {
@@ -572,18 +606,64 @@ def sizes(d: Drawer, number: int) -> Drawn | None:
 
 def product(d: Drawer, number: int) -> Drawn | None:
     x = d.x(number)
-    if x.dim() != 2 or x.dtype is not torch.float32:
+    if x.dim() < 2 or not x.dtype.is_floating_point:
         return None
+    if x.dim() > 2:
+        name = d.r.choice(["batches", "einsum", "linear"])
+        made: dict[str, Step] = {
+            "batches": lambda x: (x @ x.mT).tanh(), "einsum": lambda x: torch.einsum("...ij,...kj->...ik", x, x).tanh(),
+            "linear": lambda x: F.linear(x, torch.full((3, x.shape[-1]), 0.25, dtype=x.dtype), x.new_ones(3)).relu(),
+        }  # fmt: skip
+        return name, made[name], (), False, False
     other = d.partner(number, lambda a, b: b.dim() == 2 and b.shape[0] == a.shape[1] and b.dtype is a.dtype)
     if other is None:
-        return "gram", lambda x: x @ x.t(), (), True, False
+        return "gram", lambda x: x @ x.t(), (), x.dtype is torch.float32, False
     return "matmul", lambda a, b: (a @ b).tanh(), (other,), False, False
+
+
+def spatial(d: Drawer, number: int) -> Drawn | None:
+    """Layers over images: three or four dimensions."""
+    x, r = d.x(number), d.r
+    if x.dim() not in (3, 4) or not x.dtype.is_floating_point or x.numel() == 0:
+        return None
+    kernel, stride, padding = r.choice([1, 2, 3]), r.choice([1, 2]), r.choice([0, 1])
+    made: dict[str, Step] = {
+        "max_pool": lambda x: F.max_pool2d(x, kernel, stride, min(padding, kernel // 2)),
+        "avg_pool": lambda x: F.avg_pool2d(x, kernel, stride, min(padding, kernel // 2), count_include_pad=r_flag),
+        "adaptive": lambda x: F.adaptive_avg_pool2d(x, (2, 2)), "adaptive max": lambda x: F.adaptive_max_pool2d(x, 2),
+        "conv": lambda x: F.conv2d(x, x.new_full((2, x.shape[-3], kernel, kernel), 0.25), None, stride, padding),
+        "depthwise": lambda x: F.conv2d(
+            x, x.new_full((x.shape[-3], 1, kernel, kernel), 0.5), None, stride, padding, 1, x.shape[-3]
+        ),
+        "nearest": lambda x: F.interpolate(x if x.dim() == 4 else x[None], scale_factor=2),
+        "bilinear": lambda x: F.interpolate(x if x.dim() == 4 else x[None], size=(3, 5), mode="bilinear"),
+        "batch_norm": lambda x: F.batch_norm(x, None, None, training=True), "shuffle": lambda x: F.pixel_unshuffle(x, 2),
+        "instance_norm": lambda x: F.instance_norm(x), "lp_pool": lambda x: F.lp_pool2d(x, 2, kernel),
+    }  # fmt: skip
+    r_flag = r.random() < 0.5
+    name = r.choice(list(made))
+    keeps = name in ("max_pool", "adaptive max", "nearest", "shuffle")
+    return f"{name} {kernel} {stride} {padding}", made[name], (), keeps, False
+
+
+RANDOM = {
+    "dropout": lambda x: F.dropout(x, 0.5), "rand_like": lambda x: x + torch.rand_like(x),
+    "randn": lambda x: x * torch.randn(x.shape[-1:], dtype=x.dtype), "bernoulli": lambda x: x * torch.bernoulli(x * 0 + 0.5),
+    "randint": lambda x: x + torch.randint(0, 3, x.shape), "uniform": lambda x: torch.empty_like(x).uniform_(-1, 1) + x,
+}  # fmt: skip
+
+
+def drawn_numbers(d: Drawer, number: int) -> Drawn | None:
+    """Random numbers, in eager's order: `results` seeds the generator."""
+    name = d.r.choice(list(RANDOM))
+    return (name, RANDOM[name], (), False, False) if d.x(number).dtype.is_floating_point else None
 
 
 KINDS: dict[str, Callable[[Drawer, int], Drawn | None]] = {
     "pointwise": pointwise, "pointwise more": pointwise, "binary": binary, "binary more": binary, "reduction": reduction,
     "reduction more": reduction, "normal": normal, "scan": scan, "view": view, "view more": view, "layout": layout,
     "together": together, "index": index, "in place": in_place, "convert": convert, "sizes": sizes, "product": product,
+    "beside numbers": beside_numbers, "spatial": spatial, "random": drawn_numbers,
 }  # fmt: skip
 
 
@@ -591,118 +671,3 @@ def tape(seed: int) -> Tape:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Drawer(seed).draw()
-
-
-# Comparing
-
-SLACK = {torch.float64: 1e-9, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-
-
-def widened(tape: Tape) -> list[torch.Tensor]:
-    """The tape in float64 throughout."""
-    real = torch.Tensor.to
-    inputs = [copied(x).double() if x.dtype.is_floating_point else copied(x) for x in tape.inputs]
-    return [real(each, torch.float64) if each.dtype.is_floating_point else each for each in tape.replay(*inputs)]
-
-
-def promised(tape: Tape) -> list[torch.Tensor]:
-    """What torch's fake tensors say of the results: their layout is not eager's where sizes of one make that ambiguous."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs = [mode.from_tensor(copied(x)) for x in tape.inputs]
-    with mode:
-        return tape.replay(*inputs)
-
-
-def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the strides are the same where they matter."""
-    return a.numel() == 0 or all(n == 1 or x == y for n, x, y in zip(a.shape, a.stride(), b.stride()))
-
-
-def difference(tape: Tape, k: int, actual: torch.Tensor, expected: torch.Tensor, strides: bool) -> str | None:
-    if actual.dtype is not expected.dtype or actual.shape != expected.shape:
-        return f"{actual.dtype} {tuple(actual.shape)}, eager {expected.dtype} {tuple(expected.shape)}"
-    if strides and not alike(actual, expected) and not alike(actual, promised(tape)[k]):
-        return f"strides {actual.stride()}, eager {expected.stride()} of {tuple(expected.shape)}"
-    first = f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
-    if not expected.dtype.is_floating_point:
-        return None if torch.equal(actual, expected) else first
-    a, e = actual.double(), expected.double()
-    if not torch.equal(a.isnan(), e.isnan()):
-        return f"NaN at {int((a.isnan() != e.isnan()).sum())} places: {first}"
-    same = (a == e) | a.isnan()
-    gap = torch.where(same, 0.0, (a - e).abs())
-    if bool((gap.isinf()).any()):
-        return f"infinities: {first}"
-    size = e[e.isfinite()].abs().max() if bool(e.isfinite().any()) else torch.tensor(0.0)
-    # What was rounded on the way may be in a wider type now. Half types are computed in float32 and rounded once.
-    slack = max(SLACK[each] for each in tape.floats | {expected.dtype})
-    if gap.numel() == 0 or float(gap.max()) <= slack * float(size) + slack:
-        return None
-    exact = widened(tape)[k].double()
-    errors = torch.where(exact.isfinite() & e.isfinite(), (e - exact).abs(), 0.0)
-    if float(gap.max()) <= 8 * float(errors.max()):
-        return None
-    return f"differs by {float(gap.max()):.3g} of {float(size):.3g}: {first}"
-
-
-def compile_kernels(drawn: Tape, mode: str) -> Callable[..., Sequence[torch.Tensor]]:
-    """The tape as an ATen graph without mutation, as AOTAutograd makes it, with a kernel for all that has a lowering."""
-    examples = [copied(x) for x in drawn.inputs]
-    function = torch.func.functionalize(drawn.replay, remove="mutations") if drawn.mutates else drawn.replay
-    gm = make_fx(function, decomposition_table=table(), tracing_mode=mode, _allow_non_fake_inputs=True)(*examples)
-    compiled = pipeline.compile_graph(gm, examples, lone_kernels=drawn.seed % 3 != 0)
-    return lambda *inputs: compiled(list(inputs))
-
-
-def compile_whole(drawn: Tape, dynamic: bool) -> Callable[..., Sequence[torch.Tensor]]:
-    fxjit.reset()
-    return fxjit.compile(drawn.replay, backend="native", dynamic=dynamic or None)
-
-
-def check(seed: int) -> str | None:
-    """Runs a seed; what differs, or None. One seed in ten goes through `fxjit.compile`, two in ten have symbolic sizes."""
-    drawn = tape(seed)
-    if not drawn.wanted:
-        return None
-    route = seed % 10
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs, ours = ([copied(x) for x in drawn.inputs] for _ in range(2))
-        expected = drawn.replay(*theirs)
-        if route == 9:
-            compiled = compile_whole(drawn, seed % 20 == 9)
-        else:
-            compiled = compile_kernels(drawn, "symbolic" if route in (3, 6) else "fake")
-        actual = compiled(*ours)
-    for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        # Mutation is made functional by rules of torch's that do not always keep strides, and views become copies.
-        text = difference(drawn, k, a, e, route == 9 or (not drawn.mutates and not e._is_view()))
-        if text is not None:
-            return f"v{drawn.wanted[k]}: {text}\n{drawn.describe()}"
-    slack = max([1e-3, *(SLACK[each] for each in drawn.floats)])
-    for k, (a, e) in enumerate(zip(ours, theirs)):
-        if not torch.equal(a.isnan(), e.isnan()) or not torch.allclose(a.double(), e.double(), slack, slack, equal_nan=True):
-            return f"input {k} after the call: {a.flatten()[:6].tolist()}, eager {e.flatten()[:6].tolist()}\n{drawn.describe()}"
-    return None
-
-
-def main(first: int, last: int) -> int:
-    ran = bad = 0
-    for seed in range(first, last):
-        try:
-            problem = check(seed)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            problem = f"{type(error).__name__}: {str(error)[:400]} ({where.filename}:{where.lineno})\n{tape(seed).describe()}"
-        ran += 1
-        if problem is not None:
-            bad += 1
-            print(f"FAIL {seed}: {problem}\n", flush=True)
-        if ran % 100 == 0:
-            print(f"{ran} graphs, {bad} differ", flush=True)
-    print(f"{ran} graphs, {bad} differ", flush=True)
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,199 @@
+"""Random graphs of operators give what they give in eager: values, types, strides, gradients, and what they write.
+
+Some run with the suite. `python tests/native/test_graphs.py 0 10000` runs these seeds and prints those that differ.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fxjit
+from fxjit import config
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.decompositions import table
+
+_SPEC = importlib.util.spec_from_file_location("native_graphs", pathlib.Path(__file__).with_name("graphs.py"))
+graphs = sys.modules[_SPEC.name] = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(graphs)
+
+SEEDS = range(20)
+SLACK = {torch.float64: 1e-9, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def results(run: Callable[..., Sequence[torch.Tensor]], inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """What the program gives; then, where inputs require them, their gradients."""
+    torch.manual_seed(5)
+    outputs = list(run(*inputs))
+    leaves = [each for each in inputs if each.requires_grad]
+    heads = [each for each in outputs if each.requires_grad]
+    if not leaves or not heads:
+        return [*outputs]
+    return [*outputs, *torch.autograd.grad(heads, leaves, [weights(each) for each in heads], allow_unused=True)]
+
+
+def weights(output: torch.Tensor) -> torch.Tensor:
+    """Multiples of 1/8, which every type holds."""
+    numbers = (torch.arange(output.numel(), dtype=torch.float64) * 0.37).cos().mul(8).round().div(8)
+    return torch.empty_like(output, requires_grad=False).copy_(numbers.reshape(output.shape))
+
+
+def wants_gradient(x: torch.Tensor) -> bool:
+    """Not of elements that are one: a view made anew by its strides, as AOTAutograd makes some, shares their gradient out."""
+    return x.dtype.is_floating_point and not graphs.overlapping(x)
+
+
+def prepared(tape: graphs.Tape, grad: bool) -> list[torch.Tensor]:
+    return [graphs.copied(x).requires_grad_(grad and wants_gradient(x)) for x in tape.inputs]
+
+
+def widened(tape: graphs.Tape, grad: bool) -> list[torch.Tensor | None]:
+    """The tape in float64 throughout."""
+    inputs = [graphs.copied(x).double() if x.dtype.is_floating_point else graphs.copied(x) for x in tape.inputs]
+    return results(tape.replay, [x.requires_grad_(grad and wants_gradient(x)) for x in inputs])
+
+
+def promised(tape: graphs.Tape) -> list[torch.Tensor]:
+    """What torch's fake tensors say of the results: their layout is not eager's where sizes of one make that ambiguous."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = [mode.from_tensor(graphs.copied(x)) for x in tape.inputs]
+    with mode:
+        return tape.replay(*inputs)
+
+
+def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the strides are the same where they matter."""
+    return a.numel() == 0 or all(n == 1 or x == y for n, x, y in zip(a.shape, a.stride(), b.stride()))
+
+
+def difference(
+    tape: graphs.Tape, k: int, actual: torch.Tensor | None, expected: torch.Tensor | None, strides: bool, grad: bool
+) -> str | None:
+    if actual is None or expected is None:
+        return None if actual is expected else f"{actual}, eager {expected}"
+    if actual.dtype is not expected.dtype or actual.shape != expected.shape:
+        return f"{actual.dtype} {tuple(actual.shape)}, eager {expected.dtype} {tuple(expected.shape)}"
+    if strides and not alike(actual, expected) and not alike(actual, promised(tape)[k]):
+        return f"strides {actual.stride()}, eager {expected.stride()} of {tuple(expected.shape)}"
+    first = f"{actual.flatten()[:8].tolist()}, eager {expected.flatten()[:8].tolist()}"
+    if not expected.dtype.is_floating_point:
+        return None if torch.equal(actual, expected) else first
+    a, e = actual.double(), expected.double()
+    if not torch.equal(a.isnan(), e.isnan()):
+        return f"NaN at {int((a.isnan() != e.isnan()).sum())} places: {first}"
+    same = (a == e) | a.isnan()
+    gap = torch.where(same, 0.0, (a - e).abs())
+    if bool((gap.isinf()).any()):
+        return f"infinities: {first}"
+    size = e[e.isfinite()].abs().max() if bool(e.isfinite().any()) else torch.tensor(0.0)
+    # What was rounded on the way may be in a wider type now. Half types are computed in float32 and rounded once.
+    slack = max(SLACK[each] for each in tape.floats | {expected.dtype})
+    if gap.numel() == 0 or float(gap.max()) <= slack * float(size) + slack:
+        return None
+    exact = None if tape.draws else widened(tape, grad)[k]
+    if exact is None:  # float64 draws other numbers
+        return f"differs by {float(gap.max()):.3g} of {float(size):.3g}: {first}"
+    exact = exact.detach().double()
+    errors = torch.where(exact.isfinite() & e.isfinite(), (e - exact).abs(), 0.0)
+    if float(gap.max()) <= 8 * float(errors.max()):
+        return None
+    return f"differs by {float(gap.max()):.3g} of {float(size):.3g}: {first}"
+
+
+def compile_kernels(drawn: graphs.Tape, mode: str) -> Callable[..., Sequence[torch.Tensor]]:
+    """The tape as an ATen graph without mutation, as AOTAutograd makes it, with a kernel for all that has a lowering."""
+    examples = [graphs.copied(x) for x in drawn.inputs]
+    function = torch.func.functionalize(drawn.replay, remove="mutations")
+    gm = make_fx(function, decomposition_table=table(), tracing_mode=mode, _allow_non_fake_inputs=True)(*examples)
+    compiled = pipeline.compile_graph(gm, examples, lone_kernels=drawn.seed % 3 != 0)
+    return lambda *inputs: compiled(list(inputs))
+
+
+def compile_whole(drawn: graphs.Tape, dynamic: bool) -> Callable[..., Sequence[torch.Tensor]]:
+    fxjit.reset()
+    return fxjit.compile(drawn.replay, backend="native", dynamic=dynamic or None)
+
+
+def differentiable(drawn: graphs.Tape) -> bool:
+    """Whether eager gives gradients: not where a leaf, or what a derivative needs, is written to."""
+    try:
+        return len(results(drawn.replay, prepared(drawn, True))) > len(drawn.wanted)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def check(seed: int) -> str | None:
+    """Runs a seed; what differs, or None. Two seeds in ten go through `fxjit.compile`, with gradients where there are any; two
+    others have symbolic sizes."""
+    with config.patch(fallback_random=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compare(graphs.tape(seed), seed % 10)
+
+
+def compare(drawn: graphs.Tape, route: int) -> str | None:
+    if not drawn.wanted:
+        return None
+    whole = route >= 8
+    grad = whole and differentiable(drawn)
+    theirs, ours = (prepared(drawn, grad) for _ in range(2))
+    expected = results(drawn.replay, theirs)
+    if whole:
+        compiled = compile_whole(drawn, drawn.seed % 20 == 9)
+    else:
+        compiled = compile_kernels(drawn, "symbolic" if route in (3, 6) else "fake")
+    actual = results(compiled, ours)
+    for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        # Mutation is made functional by rules of torch's that do not always keep strides, and views become copies.
+        gives = k < len(drawn.wanted)
+        strides = gives and e is not None and (whole or (not drawn.mutates and not e._is_view()))
+        text = difference(drawn, k, detached(a), detached(e), strides, grad)
+        if text is not None:
+            return f"{f'v{drawn.wanted[k]}' if gives else 'gradient'}: {text}\n{drawn.describe()}"
+    slack = max([1e-3, *(SLACK[each] for each in drawn.floats)])
+    for k, (a, e) in enumerate(zip(map(torch.Tensor.detach, ours), map(torch.Tensor.detach, theirs))):
+        if not torch.equal(a.isnan(), e.isnan()) or not torch.allclose(a.double(), e.double(), slack, slack, equal_nan=True):
+            return f"input {k} after the call: {a.flatten()[:6].tolist()}, eager {e.flatten()[:6].tolist()}\n{drawn.describe()}"
+    return None
+
+
+def detached(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.detach()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_graph(seed):
+    problem = check(seed)
+    assert problem is None, problem
+
+
+def main(first: int, last: int) -> int:
+    ran = bad = 0
+    for seed in range(first, last):
+        try:
+            problem = check(seed)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            problem = (
+                f"{type(error).__name__}: {str(error)[:400]} ({where.filename}:{where.lineno})\n{graphs.tape(seed).describe()}"
+            )
+        ran += 1
+        if problem is not None:
+            bad += 1
+            print(f"FAIL {seed}: {problem}\n", flush=True)
+        if ran % 100 == 0:
+            print(f"{ran} graphs, {bad} differ", flush=True)
+    print(f"{ran} graphs, {bad} differ", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
