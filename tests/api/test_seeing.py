@@ -137,7 +137,8 @@ def test_the_log_of_graph_breaks_reads_like_the_documentation(caplog):
     assert lines[2] == "  Explanation: User-inserted graph break. Message: because"
     assert lines[3] == "  Hint: Remove the `torch._dynamo.graph_break()` call."
     assert lines[5].startswith("  Developer debug context: ")
-    assert lines[7] == "User code traceback:" and lines[-1].strip() == 'fxjit.graph_break("because")'
+    last = [line.strip() for line in lines if not set(line.strip()) <= set("~^")][-1]  # CPython 3.13 marks the call below it
+    assert lines[7] == "User code traceback:" and last == 'fxjit.graph_break("because")'
 
 
 def test_each_place_is_logged_once(caplog):
