@@ -66,7 +66,7 @@ def test_a_graph_that_writes_to_its_input_is_called_directly(backend: str, taken
 VIEWS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "one view": lambda x: (x.view(-1), x + 1),
     "a view of a view": lambda x: (x.t()[1:].unsqueeze(0), x.sum()),
-    "views by other operators": lambda x: (x.diagonal()[:2], x.unfold(1, 2, 1)[1:]),
+    "views by other operators": lambda x: (x.diagonal()[:2], x.unfold(1, 2, 1)[1:], x.sum()),
     "the input": lambda x: (x * 2, x),
     "the input and its view": lambda x: (x, x[0], x.cos()),
     "detached": lambda x: (x.detach(), x.sin()),
