@@ -450,4 +450,4 @@ def test_the_full_argument_specification():
     def no_callable(x):
         return x, inspect.getfullargspec(3)
 
-    check(no_callable, X, raises=TypeError, fullgraph=False)
+    check(no_callable, X, fullgraph=False)
