@@ -45,7 +45,7 @@ def kept_whole(gm: torch.fx.GraphModule) -> Iterator[None]:
     taken: list[tuple[Any, Any, Any]] = []
     symbols = has_symbols(gm)
     for name in ROUNDING_BYTES if symbols else WHOLE:
-        packet = getattr(torch.ops.aten, name, None)
+        packet: Any = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             operator = getattr(packet, overload)
             for key in _KEYS:
