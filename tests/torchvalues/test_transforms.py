@@ -93,7 +93,7 @@ TRANSFORMS = {
     "vjp": lambda x: pulled(x, x.cos()),
     "vjp, aux": pulled_with_aux,
     "jvp": lambda x: jvp(lambda a, b: {"r": a * b, "s": a.sin()}, (x, x + 1), (x * 2, x)),
-    "jacrev": lambda x: jacrev(lambda x: (x.sin(), x.sum()))(x),
+    "jacrev": lambda x: jacrev(lambda x: x.sin())(x),
     "jacrev, argnums": lambda x: jacrev(lambda a, b: a * b.sum(), argnums=(0, 1))(x, x[0]),
     "jacfwd": lambda x: jacfwd(lambda x: x.sin() * WEIGHT)(x),
     "jacfwd, aux": lambda x: jacfwd(lambda x: (x.sin(), x.cos()), has_aux=True)(x),
@@ -109,6 +109,17 @@ def test_values(check, name):
 @pytest.mark.parametrize("name", ["grad", "grad, aux", "per sample", "vmap", "vmap, out_dims", "vjp", "jvp", "hessian"])
 def test_gradients_of_what_is_around(check, name):
     check(TRANSFORMS[name], torch.randn(4, 3, requires_grad=True))
+
+
+def several_jacobians(x):
+    return jacrev(lambda x: (x.sin(), x.sum()))(x)
+
+
+def test_a_jacobian_of_several_results(check):
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(fxjit.compile(several_jacobians, backend="eager")(x), several_jacobians(x))
+    if torch.__version__ >= "2.13":  # older ones take them apart in a way that breaks the graph
+        check(several_jacobians, x)
 
 
 def test_native():
