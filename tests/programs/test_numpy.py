@@ -125,6 +125,38 @@ def test_from_tensors_and_back() -> None:
     check(between, lambda: torch.arange(3.0))
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_arrays_are_indices_of_tensors(dtype: Any) -> None:
+    def fn(x: torch.Tensor, rows: Any) -> Any:
+        y = x * 2
+        y[rows] = 0.0
+        return y, x[rows], x[:, rows[:2]], x[rows, rows], x[rows.reshape(1, -1), 0]
+
+    check(fn, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([2, 0, 3]).astype(dtype))
+
+
+def test_an_array_of_rows_is_a_tuple_of_indices() -> None:
+    check(lambda x, rows: x[rows] + 1, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([[0, 1, 2], [3, 3, 3]]))
+
+
+def test_numbers_of_numpy_make_tensors_of_their_dtype() -> None:
+    def fn(x: torch.Tensor, reward: Any, few: Any) -> Any:
+        return (torch.tensor(reward), torch.tensor([reward, 1.0]), torch.tensor([[few], [2.0]]), torch.as_tensor([reward]),
+                torch.tensor([reward], dtype=torch.float32), torch.FloatTensor([reward]), x + torch.tensor([few]))
+
+    check(fn, lambda: torch.ones(2), lambda: np.float64(2.5), lambda: np.float32(0.5))
+
+
+def test_slices_of_numpys_integers() -> None:
+    def fn(x: torch.Tensor, cut: Any) -> Any:
+        low, high = np.clip(cut - 1, 0, 4), np.clip(cut + 1, 0, 4)
+        y = x.clone()
+        y[:, low:high] = x[torch.tensor([1, 0]), low:high]
+        return y, x[low:high, :high]
+
+    check(fn, lambda: torch.arange(8.0).reshape(2, 4), lambda: np.int64(1))
+
+
 def test_wrap_numpy_is_captured() -> None:
     wrapped = fxjit.wrap_numpy(lambda a: (np.sqrt(np.abs(a)), a.sum()))
     check(wrapped, lambda: torch.arange(3.0))

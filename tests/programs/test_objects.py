@@ -4,6 +4,7 @@ import array
 import collections
 import contextlib
 import contextvars
+import enum
 import functools
 import json
 import operator
@@ -713,3 +714,36 @@ def test_truth_of_an_array_and_a_class_that_hides_its_namespace():
         return bool(empty), "full" if full else "empty", not array.array("i"), x + Unseen().value
 
     check(f, X, array.array("i"), array.array("i", [1]), fullgraph=False)
+
+
+def test_a_named_tuple_with_a_dict_of_its_own():
+    class Batch(collections.namedtuple("Fields", "x y")):
+        def total(self):
+            return self.x.sum() + self.y
+
+        def halved(self):
+            return self._replace(x=self.x / 2)
+
+    def f(given, x):
+        made = Batch(x * 2, y=3)
+        made.note = given.note + 1
+        return made.total(), given.halved().x, made.note, given.y, made[0], [v for v in given], made._asdict()
+
+    given = Batch(X, 5)
+    given.note = 7
+    expected, found = f(given, X), fxjit.compile(f, backend="eager", fullgraph=True)(given, X)
+    assert repr(found) == repr(expected)
+
+
+def test_enum_members_that_are_called():
+    class Activation(enum.Enum):
+        RELU = "relu"
+        TANH = "tanh"
+
+        def __call__(self, x, scale=1.0):
+            return getattr(torch, self.value)(x) * scale
+
+    def f(x, chosen):
+        return chosen(x), Activation("tanh")(x, scale=2.0), [each(x) for each in Activation]
+
+    check(f, X, Activation.RELU)

@@ -7,9 +7,10 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import fxjit
-from fxjit.testing import EagerAndRecordGraphs
+from fxjit.testing import CompileCounter, EagerAndRecordGraphs
 
 
 class Block(nn.Module):
@@ -313,3 +314,20 @@ def test_functional_call(tie_weights):
     x = torch.randn(2, 4)
     torch.testing.assert_close(fxjit.compile(fn, backend="eager", fullgraph=True)(x), fn(x))
     assert before == {name: id(parameter) for name, parameter in block.named_parameters()}
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_packed_sequence_goes_through_the_layer_as_it_is(layer):
+    torch.manual_seed(0)
+    rnn, head = layer(4, 3, batch_first=True), nn.Linear(3, 2)
+
+    def fn(x, lengths):
+        packed = pack_padded_sequence(x * 2, lengths, batch_first=True, enforce_sorted=False)
+        out, _ = rnn(packed)
+        padded, sizes = pad_packed_sequence(out, batch_first=True)
+        return head(padded).relu(), sizes, packed.batch_sizes
+
+    counter = CompileCounter()
+    x, lengths = torch.randn(3, 5, 4), torch.tensor([2, 5, 3])
+    torch.testing.assert_close(fxjit.compile(fn, backend=counter)(x, lengths), fn(x, lengths))
+    assert counter.frame_count == 2, "before it is packed, and after it is padded again"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +78,15 @@ def test_assertions(check):
         assert x.numel() == 3, "three"
         return x + 1
     check(fn, torch.randn(3))
+
+
+def test_tensors_of_a_deque(check):
+    def fn(x, rewards):
+        returns = deque()
+        for reward in reversed(rewards):
+            returns.appendleft(reward + 0.5 * (returns[0] if returns else 0.0))
+        return x + torch.tensor(returns), torch.tensor(data=returns, dtype=torch.float64), torch.as_tensor(returns)
+    check(fn, torch.randn(3), [1.0, 2.0, 3.0])
 
 
 def test_functions_as_values(check):

@@ -101,6 +101,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.Tensor.__array__ torch.Tensor.__dlpack__",
             "torch.Tensor.__cuda_array_interface__ torch.Tensor.data_ptr",
             "torch.Tensor.untyped_storage torch.Tensor.pin_memory torch.Tensor.record_stream torch.save torch.load",
+            "torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pad_packed_sequence",
             "torch.from_file torch.frombuffer torch.utils.dlpack.from_dlpack torch.from_dlpack torch.Tensor.set_",
         ),
     ),

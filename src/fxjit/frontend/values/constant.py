@@ -176,6 +176,8 @@ class ConstantValue(Value):
                     if not issubclass(raised.value.pytype(), AttributeError):
                         raise
             return made
+        if isinstance(protocol.type_lookup(type(self.obj), "__call__"), types.FunctionType):  # an enum's member
+            return t.call(self.tp_getattro(t, "__call__"), args, kwargs)
         return super().tp_call(t, args, kwargs)
 
 

@@ -361,8 +361,18 @@ def _wrap_array(t: GraphTracer, obj: np.ndarray[Any, Any], source: Source) -> Va
 
 @wraps(np.generic, subclasses=True)
 def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
-    t.guard(ConstIs(source, obj))
+    number = obj.item()
+    if type(number) in (bool, int, float, complex):
+        t.guard(TypeIs(source, type(obj)))
+        t.guard(ConstIs(ApplySource(source, number_of), number))
+    else:
+        t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)
+
+
+def number_of(scalar: np.generic) -> Any:
+    """The Python number that a NumPy scalar is."""
+    return scalar.item()
 
 
 @wraps(np.dtype, subclasses=True)

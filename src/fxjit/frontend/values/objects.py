@@ -32,6 +32,8 @@ _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert
 BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, int, float)
 
 
+#: The descriptor of a named tuple's field.
+_FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
 _NATIVE_METHODS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -138,6 +140,8 @@ class UserObjectValue(Value):
             if self.source is not None and self.obj is not None and name not in t.effects.stored_attrs(self):
                 return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
             t.break_("attribute-unsupported", value=self.describe(), name=name)
+        if type(raw) is _FIELD and self.base is not None:
+            return self.base.mp_subscript(t, t.make(raw.__reduce__()[1][0]))
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def instance_attr(self, t: Tracer, name: str) -> Value | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import operator
 from typing import Any, Final
 
+import numpy as np
+
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import RangeIteratorValue
@@ -37,7 +39,8 @@ class SliceValue(Value):
         return all(part.is_constant() and part.as_constant() is None for part in self.parts())
 
     def graph_arg(self, t: Tracer) -> Any:
-        return slice(*(part.graph_arg(t) for part in self.parts()))
+        parts = [part.graph_arg(t) for part in self.parts()]
+        return slice(*(operator.index(part) if isinstance(part, np.integer) else part for part in parts))  # as code shows them
 
     def rebuild(self, cg: Rebuilder) -> None:
         for part in self.parts():

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +20,17 @@ import torch.overrides
 import torch.utils._device
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.nn.utils.rnn import PackedSequence
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
+from fxjit.frontend.values.varying import tensor_of_varying
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import CallSource, ConstSource, Source
@@ -430,9 +434,43 @@ def _is_tensor_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 
 
 def _from_array(t: Tracer, data: Value) -> Value:
-    """An array of NumPy as the tensor over its memory; anything else as it is."""
+    """An array of NumPy as the tensor over its memory, a deque as a list; anything else as it is."""
+    if data.pytype() is deque:
+        return ListValue(protocol.unpack(t, data))
     as_tensor: Callable[[Tracer], Value] | None = getattr(data, "as_tensor", None)
     return data if as_tensor is None else as_tensor(t)
+
+
+def _of_numbers(t: Tracer, data: Value, kwargs: Kwargs) -> tuple[Value, dict[str, Value]]:
+    """The data as a graph takes them, and the keyword arguments: with the dtype that NumPy's numbers give a tensor of them."""
+    rest = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
+    try:
+        known = plain(data)
+    except NotPlain:
+        return data, rest
+    if not any(isinstance(number, np.generic) for number in _numbers(known)):
+        return data, rest
+    if not _is_given(kwargs, "dtype"):
+        try:
+            rest["dtype"] = t.make(torch.tensor(known).dtype)
+        except (TypeError, ValueError, RuntimeError):  # the program's error, which the call itself raises
+            return data, rest
+    return _python_numbers(t, known), rest
+
+
+def _numbers(data: Any) -> Iterator[Any]:
+    """The numbers in nested lists and tuples."""
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _numbers(part)
+    else:
+        yield data
+
+
+def _python_numbers(t: Tracer, data: Any) -> Value:
+    if isinstance(data, (list, tuple)):
+        return ListValue([_python_numbers(t, part) for part in data])
+    return t.make(data.item() if isinstance(data, np.generic) else data)
 
 
 @handles(torch.tensor)
@@ -444,7 +482,9 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.emit("to", [copy], wanted) if wanted else copy
     if tensors_in([data]):
         t.break_("data-item", function="torch.tensor")
-    return call_in_graph(t, torch.tensor, args, kwargs)
+    data, kwargs = _of_numbers(t, data, kwargs)
+    varying = tensor_of_varying(t, data, kwargs) if len(args) < 2 else None
+    return call_in_graph(t, torch.tensor, [data, *args[1:]], kwargs) if varying is None else varying
 
 
 def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
@@ -455,7 +495,8 @@ def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
             t.break_("tensor-argument", function=_name_of(cls), value="a tensor", type="Tensor")
         wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
         if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
-            return call_in_graph(t, torch.tensor, args, wanted)
+            varying = tensor_of_varying(t, args[0], wanted)
+            return call_in_graph(t, torch.tensor, args, wanted) if varying is None else varying
         return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
 
 
@@ -477,7 +518,24 @@ def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(data, TensorValue):
         wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
         return t.emit("to", [data], wanted) if wanted else data
-    return call_in_graph(t, torch.as_tensor, args, kwargs)
+    if data is None:
+        return call_in_graph(t, torch.as_tensor, args, kwargs)
+    data, kwargs = _of_numbers(t, data, kwargs)
+    varying = tensor_of_varying(t, data, kwargs) if len(args) < 2 else None
+    return call_in_graph(t, torch.as_tensor, [data, *args[1:]], kwargs) if varying is None else varying
+
+
+def _recurrent_layer(forward: Callable[..., Any]) -> None:
+    @handles(forward)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The sizes of a packed sequence's batches say how often the layer's cell runs."""
+        if any(arg.pytype() is PackedSequence for arg in (*args, *kwargs.values())):
+            t.break_("tensor-data", function=f"{forward.__qualname__} of a packed sequence")
+        return t.inline(t.make(forward), args, kwargs)
+
+
+for _layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
+    _recurrent_layer(_layer.forward)
 
 
 @handles(torch.Size)
