@@ -201,7 +201,8 @@ class TensorValue(Value):
         mine, given = self.fake, value.fake
         if mine.layout is not torch.strided or given.layout is not torch.strided or mine.is_inference() or given.is_inference():
             return False
-        return torch._C._is_alias_of(mine, given) and all(fact(mine) == fact(given) for fact in _SEEN_AS)
+        aliases: bool = torch._C._is_alias_of(mine, given)  # type: ignore[attr-defined]  # not in the stubs
+        return aliases and all(fact(mine) == fact(given) for fact in _SEEN_AS)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
