@@ -1,0 +1,75 @@
+"""Tensors made of numbers that vary: one graph for all their values, with eager's results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+
+X = torch.ones(2)
+
+PROGRAMS = {
+    "a number": lambda x, n: torch.tensor(n),
+    "its type given": lambda x, n: torch.tensor(n, dtype=torch.float64),
+    "half a type": lambda x, n: torch.tensor([n, 1], dtype=torch.bfloat16),
+    "a list": lambda x, n: torch.tensor([n, 1.5, n * 2]),
+    "a tuple in a list": lambda x, n: torch.tensor([(n, 2), (3, n + 1)]),
+    "a part that does not vary": lambda x, n: torch.tensor([[n, n], [0, 1]]),
+    "as_tensor": lambda x, n: torch.as_tensor([n, 1]),
+    "FloatTensor": lambda x, n: torch.FloatTensor([n, 1]),
+    "LongTensor": lambda x, n: torch.LongTensor([int(n), 1]),
+    "new_tensor": lambda x, n: x.new_tensor([n, 1]),
+    "a method of it": lambda x, n: x * torch.tensor([n, n / 2]).sum(),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("numbers", [(5, 6, 7, 2**40), (0.5, 0.7, -3.0, 1e300)], ids=["int", "float"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_two_compiles_serve_every_number(name, numbers, backend):
+    program = PROGRAMS[name]
+    if name == "LongTensor" and isinstance(numbers[0], float):
+        pytest.skip("torch.LongTensor takes whole numbers")
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    for number in numbers:
+        expected, actual = program(X, number), compiled(X, number)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+        assert (actual.dtype, actual.stride()) == (expected.dtype, expected.stride())
+    assert fxjit.counters["frames"]["ok"] <= 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: torch.tensor([[n], [1, 2]]),
+        lambda x, n: torch.tensor([n, 300], dtype=torch.int8),
+        lambda x, n: torch.tensor([n, 1.9], dtype=torch.int64),
+        lambda x, n: torch.tensor([n, True]),
+        lambda x, n: torch.tensor([n, 1j]),
+        lambda x, n: torch.tensor([n, n] * 50),
+        lambda x, n: torch.tensor([[], [n]]),
+    ],
+)
+def test_what_is_not_sure_is_left_to_torch(program):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    for number in (5, 6, 7):
+        assert result_of(compiled, number) == result_of(program, number)
+
+
+def result_of(program, number):
+    try:
+        made = program(X, number)
+    except (ValueError, RuntimeError, TypeError) as error:
+        return type(error), str(error)
+    return made.dtype, made.tolist()
+
+
+def test_a_number_may_come_from_data():
+    def program(x):
+        return torch.tensor([x.sum().item(), 1.0]) + 1
+
+    with fxjit.config.patch(capture_scalar_outputs=True):
+        torch.testing.assert_close(fxjit.compile(program, fullgraph=True)(X), program(X))
