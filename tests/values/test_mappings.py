@@ -395,3 +395,24 @@ def test_a_proxy_of_an_ordered_dict_says_so():
 
     proxy = types.MappingProxyType(collections.OrderedDict(a=1))
     assert fxjit.compile(f, backend="eager", fullgraph=True)(X, proxy)[1:] == f(X, proxy)[1:]
+
+
+class Stands:
+    """Equal to what it stands for, and hashed as that is."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __hash__(self):
+        return hash(self.value)
+
+    def __eq__(self, other):
+        return self.value == (other.value if isinstance(other, Stands) else other)
+
+
+def test_an_object_that_equals_a_key_of_another_type_is_that_key():
+    def program(x, d):
+        made = {"a", Stands("a")}, {Stands("a"), "a"}, {Stands(1), 2}
+        return x + 1, d[Stands("a")], d.get(Stands("c")), Stands("a") in d, {Stands(3): 1}[3], [len(each) for each in made]
+
+    check(program, torch.ones(2), {"a": 1, "b": 2}, fullgraph=False)

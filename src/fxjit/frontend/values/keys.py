@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import NotConstant, Tracer, Value
 from fxjit.frontend.values.sequence import TupleValue
 
 HashKey = Hashable
@@ -38,7 +38,8 @@ class IdentityKey:
 
 
 class AskedKey:
-    """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one."""
+    """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one among its
+    like; whether it is equal to a key of another kind with the same hash, only the program that runs tells."""
 
     __slots__ = ("known_hash", "value")
 
@@ -47,7 +48,9 @@ class AskedKey:
         self.known_hash = known_hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AskedKey) and other.value is self.value
+        if isinstance(other, AskedKey) or hash(other) != self.known_hash:
+            return isinstance(other, AskedKey) and other.value is self.value
+        raise NotConstant(self.value)
 
     def __hash__(self) -> int:
         return self.known_hash
