@@ -13,6 +13,7 @@ import textwrap
 import types
 import weakref
 
+import pytest
 import torch
 import torch.nn as nn
 from tests.differential import check
@@ -747,3 +748,48 @@ def test_enum_members_that_are_called():
         return chosen(x), Activation("tanh")(x, scale=2.0), [each(x) for each in Activation]
 
     check(f, X, Activation.RELU)
+
+
+class DecliningInt(int):
+    def __truediv__(self, other):
+        return NotImplemented
+
+    __rtruediv__ = __lt__ = __gt__ = __iadd__ = __truediv__
+
+
+class DecliningList(list):
+    def __add__(self, other):
+        return NotImplemented
+
+    __iadd__ = __mul__ = __add__
+
+
+def added_in_place(a, b):
+    a += b
+    return a
+
+
+@pytest.mark.parametrize(
+    "operate",
+    [lambda a, b: a / b, lambda a, b: a / 2, lambda a, b: 2 / a, lambda a, b: a < b, lambda a, b: a < 3, lambda a, b: 3 > a,
+     lambda a, b: added_in_place(a, 1)],
+)  # fmt: skip
+def test_an_operator_that_a_class_declines_is_not_its_builtin_parts(operate):
+    def program(x, a, b):
+        try:
+            return x + 1, operate(a, b)
+        except TypeError as error:
+            return x - 1, str(error)
+
+    check(program, torch.ones(2), DecliningInt(1), DecliningInt(2), fullgraph=False)
+
+
+@pytest.mark.parametrize("operate", [lambda a: a + [1], lambda a: [1] + a, lambda a: a * 2, lambda a: added_in_place(a, [1])])
+def test_a_list_that_declines_to_be_added(operate):
+    def program(x, a):
+        try:
+            return x + 1, operate(a)
+        except TypeError as error:
+            return x - 1, str(error)
+
+    check(program, torch.ones(2), DecliningList([2]), fullgraph=False)

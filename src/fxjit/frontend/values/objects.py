@@ -296,8 +296,10 @@ class UserObjectValue(Value):
         if objects_ne and self._user_special(t, "__eq__") is not None:
             equal = self._try_special(t, "__eq__", other)
             return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
-        if self.base is None or self._user_special(t, COMPARE_METHODS[op]) is not None:
+        if self.base is None:
             return NOT_IMPLEMENTED
+        if self._user_special(t, COMPARE_METHODS[op]) is not None:
+            return self._declined(t, op, other)
         theirs = getattr(other, "base", None) or other
         if self.base.is_constant() and (theirs.is_constant() or theirs.node is not None):
             return protocol.compare(t, op, self.base, theirs)
@@ -311,10 +313,19 @@ class UserObjectValue(Value):
             self._refuse_c_slot(t, name)
         return t.make(True) if self.base is None else self.base.nb_bool(t)
 
+    def _declined(self, t: Tracer, op: str, other: Value) -> _NotImplemented:
+        """The class's own method gave NotImplemented. The other operand's builtin type then takes this one for its builtin
+        part, which is not traced."""
+        if isinstance(other, UserObjectValue) and other.base is None:
+            return NOT_IMPLEMENTED
+        t.break_("value-slot", slot=op, type=self.cls.__name__)
+
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
-        name = BINARY_METHODS[op]
-        result = self._try_special(t, f"__{'r' if reflected else ''}{name}__", other)
+        name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
+        result = self._try_special(t, name, other)
         if result is NOT_IMPLEMENTED and self.base is not None:
+            if self._user_special(t, name) is not None:
+                return self._declined(t, op, other)
             theirs = getattr(other, "base", None) or other
             if issubclass(self.cls, SHOW_THEIR_CLASS[:3]):
                 t.break_("value-slot", slot=op, type=self.cls.__name__)
@@ -325,8 +336,9 @@ class UserObjectValue(Value):
         return result
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        result = self._try_special(t, f"__i{BINARY_METHODS[op]}__", other)
-        if result is NOT_IMPLEMENTED and self.base is not None:
+        name = f"__i{BINARY_METHODS[op]}__"
+        result = self._try_special(t, name, other)
+        if result is NOT_IMPLEMENTED and self.base is not None and self._user_special(t, name) is None:
             changed = self.base.nb_inplace(t, op, other)
             return self if changed is self.base else changed
         return result
