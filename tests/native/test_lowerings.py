@@ -201,3 +201,32 @@ def test_operands_of_several_types_that_eager_refuses():
     for each in (function, compiled):
         with pytest.raises(RuntimeError, match="different dtypes"):
             each(x, y.double())
+
+
+# Constants
+
+
+def of_constants(x):
+    whole = x.long()
+    return [
+        x ** torch.tensor(2), x ** torch.tensor(3.0), x.pow(torch.tensor(0.5)), whole ** torch.tensor(2),
+        x + torch.tensor(float("nan")),
+        x * torch.tensor(2), whole * torch.tensor(2.5), x.half() + torch.tensor(3), x.double() * torch.tensor(0.1),
+        (x > 0) * torch.tensor(True), torch.tensor(2) ** x, torch.tensor(7) // torch.tensor(2), torch.tensor(5),
+        torch.tensor(2.0).add_(x.sum()), x ** torch.tensor([2.0]),
+    ]  # fmt: skip
+
+
+def test_a_tensor_of_one_number_made_while_tracing_is_a_number_of_the_kernels(same, caplog):
+    """A power with such an exponent is products; and what a program does to the results is not seen by the next call."""
+    x = torch.rand(5) + 1
+    compiled = fxjit.compile(of_constants, fullgraph=True)
+    with caplog.at_level("DEBUG", logger="fxjit.output_code"):
+        for _ in range(2):
+            made = compiled(x)
+            for k, (actual, expected) in enumerate(zip(made, of_constants(x), strict=True)):
+                same(actual, expected, str(k))
+            made[-3].add_(5)
+            made[-2].zero_()
+    source = "\n".join(record.getMessage() for record in caplog.records)
+    assert source.count("powf(") == 2  # of 2 and x, and of the constant that is no single number

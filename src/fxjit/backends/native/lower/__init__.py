@@ -8,12 +8,13 @@ from typing import Any
 import torch
 import torch.fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..index import same_sizes, sizes_of
 from ..ir import SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, matmul, norm, pointwise, pool, reduce, scan, scatter, views
-from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
+from .table import CPU, LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
 
 FAMILIES = (pointwise, reduce, views, create, indexing, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -27,7 +28,11 @@ def lower_graph(gm: torch.fx.GraphModule) -> Lowering:
         if node.op == "placeholder":
             lower_given(low, node, meta_of(node))
         elif node.op == "get_attr":
-            lower_given(low, node, meta_of(node) if meta_of(node) is not None else attribute(gm, str(node.target)))
+            held = attribute(gm, str(node.target))
+            lower_given(low, node, meta_of(node) if meta_of(node) is not None else held)
+            if type(held) is torch.Tensor and held.dim() == 0 and held.device == CPU:
+                with _disable_current_modes():
+                    low.constants[node] = held.item()
         elif node.op == "output":
             lower_output(low, node)
         else:

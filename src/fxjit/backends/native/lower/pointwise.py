@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Buffer, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
+from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
 
@@ -287,6 +287,8 @@ def whole_power(base: Expr, exponent: int) -> Expr:
 @lowers("pow.Tensor_Tensor", "pow.Scalar")
 def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
+    if isinstance(b, Value) and isinstance(b.expr, Const) and isinstance(a, Value):
+        return lower_pow_scalar(low, node, a, b.expr.value)
     if not dtype.is_floating_point:
         raise NoLowering("integer power")
     return result(node, op("pow", element(low, a, size, dtype), element(low, b, size, dtype)))
@@ -414,7 +416,7 @@ def lower_convert(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype
     return convert(node, low.value(x))
 
 
-@lowers("clone.default", "contiguous.default", "lift_fresh_copy.default", "positive.default")
+@lowers("clone.default", "contiguous.default", "positive.default")
 def lower_clone(low: Lowering, node: torch.fx.Node, x: Any, memory_format: Any = None) -> Value:
     return low.value(x)
 

@@ -116,6 +116,8 @@ class Lowering:
         #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
         self.seeds: dict[torch.device, Value] = {}
         self.draws = 0
+        #: Of the graph's own tensors of one number: the number.
+        self.constants: dict[torch.fx.Node, Any] = {}
         #: Numbers that are known only at a call, and that kernels read.
         self.numbers: dict[torch.fx.Node, Expr] = {}
 
