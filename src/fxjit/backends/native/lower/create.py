@@ -59,7 +59,7 @@ def lower_scalar_tensor(low: Lowering, node: torch.fx.Node, value: Any, **how: A
 
 @lowers("lift_fresh_copy.default")
 def lower_lifted(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
-    """A constant that the traced code made (`torch.tensor(2.0)`): a new tensor at each call; nobody writes to the graph's own."""
+    """A constant that the traced code made (`torch.tensor(2.0)`), new at each call: nobody writes to the graph's own."""
     known = low.constants.get(node.args[0])  # type: ignore[arg-type]  # a node
     return low.value(x) if known is None else filled(low, node, known)
 
