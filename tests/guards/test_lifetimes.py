@@ -120,11 +120,13 @@ MORTAL: dict[str, Callable[[Any], kinds.Guard]] = {
     "KeysAre": lambda thing: kinds.KeysAre(SOURCE, ("a", thing)),
     "SetIs": lambda thing: kinds.SetIs(SOURCE, frozenset({"a", thing})),
     "HasKey": lambda thing: kinds.HasKey(SOURCE, thing, True),
+    "FoundIn": lambda thing: kinds.FoundIn(SOURCE, "method", thing),
+    "BasesAre": lambda thing: kinds.BasesAre(SOURCE, (thing, object)),
 }
 
 
 def thing_for(kind: str) -> Any:
-    if kind == "TypeIs":
+    if kind in ("TypeIs", "FoundIn", "BasesAre"):
         return type("Temporary", (), {})
     if kind == "CodeIs":
         return compile("1 + 1", "somewhere", "eval")
