@@ -520,7 +520,7 @@ is_worth_it(const tree *t, int index, PyObject *value)
 {
     const node *n = &t->nodes[index];
     if (PyType_Check(value)) {
-        return n->get == GET_CONST;
+        return n->get == GET_CONST || n->get == GET_CLASS;
     }
     if (n->end - index < FEWEST_NODES || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(value)) ||
         fxjit_tensor_is_plain(value) || dict_slot(value) == NULL) {
@@ -572,7 +572,7 @@ note_top(settled *s, run *r, int top)
             status = done < 0 ? -1 : 0;
         }
     }
-    else if (status == 0 && (n->get == GET_ARG || n->get == GET_DEREF || n->get == GET_CONST)) {
+    else if (status == 0 && (n->get == GET_ARG || n->get == GET_DEREF || n->get == GET_CONST || n->get == GET_CLASS)) {
         status = note_anchor(s, t, top, value) < 0 ? -1 : 0;
     }
     Py_XDECREF(value);

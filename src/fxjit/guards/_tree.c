@@ -20,8 +20,8 @@
 #include "_walk.h"
 
 static const char *const accessor_names[] = {
-    "arg",  "cell",          "deref",         "globals", "builtins", "const",       "attr",          "item",         "key",
-    "type", "instance_dict", "cell_contents", "call",    "apply",    "tensor_size", "tensor_stride", "tensor_offset",
+    "arg",  "cell", "deref",         "globals",       "builtins", "const", "class",       "attr",          "item",
+    "key",  "type", "instance_dict", "cell_contents", "call",     "apply", "tensor_size", "tensor_stride", "tensor_offset",
     "class_item",
 };
 
@@ -192,6 +192,8 @@ fxjit_fetch(const run *r, const node *n, PyObject *parent)
         return Py_XNewRef(r->builtins);
     case GET_CONST:
         return Py_NewRef(n->arg);
+    case GET_CLASS:
+        return Py_XNewRef(fx_weakref_target(n->arg));
     case GET_ATTR:
         return get_attr(parent, n);
     case GET_ITEM:
@@ -797,7 +799,7 @@ init_node(tree *t, int index, PyObject *spec)
         return -1;
     }
     n->get = (accessor)get;
-    if (n->parent >= index || n->end <= index || (n->get > GET_CONST) != (n->parent >= 0) || n->slot >= t->num_slots) {
+    if (n->parent >= index || n->end <= index || (n->get > GET_CLASS) != (n->parent >= 0) || n->slot >= t->num_slots) {
         PyErr_SetString(PyExc_ValueError, "the nodes are not in preorder");
         return -1;
     }

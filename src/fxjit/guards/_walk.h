@@ -16,6 +16,7 @@ typedef enum {
     GET_GLOBALS,
     GET_BUILTINS,
     GET_CONST,
+    GET_CLASS, /* a class by a weak reference */
     GET_ATTR,
     GET_ITEM,
     GET_KEY,

@@ -10,6 +10,7 @@ Sources are values: immutable after creation, compared by what they say, hashed 
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -271,16 +272,22 @@ class ConstSource(Source):
     """An object known while tracing, embedded by reference: a module reached from torch, the globals of an inlined
     function. Two are the same when they are one object."""
 
-    __slots__ = ("_label", "obj")
+    __slots__ = ("_label", "_obj", "_ref")
 
     def __init__(self, obj: object, label: str) -> None:
-        self.obj = obj
+        # A class leads to all of the module it stands in, and code is no part of a cycle that the collector sees.
+        self._ref = weakref.ref(obj) if isinstance(obj, type) else None
+        self._obj = obj if self._ref is None else None
         self._label = label
         self._hash = hash((ConstSource, id(obj)))
 
     @property
+    def obj(self) -> Any:
+        return self._obj if self._ref is None else self._ref()
+
+    @property
     def accessor(self) -> Accessor:
-        return ("const", self.obj)
+        return ("const", self._obj) if self._ref is None else ("class", self._ref)
 
     @property
     def name(self) -> str:

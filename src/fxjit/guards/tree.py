@@ -44,7 +44,7 @@ _RANK = {
 _EARLY = frozenset({"state", "dict_item"})
 
 #: The order of the frame's own objects: what changes from call to call comes first.
-_ROOT_RANK = {"arg": 0, "deref": 1, "cell": 2, "const": 3, "globals": 4, "builtins": 5}
+_ROOT_RANK = {"arg": 0, "deref": 1, "cell": 2, "const": 3, "class": 3, "globals": 4, "builtins": 5}
 
 
 class _Node:

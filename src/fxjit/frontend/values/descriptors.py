@@ -15,7 +15,7 @@ from fxjit import _C
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
-from fxjit.guards.kinds import BasesAre, FoundIn, IdIs
+from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
@@ -61,7 +61,12 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
     if not cls.__flags__ & _IMMUTABLE:
         t.guard(FoundIn(ConstSource(cls, cls.__qualname__), name, owner))
     if owner is not None and not owner.__flags__ & _IMMUTABLE and class_attribute_source(owner, name) is None:
-        t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), namespace_of(owner)[name]))
+        raw, source = namespace_of(owner)[name], ClassItemSource(ConstSource(owner, owner.__qualname__), name)
+        if isinstance(raw, types.MemberDescriptorType):  # it cannot be held weakly, and leads to its class
+            t.guard(TypeIs(source, types.MemberDescriptorType))
+            t.guard(ConstIs(AttrSource(source, "__name__"), raw.__name__))
+        else:
+            t.guard(IdIs(source, raw))
 
 
 def guard_bases(t: Tracer, cls: type) -> None:
