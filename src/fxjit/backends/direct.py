@@ -154,7 +154,10 @@ def direct_call(plan: Plan, graphs: Mapping[str, Boxed], gm: torch.fx.GraphModul
     """The callable over the inputs of the captured graph `gm`, from its compiled parts."""
     call = _training(graphs["forward"], graphs["backward"], plan, gm) if plan.training else _inference(
         graphs["inference"], plan)
-    return _counted(call, plan.counted) if plan.counted else call
+    if not plan.counted:
+        return call
+    by_kernels = plan.training or hasattr(graphs["inference"], "unboxed")
+    return _counted(call, plan.counted) if by_kernels else _counted_where_it_was_not(call, plan.counted)
 
 
 def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[..., Any]:
@@ -164,6 +167,20 @@ def _counted(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[...
     def run(*args: Any) -> Any:
         count([args[index] for index in written])
         return call(*args)
+
+    return _unseen(run)
+
+
+def _counted_where_it_was_not(call: Callable[..., Any], written: tuple[int, ...]) -> Callable[..., Any]:
+    """`call`, after which each of these inputs has counted one write, by ATen's own count or by this."""
+    count = torch.autograd.graph.increment_version
+
+    def run(*args: Any) -> Any:
+        inputs = [args[index] for index in written if not args[index].is_inference()]
+        before = [each._version for each in inputs]
+        results = call(*args)
+        count([each for each, version in zip(inputs, before, strict=True) if each._version == version])
+        return results
 
     return _unseen(run)
 
