@@ -268,3 +268,21 @@ def test_a_class_that_changes_elsewhere_costs_no_compile() -> None:
     del torch.Tensor.unread  # type: ignore[attr-defined]
     torch.testing.assert_close(compiled(X), net(X) * 4 + X.sin())
     assert counters["frames"]["ok"] == 1
+
+
+class OrderFirst(type):
+    def mro(cls) -> list[type]:
+        assert cls.__mro__ is None
+        return super().mro()
+
+
+def test_a_class_that_has_no_order_of_bases_yet() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        class Made(metaclass=OrderFirst):
+            pass
+
+        return x + 1, len(Made.__mro__)
+
+    with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
+        result, expected = fxjit.compile(program, backend="eager")(X), program(X)
+    assert torch.equal(result[0], expected[0]) and result[1] == expected[1]

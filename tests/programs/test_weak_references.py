@@ -328,3 +328,16 @@ def test_a_weak_set_of_tensors() -> None:
         return len(refs), len(by_name)
 
     assert check(run, X, fullgraph=False) == (1, 1)
+
+
+class Unreferable:
+    __slots__ = ("value",)
+
+
+def test_what_cannot_be_referred_to_weakly_raises() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x.sin()
+        return y, weakref.ref(Unreferable())
+
+    with pytest.raises(TypeError, match="cannot create weak reference to 'Unreferable' object"):
+        fxjit.compile(program, backend="eager")(X)

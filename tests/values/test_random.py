@@ -320,3 +320,24 @@ def test_each_way_is_compiled_once() -> None:
         compiled(torch.ones(2))
         compiles.append(fxjit.counters["frames"]["ok"])
     assert compiles[1:] == compiles[1:2] * 9, "the first two seeds go either way"
+
+
+def test_a_test_that_puts_a_mock_in_the_place_of_what_draws_sees_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [0.8859296441566, 0.3778794411714, 0.8859296441566, 0.3678794411714]
+    calls: list[float] = []
+
+    def mine(self: random.Random) -> float:
+        calls.append(drawn[len(calls) % 4])
+        return calls[-1]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * random.gammavariate(0.35, 1.45)
+
+    x = torch.ones(1)
+    fxjit.compile(program, backend="eager")(x)
+    monkeypatch.setattr(random.Random, "random", mine)
+    for _ in range(2):
+        calls.clear()
+        expected, wanted = program(x), len(calls)
+        calls.clear()
+        assert torch.equal(fxjit.compile(program, backend="eager")(x), expected) and len(calls) == wanted

@@ -71,6 +71,8 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
 
 def guard_bases(t: Tracer, cls: type) -> None:
     """The trace relied on what `cls` derives from."""
+    if cls.__mro__ is None:  # while its metaclass says what they are
+        t.break_("attribute-unsupported", value=cls.__qualname__, name="__mro__")
     if not cls.__flags__ & _IMMUTABLE:
         t.guard(BasesAre(ConstSource(cls, cls.__qualname__), cls.__mro__))
 

@@ -7,6 +7,7 @@ the graph.
 
 from __future__ import annotations
 
+import _random
 import operator
 import random
 import types
@@ -19,6 +20,7 @@ from fxjit.frontend.callables.table import Handler, NotPlain, handles, plain
 from fxjit.frontend.draws import Slot
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, drawn_value, step
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -50,6 +52,14 @@ class GeneratorValue(Value):
 def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return GeneratorValue(obj, source)
+
+
+def _is_patched() -> bool:
+    """Whether a program (a test with mocks) has put methods of its own in the place of those that draw."""
+    if any(getattr(random.Random, name) is not getattr(_random.Random, name) for name in ("random", "getrandbits")):
+        return True
+    methods = (getattr(random.Random, name, None) for name in _DRAWS)
+    return any(method is not None and getattr(method, "__module__", "random") not in ("random", None) for method in methods)
 
 
 class RandomValue(GeneratorValue):
@@ -87,6 +97,11 @@ def generator_argument(t: Tracer, value: GeneratorValue, copy: Callable[[Any], A
     """The generator as an argument of a step; examples are drawn from its copy."""
     source = value.source
     assert source is not None
+    if isinstance(value, RandomValue):
+        if _is_patched():
+            refuse(t, "random.Random")
+        for name in ("random", "getrandbits"):  # what draws are made of
+            look_up(t, random.Random, name)
     if isinstance(source, DrawnSource):
         return Slot(source.at)
     t.draws.found(value.obj, source, copy)  # type: ignore[attr-defined]  # DrawingTracer

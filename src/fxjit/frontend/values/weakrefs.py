@@ -86,6 +86,8 @@ def _make_reference(t: HoldingTracer, args: list[Value], kwargs: dict[str, Value
     referent = args[0]
     if referent.source is not None or not isinstance(referent, (TensorValue, UserObjectValue)):
         t.break_("value-weak-reference", why=f"{referent.describe()} existed before")
+    if not referent.pytype().__weakrefoffset__:
+        t.break_("value-weak-reference", why=f"objects of {referent.pytype().__name__} cannot be referred to weakly")
     known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
     if referent not in known:
         known[referent] = NewWeakReferenceValue(referent)
