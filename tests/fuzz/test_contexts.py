@@ -4,28 +4,15 @@ others; a failure names its seed."""
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import linecache
 import os
-import pathlib
 
 import pytest
 import torch
+from tests.fuzz import contexts
+from tests.opcodes import conftest as compare
 
 import fxjit
-
-_HERE = pathlib.Path(__file__).parent
-
-
-def _load(name: str, path: pathlib.Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-contexts = _load("fuzz_contexts", _HERE / "contexts.py")
-compare = _load("fuzz_compare", _HERE.parent / "opcodes" / "conftest.py")
 
 FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:16").split(":"))
 #: What the caller has set around the call.

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import linecache
 import os
-import pathlib
 
 import pytest
 import torch
+from tests.fuzz import programs
+from tests.opcodes import conftest as compare
 
 import fxjit
-
-_HERE = pathlib.Path(__file__).parent
-
-
-def _load(name: str, path: pathlib.Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-programs = _load("fuzz_programs", _HERE / "programs.py")
-compare = _load("fuzz_compare", _HERE.parent / "opcodes" / "conftest.py")
 
 FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_SEEDS", "0:40").split(":"))
 INPUTS = (
