@@ -123,6 +123,58 @@ def test_results_that_share_nothing_are_walked_back_one_by_one(backend, dynamic)
         torch.testing.assert_close(grads[1], grads[0])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_optimizer_step_between_two_losses_joins_nothing(backend):
+    """The step writes to parameters that the second loss reads; autograd records neither the step nor a way through it."""
+
+    def between(module, optimizer, old, x):
+        total = old + 1.0  # of a loss that was walked back before
+        optimizer.step()
+        optimizer.zero_grad()
+        return total, module(x).square().mean()
+
+    compiled = fxjit.compile(between, backend=backend, fullgraph=True)
+    grads = []
+    for run in (between, compiled):
+        torch.manual_seed(0)
+        module = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        x = torch.randn(3, 4)
+        old = module(x).square().sum()
+        old.backward()
+        total, loss = run(module, optimizer, old, x)
+        loss.backward()
+        grads.append([total.detach(), loss.detach(), *(each.grad for each in module.parameters())])
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_only_unused_results_of_another_graph_depend_on_gets_no_gradient(backend):
+    """Autograd walks from one compiled graph into the next also where there is no gradient to bring along."""
+
+    def heads(x, y):
+        return (x * 2.0).sum() + y.detach().sum(), (x * y).sum()
+
+    def steps(encode, heads):
+        torch.manual_seed(0)
+        left, right = nn.Linear(3, 3), nn.Linear(3, 3)
+        hidden = encode(right, torch.randn(2, 3))
+        hidden.sum().backward(retain_graph=True)
+        right.zero_grad()
+        first, _ = heads(left(torch.randn(2, 3)), hidden)
+        first.backward()
+        return [each.grad for each in (*left.parameters(), *right.parameters())]
+
+    def encode(module, x):
+        return module(x).tanh()
+
+    plain = steps(encode, heads)
+    assert plain[2] is None
+    compiled = steps(fxjit.compile(encode, backend=backend), fxjit.compile(heads, backend=backend))
+    assert [each is None for each in compiled] == [each is None for each in plain]
+    torch.testing.assert_close(compiled[:2], plain[:2])
+
+
 def test_parts_that_meet_are_one():
     """Where the results share a value, one walk back frees it for the other, as in eager."""
 

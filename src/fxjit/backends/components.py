@@ -127,8 +127,10 @@ class _Modes:
 
 
 def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
-    """For each value that needs a gradient and is no input: the number of the set that it is connected to."""
+    """For each value that autograd records and that is no input: the number of the set that it is connected to. What runs
+    under `no_grad`, as an optimizer's step, is not recorded, also where it writes to what needs a gradient."""
     parent: dict[torch.fx.Node, torch.fx.Node] = {}
+    modes = _Modes()
 
     def find(node: torch.fx.Node) -> torch.fx.Node:
         while parent[node] is not node:
@@ -137,7 +139,8 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
         return node
 
     for node in gm.graph.nodes:
-        if node.op in ("placeholder", "get_attr", "output") or not _needs_grad(node):
+        modes.seen(node)
+        if node.op in ("placeholder", "get_attr", "output") or not modes.grad or not _needs_grad(node):
             continue
         parent[node] = node
         for used in node.all_input_nodes:

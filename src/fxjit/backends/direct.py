@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 import torch.fx
+from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, TensorAlias, ViewAndMutationMeta
 
 from fxjit import _C
@@ -126,7 +128,7 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
         training=training,
         num_inputs=num_inputs,
         input_info=tuple(InputFacts(info.requires_grad, info.mutates_data) for info in meta.input_info),
-        output_info=tuple(OutputFacts(info.output_type, info.base_idx) for info in meta.output_info),
+        output_info=tuple(OutputFacts(info.output_type, info.base_idx, info.requires_grad, _steps(info)) for info in meta.output_info),
         num_intermediate_bases=meta.num_intermediate_bases,
         mutated_graph_handled_indices=tuple(meta.mutated_graph_handled_indices),
         counted=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
@@ -146,8 +148,14 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
         layouts=_layouts(meta, len(wanted)) if training else (),
         undetermined=meta.deterministic is False,
         reach=parts.reach,
-        views=meta if training and meta.num_outputs_aliased else None,
+        remade=training and bool(meta.num_outputs_aliased),
     )
+
+
+def _steps(info: Any) -> tuple[Any, ...] | None:
+    """How functionalization came from the base to a result that is a view of it; with sizes that vary it does not tell."""
+    steps = () if info.view_meta_sequence is None else tuple(info.view_meta_sequence.sequence)
+    return None if info.view_meta_sequence is None or any(step.has_symbolic_inputs for step in steps) else steps
 
 
 def direct_call(plan: Plan, graphs: Mapping[str, Boxed], gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -221,18 +229,37 @@ def _without_autocast(call: Callable[..., Any]) -> Callable[..., Any]:
     return _unseen(run)
 
 
-def _with_views(call: Callable[..., Any], meta: ViewAndMutationMeta) -> Callable[..., Any]:
+def _with_views(call: Callable[..., Any], results: tuple[OutputFacts, ...]) -> Callable[..., Any]:
     """`call`, whose results that alias an intermediate or an input are made again as views of it, so that autograd knows them
     as such."""
-    from torch._functorch._aot_autograd.runtime_wrappers import make_output_handler
-
-    handlers = [make_output_handler(info, meta, True) for info in meta.output_info]
+    makers = [None if info.output_type in _UNALIASED else _maker(info, len(results)) for info in results]
 
     def run(*args: Any) -> Any:
         outs = call(*args)  # the results, then the intermediates
-        return tuple(handler(args, outs, out) for handler, out in zip(handlers, outs, strict=False))
+        return tuple(out if maker is None else maker(args, outs, out) for maker, out in zip(makers, outs, strict=False))
 
     return _unseen(run)
+
+
+def _maker(info: OutputFacts, num_results: int) -> Callable[[Sequence[Any], Sequence[Any], Any], Any]:
+    """Makes one result, which is an input or a view, from the inputs, what the autograd node gave, and what it gave for it."""
+    from torch._functorch import config as functorch_config
+
+    assert info.base_idx is not None, "a view of something"
+    kind, base, replays = info.output_type, info.base_idx, functorch_config.view_replay_for_aliased_outputs
+    sequence: Any = None if info.view is None else SimpleNamespace(sequence=info.view)
+    if kind in (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output):
+        base += num_results
+    if kind is OutputType.is_input:
+        return _unseen(lambda inputs, outs, out: inputs[base])
+
+    def make(inputs: Sequence[Any], outs: Sequence[Any], out: Any) -> Any:
+        viewed = inputs[base] if kind is OutputType.alias_of_input else outs[base]
+        if type(viewed) is TensorAlias:
+            viewed = viewed.alias
+        return gen_alias_from_base(viewed, out.alias, info.requires_grad, sequence, replay_views=replays)
+
+    return _unseen(make)
 
 
 _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
@@ -273,8 +300,8 @@ def _training(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, gm: torch
     if plan.autocast:
         forward_graph, backward_graph = _without_autocast(forward_graph), _without_autocast(backward_graph)
     call = _node(forward_graph, backward_graph, plan, again)
-    if plan.views is not None:
-        call = _with_views(call, plan.views)
+    if plan.remade:
+        call = _with_views(call, plan.output_info)
     return call if again is None else _as_captured_once_derived_twice(call, again)
 
 
@@ -292,8 +319,7 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
     layouts = tuple((index, *how) for index, how in zip(wanted, plan.layouts, strict=True))
     undetermined = plan.undetermined
     # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
-    everything = (1 << len(wanted)) - 1
-    partial = any(0 < bits < everything for bits in reach)
+    everything, several = (1 << len(wanted)) - 1, len(wanted) > 1
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         if again is not None:
@@ -318,14 +344,16 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
         if without_grad:
             ctx.mark_non_differentiable(*[outs[index] for index in without_grad])
             ctx._materialize_non_diff_grads = False
-        if partial:
-            ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)
+        if several:
             ctx.like = [(outs[index].shape, outs[index].dtype, outs[index].device) for index in wanted]
         return tuple(outs[:returned])
 
     def backward(ctx: Any, *grads: Any) -> Any:
         given = grads[0] if len(grads) == 1 and type(grads[0]) is list else list(grads)
         del grads
+        if not any(given[index] is not None for index in wanted):
+            return (None,) * len(reach)  # the walk came here through another compiled graph, by a result that nobody used
         if again is not None and torch.is_grad_enabled() and ctx.kept is not None:
             _may_run(undetermined)
             return again.gradients(ctx.kept, wanted, given)
@@ -334,7 +362,7 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
         args = [*ctx.symbols, *ctx.saved_tensors] if num_symbols else [*ctx.saved_tensors]
         if unchecked:
             args += ctx.unchecked
-        used = _materialized(ctx, given, wanted) if partial else everything
+        used = _materialized(ctx, given, wanted) if several else everything
         for index, plain, layout in layouts:
             grad = given[index]
             if type(grad) is not torch.Tensor:
