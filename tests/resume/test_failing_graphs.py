@@ -120,6 +120,58 @@ def test_a_failing_operator_is_the_programs_own_error(program, backend, resumes)
             assert outcome(compiled, x, torch.tensor(index)) == expected
 
 
+def process_state():
+    kernels = torch.nn.attention._cur_sdpa_kernel_backends(), torch._C._get_sdp_priority_order()
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), kernels
+
+
+def in_inference_mode(x, index, log):
+    with torch.enable_grad(), torch.inference_mode():
+        log.append(process_state())
+        return x[index].sum() + 1
+
+
+def outside_inference_mode(x, index, log):
+    x = x + 1
+    try:
+        with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cpu"):
+            x = x[index] * 2
+    except IndexError:
+        log.append(process_state())
+    return x
+
+
+def with_kernels(x, index, log):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH, set_priority=True):
+        x = x.reshape(1, 1, 1, 3)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x).flatten()[index]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attention_kernels_are_as_they_were(backend):
+    compiled = fxjit.compile(with_kernels, backend=backend)
+    before = process_state()
+    with pytest.raises(IndexError):
+        compiled(torch.ones(3), torch.tensor([7]), [])
+    assert process_state() == before
+
+
+@pytest.mark.parametrize("program", [in_inference_mode, outside_inference_mode], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad, lambda: torch.autocast("cpu")])
+def test_the_state_that_the_graph_set_is_as_it_was(program, backend, around):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for index in ([0, 2], [0, 7], [9, 9]):
+        left = []
+        for fn in (program, compiled):
+            with around():
+                found = outcome(fn, x, torch.tensor(index))
+                left.append((found, process_state()))
+        assert left[0] == left[1]
+
+
 def test_gradients_flow_through_the_call_that_started_over():
     compiled = fxjit.compile(catches, backend="native")
     for index in ([0, 2], [0, 7]):

@@ -17,19 +17,26 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
 
 def _changes_state(node: torch.fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") in ("_set_grad_enabled", "_enter_autocast")
+    return getattr(node.target, "__name__", "") in _CHANGE_STATE
+
+
+_CHANGE_STATE = frozenset({"_set_grad_enabled", "_enter_autocast", "_enter_inference_mode", "set_attention_kernels"})
 
 
 def _as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which leaves gradient mode and autocast as they were where it raises, as blocks do."""
+    """`run`, which leaves gradient mode, autocast and attention kernels as they were where it raises, as blocks do."""
 
     def call(*args: Any) -> Any:
         grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
         nesting = _autocast_nesting()
+        kernels, order = torch.nn.attention._cur_sdpa_kernel_backends(), torch._C._get_sdp_priority_order()
         try:
             return run(*args)
-        except BaseException:
+        except BaseException as error:
+            _let_go(error, run)
+            torch.nn.attention._sdpa_kernel(kernels, False)
+            torch._C._set_sdp_priority_order(order)
             torch._C._set_grad_enabled(grad_mode)
             for kind, enabled, dtype in autocast:
                 torch.set_autocast_enabled(kind, enabled)
@@ -41,6 +48,17 @@ def _as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return call
+
+
+def _let_go(error: BaseException, run: Callable[..., Any]) -> None:
+    """Empty the frame of `run`: an inference mode that it entered ends with the object that it holds, and puts the state back
+    that it found, now rather than when the traceback goes."""
+    code = getattr(run, "__code__", None)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 def _autocast_nesting() -> int:
