@@ -201,6 +201,23 @@ def test_parameters_whose_names_differ_by_case_are_two_inputs():
     assert fxjit.compile(Both(), backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [4.0, 4.0]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_derivative_of_an_input_that_gets_a_new_shape(backend):
+    """A new shape counts as a write, before the product saves the input."""
+
+    def product(weight, x):
+        x.t_()
+        return (weight * x).sum()
+
+    compiled = fxjit.compile(product, backend=backend, fullgraph=True)
+    seen = []
+    for run in (product, compiled):
+        weight, x = torch.ones(3, 2, requires_grad=True), torch.arange(6.0).reshape(2, 3)
+        run(weight, x).backward()
+        seen.append((weight.grad.tolist(), x.stride(), x._version))
+    assert seen[1] == seen[0]
+
+
 @pytest.mark.parametrize("backend", ["eager", *BACKENDS])
 def test_a_write_through_data_is_not_seen_by_autograd(backend):
     """A view that was taken before is differentiated as in eager; a write that is not hidden still counts."""

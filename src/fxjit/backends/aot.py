@@ -30,7 +30,7 @@ from fxjit.counters import counters, timed
 
 from .components import compile_parts
 from .direct import Parts, describe, direct_call
-from .hidden import keep_versions
+from .hidden import count_new_shapes_first, keep_versions
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside
@@ -195,7 +195,8 @@ def _compile_anew(
     plan = describe(parts, gm, len(example_inputs), autocast)
     if plan is not None:
         compiled = direct_call(plan, parts.graphs, gm)
-    return keep_refusals(keep_versions(compiled, gm, example_inputs, parts.meta), gm), plan, parts
+    compiled = count_new_shapes_first(keep_versions(compiled, gm, example_inputs, parts.meta), parts.meta)
+    return keep_refusals(compiled, gm), plan, parts
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Writes that autograd must not see: `x.data[i] = v` leaves `x._version` as it was.
+"""Writes that autograd must not see, or must have seen before it saves anything: `x.data[i] = v` leaves `x._version` as it was,
+and `x.t_()` counts as a write before the graph goes on.
 
-AOTAutograd writes an input's new contents back with an operator that counts as a write, and a backward that saved the input
-or a view of it would then be refused, which eager runs.
+AOTAutograd writes an input's new contents or shape back with an operator that counts as a write, after the graph has run, and
+a backward that saved the input or a view of it would then be refused, which eager runs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,22 @@ def keep_versions(compiled: Callable[..., Any], gm: torch.fx.GraphModule, exampl
     def call(*args: Any) -> Any:
         written = tuple(args[index] for index in hidden if not args[index].is_inference())
         with _unsafe_preserve_version_counter(written):
+            return compiled(*args)
+
+    return call
+
+
+def count_new_shapes_first(compiled: Callable[..., Any], meta: ViewAndMutationMeta | None) -> Callable[..., Any]:
+    """`compiled`, to which inputs that it gives a new shape, but no new contents, come with that counted already."""
+    reshaped = () if meta is None else tuple(index for index, info in enumerate(meta.input_info)
+                                             if info.mutates_metadata and not info.mutates_data)
+    if not reshaped:
+        return compiled
+
+    def call(*args: Any) -> Any:
+        changed = tuple(args[index] for index in reshaped if not args[index].is_inference())
+        torch.autograd.graph.increment_version(changed)
+        with _unsafe_preserve_version_counter(changed):
             return compiled(*args)
 
     return call
