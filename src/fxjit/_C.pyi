@@ -119,7 +119,7 @@ def tensor_versions(tensors: tuple[Any, ...], indices: tuple[int, ...], /) -> li
 def state_now(name: str, /) -> int: ...
 def shim_code(name: str, /) -> int | None: ...
 
-# guards/_checks.c, guards/_tree.c: the guard tree
+# guards/_checks.c, _constants.c, _shape_program.c, _settled.c, _tree.c: the guard tree
 
 SHAPE_OPS: tuple[str, ...]
 

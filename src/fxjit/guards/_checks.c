@@ -1,11 +1,10 @@
-/* Checks on one object: type, identity, constants, lengths, keys, attributes, tensors. Their meaning in Python is `holds`
- * of the classes in kinds.py; a test compares the two. */
+/* Checks on one object: type, identity, lengths, keys, attributes; and constants (_constants.c) and tensors (_tensor_facts.c).
+ * Their meaning in Python is `holds` of the classes in kinds.py; a test compares the two. */
 #define PY_SSIZE_T_CLEAN
 #include "../cpython_compat.h"
 
 #include <string.h>
 
-#include "../_tensor.h"
 #include "_checks.h"
 
 /* -- objects to compare with ---------------------------------------------------------------------------------------*/
@@ -71,176 +70,6 @@ fxjit_held_traverse(fxjit_held *held, visitproc visit, void *arg)
     }
     Py_VISIT(held->ref);
     return 0;
-}
-
-/* -- constants -----------------------------------------------------------------------------------------------------*/
-
-/* Types compared by == once the types are the same: constants.VALUE_TYPES. */
-static PyObject *value_types;
-
-static PyObject *
-set_value_types(PyObject *Py_UNUSED(module), PyObject *types)
-{
-    if (!PyTuple_Check(types)) {
-        PyErr_SetString(PyExc_TypeError, "set_value_types() takes a tuple of types");
-        return NULL;
-    }
-    Py_XSETREF(value_types, Py_NewRef(types));
-    Py_RETURN_NONE;
-}
-
-static int
-is_value_type(PyTypeObject *type)
-{
-    if (value_types == NULL) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value_types); i++) {
-        if ((PyTypeObject *)PyTuple_GET_ITEM(value_types, i) == type) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int
-same_tuple(PyObject *a, PyObject *b)
-{
-    Py_ssize_t n = PyTuple_GET_SIZE(a);
-    if (PyTuple_GET_SIZE(b) != n) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        int same = fxjit_same_constant(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
-        if (same != 1) {
-            return same;
-        }
-    }
-    return 1;
-}
-
-/* Whether some element of the set `b` is the same constant as x. */
-static int
-set_has_constant(PyObject *b, PyObject *x)
-{
-    PyObject *iterator = PyObject_GetIter(b);
-    if (iterator == NULL) {
-        return -1;
-    }
-    int same = 0;
-    PyObject *item;
-    while (same == 0 && (item = PyIter_Next(iterator)) != NULL) {
-        same = fxjit_same_constant(x, item);
-        Py_DECREF(item);
-    }
-    Py_DECREF(iterator);
-    return same == 0 && PyErr_Occurred() ? -1 : same;
-}
-
-/* Whether each element of the set `a` is the same constant as some element of `b`. */
-static int
-set_holds_constants(PyObject *b, PyObject *a)
-{
-    PyObject *iterator = PyObject_GetIter(a);
-    if (iterator == NULL) {
-        return -1;
-    }
-    int same = 1;
-    PyObject *item;
-    while (same == 1 && (item = PyIter_Next(iterator)) != NULL) {
-        same = set_has_constant(b, item);
-        Py_DECREF(item);
-    }
-    Py_DECREF(iterator);
-    return same == 1 && PyErr_Occurred() ? -1 : same;
-}
-
-/* Equal sets may hold 1 here and True there, and sets with NaN are equal to none. */
-static int
-same_frozenset(PyObject *a, PyObject *b)
-{
-    int same = PySet_GET_SIZE(a) == PySet_GET_SIZE(b);
-    if (same == 1) {
-        same = set_holds_constants(b, a);
-    }
-    return same == 1 ? set_holds_constants(a, b) : same;
-}
-
-/* Equal ranges may have other ends. */
-static int
-same_range(PyObject *a, PyObject *b)
-{
-    static const char *const parts[] = {"start", "stop", "step"};
-    int same = 1;
-    for (int i = 0; same == 1 && i < 3; i++) {
-        PyObject *x = PyObject_GetAttrString(a, parts[i]), *y = PyObject_GetAttrString(b, parts[i]);
-        same = x == NULL || y == NULL ? -1 : fxjit_same_constant(x, y);
-        Py_XDECREF(x);
-        Py_XDECREF(y);
-    }
-    return same;
-}
-
-static int
-same_slice(PyObject *a, PyObject *b)
-{
-    PySliceObject *x = (PySliceObject *)a, *y = (PySliceObject *)b;
-    int same = fxjit_same_constant(x->start, y->start);
-    if (same == 1) {
-        same = fxjit_same_constant(x->stop, y->stop);
-    }
-    if (same == 1) {
-        same = fxjit_same_constant(x->step, y->step);
-    }
-    return same;
-}
-
-int
-fxjit_same_constant(PyObject *a, PyObject *b)
-{
-    if (a == b) {
-        return 1;
-    }
-    PyTypeObject *type = Py_TYPE(a);
-    if (type != Py_TYPE(b)) {
-        return 0;
-    }
-    if (type == &PyUnicode_Type) {
-        return PyUnicode_GET_LENGTH(a) == PyUnicode_GET_LENGTH(b) && PyUnicode_Compare(a, b) == 0;
-    }
-    if (type == &PyLong_Type || type == &PyBytes_Type) {
-        return PyObject_RichCompareBool(a, b, Py_EQ);
-    }
-    if (type == &PyFloat_Type) {
-        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
-        return memcmp(&x, &y, sizeof(x)) == 0;
-    }
-    if (type == &PyComplex_Type) {
-        Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
-        return memcmp(&x.real, &y.real, sizeof(double)) == 0 && memcmp(&x.imag, &y.imag, sizeof(double)) == 0;
-    }
-    int (*deep)(PyObject *, PyObject *) = NULL;
-    if (type == &PyTuple_Type) {
-        deep = same_tuple;
-    }
-    else if (type == &PyFrozenSet_Type) {
-        deep = same_frozenset;
-    }
-    else if (type == &PySlice_Type) {
-        deep = same_slice;
-    }
-    else if (type == &PyRange_Type) {
-        deep = same_range;
-    }
-    if (deep != NULL) {
-        if (Py_EnterRecursiveCall(" in a guard")) {
-            return -1;
-        }
-        int same = deep(a, b);
-        Py_LeaveRecursiveCall();
-        return same;
-    }
-    return is_value_type(type) ? PyObject_RichCompareBool(a, b, Py_EQ) : 0;
 }
 
 /* -- attributes ----------------------------------------------------------------------------------------------------*/
@@ -374,134 +203,6 @@ set_is(const fxjit_check *check, PyObject *value)
     return same == 1 && PyErr_Occurred() ? -1 : same;
 }
 
-/* -- tensors -------------------------------------------------------------------------------------------------------*/
-
-#define ANY INT64_MIN
-
-struct fxjit_tensor_facts {
-    fxjit_held type;
-    uint64_t keys;
-    int32_t dtype, device_type, device_index, layout;
-    bool requires_grad;
-    bool any_size, any_stride; /* whether sizes, strides hold a number to compare with */
-    bool strided;
-    int64_t dim;
-    int64_t numbers[]; /* sizes, then strides; ANY where any will do */
-};
-
-static inline int
-numbers_fit(const int64_t *expected, const int64_t *found, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (expected[i] != found[i] && expected[i] != ANY) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* The key set says backend and layout family, the inference, conjugate and negative bits, and whether the tensor is
- * one whose sizes only Python knows; so it comes before everything that asks the tensor for numbers. */
-static int
-tensor_is(const fxjit_tensor_facts *facts, PyObject *value)
-{
-    if (!fxjit_held_is(&facts->type, (PyObject *)Py_TYPE(value)) || fxjit_tensor_impl(value) == NULL ||
-        fxjit_tensor_keys(value) != facts->keys) {
-        return 0;
-    }
-    const fxjit_shim_t *shim = &fxjit_shim;
-    void *handle = fxjit_tensor_handle(value);
-    int64_t dim, *numbers;
-    int32_t code;
-    if (shim->get_dim(handle, &dim) || dim != facts->dim) {
-        return 0;
-    }
-    if (facts->any_size && (shim->get_sizes(handle, &numbers) || !numbers_fit(facts->numbers, numbers, dim))) {
-        return 0;
-    }
-    if (shim->get_dtype(handle, &code) || code != facts->dtype) {
-        return 0;
-    }
-    if (facts->any_stride &&
-        (shim->get_strides(handle, &numbers) || !numbers_fit(facts->numbers + dim, numbers, dim))) {
-        return 0;
-    }
-    if (shim->get_device_type(handle, &code) || code != facts->device_type) {
-        return 0;
-    }
-    if (facts->device_index >= 0 && (shim->get_device_index(handle, &code) || code != facts->device_index)) {
-        return 0;
-    }
-    if (!facts->strided && (shim->get_layout(handle, &code) || code != facts->layout)) {
-        return 0;
-    }
-    int requires_grad = fxjit_tensor_requires_grad(value);
-    return requires_grad < 0 ? -1 : requires_grad == facts->requires_grad;
-}
-
-/* Copies a tuple of ints and Nones. Returns whether it holds an int, -1 on error. */
-static int
-copy_numbers(PyObject *tuple, int64_t *numbers)
-{
-    int any = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-        PyObject *number = PyTuple_GET_ITEM(tuple, i);
-        if (number == Py_None) {
-            numbers[i] = ANY;
-            continue;
-        }
-        numbers[i] = PyLong_AsLongLong(number);
-        if (numbers[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        any = 1;
-    }
-    return any;
-}
-
-/* ("tensor", type, keys, dtype, device type, device index, layout, strided, requires_grad, sizes, strides) */
-static int
-init_tensor(fxjit_check *check, PyObject *op)
-{
-    PyObject *name, *type, *sizes, *strides;
-    unsigned long long keys;
-    int dtype, device_type, device_index, layout, strided, requires_grad;
-    if (!PyArg_ParseTuple(op, "OO!KiiiippO!O!", &name, &PyType_Type, &type, &keys, &dtype, &device_type, &device_index,
-                          &layout, &strided, &requires_grad, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) {
-        return -1;
-    }
-    Py_ssize_t dim = PyTuple_GET_SIZE(sizes);
-    if (PyTuple_GET_SIZE(strides) != dim) {
-        PyErr_SetString(PyExc_ValueError, "as many strides as sizes");
-        return -1;
-    }
-    if (!fxjit_shim.ready || !PyType_IsSubtype((PyTypeObject *)type, fxjit_shim.tensor_class)) {
-        PyErr_SetString(PyExc_ValueError, "a tensor check needs torch's C shim, and a tensor's class");
-        return -1;
-    }
-    fxjit_tensor_facts *facts = PyMem_Calloc(1, sizeof(*facts) + 2 * dim * sizeof(int64_t));
-    if (facts == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    check->tensor = facts;
-    facts->keys = keys;
-    facts->dtype = dtype;
-    facts->device_type = device_type;
-    facts->device_index = device_index;
-    facts->layout = layout;
-    facts->strided = strided;
-    facts->requires_grad = requires_grad;
-    facts->dim = dim;
-    int any_size = copy_numbers(sizes, facts->numbers), any_stride = copy_numbers(strides, facts->numbers + dim);
-    if (any_size < 0 || any_stride < 0) {
-        return -1;
-    }
-    facts->any_size = any_size;
-    facts->any_stride = any_stride;
-    return fxjit_held_init(&facts->type, type);
-}
-
 /* -- checks --------------------------------------------------------------------------------------------------------*/
 
 typedef enum {
@@ -586,7 +287,7 @@ init_payload(fxjit_check *check, PyObject *op)
     case CHECK_BASES:
         return init_many(check, first);
     case CHECK_TENSOR:
-        return init_tensor(check, op);
+        return fxjit_tensor_facts_init(&check->tensor, op);
     }
     return 0;
 }
@@ -633,10 +334,7 @@ fxjit_check_clear(fxjit_check *check)
         PyMem_Free(check->many.items);
         break;
     case CHECK_TENSOR:
-        if (check->tensor != NULL) {
-            fxjit_held_clear(&check->tensor->type);
-            PyMem_Free(check->tensor);
-        }
+        fxjit_tensor_facts_free(check->tensor);
         break;
     case CHECK_LENGTH:
     case CHECK_NEVER:
@@ -669,7 +367,7 @@ fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
         }
         return 0;
     case CHECK_TENSOR:
-        return check->tensor == NULL ? 0 : fxjit_held_traverse(&check->tensor->type, visit, arg);
+        return fxjit_tensor_facts_traverse(check->tensor, visit, arg);
     case CHECK_LENGTH:
     case CHECK_NEVER:
         break;
@@ -791,7 +489,7 @@ fxjit_check_run(fxjit_check *check, PyObject *value)
     case CHECK_CONST:
         return fxjit_same_constant(check->held.obj, value);
     case CHECK_TENSOR:
-        return tensor_is(check->tensor, value);
+        return fxjit_tensor_facts_hold(check->tensor, value);
     case CHECK_LENGTH:
         return length_is(check, value);
     case CHECK_KEYS:
@@ -812,24 +510,6 @@ fxjit_check_run(fxjit_check *check, PyObject *value)
     return 0;
 }
 
-/* Whether a constant of this type is the same for ever: strings, numbers and tuples of them are. */
-static int
-never_changes(PyObject *value)
-{
-    PyTypeObject *type = Py_TYPE(value);
-    if (type == &PyTuple_Type) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-            if (!never_changes(PyTuple_GET_ITEM(value, i))) {
-                return 0;
-            }
-        }
-        return 1;
-    }
-    return value == Py_None || value == Py_Ellipsis || type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type ||
-           type == &PyComplex_Type || type == &PyUnicode_Type || type == &PyBytes_Type || type == &PyRange_Type ||
-           is_value_type(type);
-}
-
 fxjit_dependence
 fxjit_check_depends(const fxjit_check *check, PyObject *value)
 {
@@ -838,7 +518,7 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
     case CHECK_IS:
         return DEPENDS_ON_TYPE;
     case CHECK_CONST:
-        return never_changes(value) ? DEPENDS_ON_TYPE : DEPENDS_ON_MORE;
+        return fxjit_never_changes(value) ? DEPENDS_ON_TYPE : DEPENDS_ON_MORE;
     case CHECK_KEYS:
         /* An OrderedDict moves its keys without a new version. */
         return PyDict_CheckExact(value) ? DEPENDS_ON_CONTENTS : DEPENDS_ON_MORE;
@@ -873,24 +553,9 @@ instance_dict(PyObject *Py_UNUSED(module), PyObject *obj)
     return fxjit_instance_dict(obj);
 }
 
-static PyObject *
-same_constant(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *a, *b;
-    if (!PyArg_ParseTuple(args, "OO:same_constant", &a, &b)) {
-        return NULL;
-    }
-    int same = fxjit_same_constant(a, b);
-    return same < 0 ? NULL : PyBool_FromLong(same);
-}
-
 static PyMethodDef methods[] = {
-    {"set_value_types", set_value_types, METH_O,
-     PyDoc_STR("set_value_types(types): the types whose instances are the same constant when they are equal")},
     {"instance_dict", instance_dict, METH_O,
      PyDoc_STR("instance_dict(obj): obj.__dict__, whatever `__getattribute__` the class has")},
-    {"same_constant", same_constant, METH_VARARGS,
-     PyDoc_STR("same_constant(a, b) -> bool: as fxjit.guards.constants.same_constant")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -906,5 +571,5 @@ fxjit_checks_init(PyObject *module)
     if (type_dict_descriptor == NULL) {
         return -1;
     }
-    return PyModule_AddFunctions(module, methods);
+    return fxjit_constants_init(module) < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

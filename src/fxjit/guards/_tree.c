@@ -19,19 +19,9 @@
 #include "_tree.h"
 #include "_walk.h"
 
-static const char *const accessor_names[] = {
-    "arg",  "cell", "deref",         "globals",       "builtins", "const", "class",       "attr",          "item",
-    "key",  "type", "instance_dict", "cell_contents", "call",     "apply", "tensor_size", "tensor_stride", "tensor_offset",
-    "class_item",
-};
-
-static const char *const condition_names[] = {
-    "state", "probe", "dict_item", "same", "distinct", "shape", "python",
-};
-
 #define SLOTS_ON_STACK 32
 
-/* -- accessors -----------------------------------------------------------------------------------------------------*/
+/* -- the walk ------------------------------------------------------------------------------------------------------*/
 
 /* -1 with an exception that must pass through (KeyboardInterrupt...), else 0 and no exception. */
 static int
@@ -46,467 +36,6 @@ swallow(void)
     }
     return -1;
 }
-
-static PyObject *
-get_cell(const run *r, const node *n)
-{
-    if (r->closure == NULL || n->index >= PyTuple_GET_SIZE(r->closure)) {
-        return NULL;
-    }
-    return Py_NewRef(PyTuple_GET_ITEM(r->closure, n->index));
-}
-
-static PyObject *
-cell_contents(PyObject *cell)
-{
-    return cell != NULL && PyCell_Check(cell) ? PyCell_Get(cell) : NULL;
-}
-
-static PyObject *
-get_deref(const run *r, const node *n)
-{
-    if (r->closure == NULL || n->index >= PyTuple_GET_SIZE(r->closure)) {
-        return NULL;
-    }
-    return cell_contents(PyTuple_GET_ITEM(r->closure, n->index));
-}
-
-/* A dict's own item, never `__missing__`: looking must not write. Other containers are asked. */
-static PyObject *
-get_item(PyObject *container, const node *n)
-{
-    PyTypeObject *type = Py_TYPE(container);
-    if (type == &PyDict_Type || (PyDict_Check(container) && type->tp_as_mapping != NULL &&
-                                 type->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript)) {
-        return Py_XNewRef(PyDict_GetItemWithError(container, n->arg));
-    }
-    if (type == &PyList_Type || type == &PyTuple_Type) {
-        if (PyLong_CheckExact(n->arg) && n->index != PY_SSIZE_T_MAX) {
-            Py_ssize_t size = Py_SIZE(container), index = n->index < 0 ? n->index + size : n->index;
-            if (index < 0 || index >= size) {
-                return NULL;
-            }
-            PyObject *item = type == &PyList_Type ? PyList_GET_ITEM(container, index)
-                                                  : PyTuple_GET_ITEM(container, index);
-            return Py_NewRef(item);
-        }
-    }
-    return PyObject_GetItem(container, n->arg);
-}
-
-static PyObject *
-get_key(PyObject *container, Py_ssize_t index)
-{
-    if (PyDict_Check(container) && !PyODict_Check(container)) {
-        if (index >= PyDict_GET_SIZE(container)) {
-            return NULL;
-        }
-        Py_ssize_t position = 0;
-        PyObject *key = NULL;
-        for (Py_ssize_t i = 0; i <= index; i++) {
-            if (!PyDict_Next(container, &position, &key, NULL)) {
-                return NULL;
-            }
-        }
-        return Py_NewRef(key);
-    }
-    PyObject *iterator = fxjit_stored_keys(container);
-    if (iterator == NULL) {
-        return NULL;
-    }
-    PyObject *key = PyIter_Next(iterator);
-    for (Py_ssize_t i = 0; key != NULL && i < index; i++) {
-        Py_SETREF(key, PyIter_Next(iterator));
-    }
-    Py_DECREF(iterator);
-    return key;
-}
-
-static PyObject *
-call_method_with_index(PyObject *obj, const char *name, Py_ssize_t index)
-{
-    return PyObject_CallMethod(obj, name, "n", index);
-}
-
-static PyObject *
-get_tensor_number(PyObject *tensor, const node *n)
-{
-    if (fxjit_tensor_is_plain(tensor)) {
-        void *handle = fxjit_tensor_handle(tensor);
-        int64_t dim, offset, *numbers;
-        if (n->get == GET_TENSOR_OFFSET) {
-            return fxjit_shim.get_storage_offset(handle, &offset) ? NULL : PyLong_FromLongLong(offset);
-        }
-        if (fxjit_shim.get_dim(handle, &dim)) {
-            return NULL;
-        }
-        int64_t index = n->index < 0 ? n->index + dim : n->index;
-        if (index < 0 || index >= dim) {
-            return NULL;
-        }
-        int error = n->get == GET_TENSOR_SIZE ? fxjit_shim.get_sizes(handle, &numbers)
-                                              : fxjit_shim.get_strides(handle, &numbers);
-        return error ? NULL : PyLong_FromLongLong(numbers[index]);
-    }
-    if (n->get == GET_TENSOR_OFFSET) {
-        return PyObject_CallMethod(tensor, "storage_offset", NULL);
-    }
-    return call_method_with_index(tensor, n->get == GET_TENSOR_SIZE ? "size" : "stride", n->index);
-}
-
-/* A variable of a module, as its dict has it; nothing of a module's class comes before that but dunder names. */
-static PyObject *
-get_attr(PyObject *obj, const node *n)
-{
-    if (PyModule_CheckExact(obj) && n->index) {
-        PyObject *value = PyDict_GetItemWithError(PyModule_GetDict(obj), n->arg);
-        if (value != NULL || PyErr_Occurred()) {
-            return Py_XNewRef(value);
-        }
-    }
-    return PyObject_GetAttr(obj, n->arg);
-}
-
-/* What the class's own namespace has, whatever its metaclass says of `__dict__`. */
-static PyObject *
-get_class_item(PyObject *cls, PyObject *name)
-{
-    PyObject *namespace = PyType_Check(cls) ? fx_type_dict((PyTypeObject *)cls) : NULL;
-    return namespace == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(namespace, name));
-}
-
-/* The object of a node, as a new reference; NULL (perhaps with an exception) when it is not there. */
-PyObject *
-fxjit_fetch(const run *r, const node *n, PyObject *parent)
-{
-    switch (n->get) {
-    case GET_ARG:
-        return n->index < r->nargs ? Py_XNewRef(r->args[n->index]) : NULL;
-    case GET_CELL:
-        return get_cell(r, n);
-    case GET_DEREF:
-        return get_deref(r, n);
-    case GET_GLOBALS:
-        return Py_XNewRef(r->globals);
-    case GET_BUILTINS:
-        return Py_XNewRef(r->builtins);
-    case GET_CONST:
-        return Py_NewRef(n->arg);
-    case GET_CLASS:
-        return Py_XNewRef(fx_weakref_target(n->arg));
-    case GET_ATTR:
-        return get_attr(parent, n);
-    case GET_ITEM:
-        return get_item(parent, n);
-    case GET_KEY:
-        return get_key(parent, n->index);
-    case GET_TYPE:
-        return Py_NewRef((PyObject *)Py_TYPE(parent));
-    case GET_INSTANCE_DICT:
-        return fxjit_instance_dict(parent);
-    case GET_CELL_CONTENTS:
-        return cell_contents(parent);
-    case GET_CALL:
-        return PyObject_CallNoArgs(parent);
-    case GET_APPLY:
-        return PyObject_CallOneArg(n->arg, parent);
-    case GET_TENSOR_SIZE:
-    case GET_TENSOR_STRIDE:
-    case GET_TENSOR_OFFSET:
-        return get_tensor_number(parent, n);
-    case GET_CLASS_ITEM:
-        return get_class_item(parent, n->arg);
-    }
-    return NULL;
-}
-
-/* -- shape programs ------------------------------------------------------------------------------------------------*/
-
-/* A stack machine on int64. A program is a list of words: an operation, and its operand where it has one. */
-typedef enum { OP_CONST, OP_VAR, OP_ADD, OP_SUB, OP_MUL, OP_FLOORDIV, OP_MOD, OP_NEG, OP_MIN, OP_MAX, OP_EQ, OP_NE, OP_LT,
-               OP_LE, OP_GT, OP_GE, OP_AND, OP_OR, OP_NOT } shape_op;
-
-static const char *const shape_op_names[] = {
-    "const", "var", "add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "eq", "ne", "lt", "le", "gt", "ge",
-    "and", "or", "not",
-};
-
-#define NUM_SHAPE_OPS ((int64_t)(sizeof(shape_op_names) / sizeof(shape_op_names[0])))
-#define SHAPE_STACK 64
-
-static int
-has_operand(int64_t op)
-{
-    return op == OP_CONST || op == OP_VAR;
-}
-
-static int
-is_unary(int64_t op)
-{
-    return op == OP_NEG || op == OP_NOT;
-}
-
-/* Python's // and %: rounding towards minus infinity. 0 on division by zero or overflow. */
-static int
-floor_divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder)
-{
-    if (b == 0 || (b == -1 && a == INT64_MIN)) {
-        return 0;
-    }
-    int64_t q = a / b, m = a % b;
-    if (m != 0 && (m < 0) != (b < 0)) {
-        q -= 1;
-        m += b;
-    }
-    *quotient = q;
-    *remainder = m;
-    return 1;
-}
-
-/* a op b into *result; 0 when it cannot be said in 64 bits. */
-static int
-shape_binary(int64_t op, int64_t a, int64_t b, int64_t *result)
-{
-    int64_t other;
-    switch ((shape_op)op) {
-    case OP_ADD:
-        return !__builtin_add_overflow(a, b, result);
-    case OP_SUB:
-        return !__builtin_sub_overflow(a, b, result);
-    case OP_MUL:
-        return !__builtin_mul_overflow(a, b, result);
-    case OP_FLOORDIV:
-        return floor_divide(a, b, result, &other);
-    case OP_MOD:
-        return floor_divide(a, b, &other, result);
-    case OP_MIN:
-        *result = a < b ? a : b;
-        return 1;
-    case OP_MAX:
-        *result = a > b ? a : b;
-        return 1;
-    case OP_EQ:
-        *result = a == b;
-        return 1;
-    case OP_NE:
-        *result = a != b;
-        return 1;
-    case OP_LT:
-        *result = a < b;
-        return 1;
-    case OP_LE:
-        *result = a <= b;
-        return 1;
-    case OP_GT:
-        *result = a > b;
-        return 1;
-    case OP_GE:
-        *result = a >= b;
-        return 1;
-    case OP_AND:
-        *result = a && b;
-        return 1;
-    case OP_OR:
-        *result = a || b;
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-/* Whether the program, whose stack use check_program has verified, gives true. Too large a number means no. */
-static int
-shape_holds(const condition *c, const int64_t *variables)
-{
-    int64_t stack[SHAPE_STACK];
-    int top = -1;
-    for (Py_ssize_t i = 0; i < c->program_size; i++) {
-        int64_t op = c->program[i];
-        if (op == OP_CONST) {
-            stack[++top] = c->program[++i];
-        }
-        else if (op == OP_VAR) {
-            stack[++top] = variables[c->program[++i]];
-        }
-        else if (op == OP_NOT) {
-            stack[top] = !stack[top];
-        }
-        else if (op == OP_NEG) {
-            if (__builtin_sub_overflow((int64_t)0, stack[top], &stack[top])) {
-                return 0;
-            }
-        }
-        else {
-            top--;
-            if (!shape_binary(op, stack[top], stack[top + 1], &stack[top])) {
-                return 0;
-            }
-        }
-    }
-    return stack[0] != 0;
-}
-
-static int
-check_program(const condition *c)
-{
-    int depth = 0;
-    for (Py_ssize_t i = 0; i < c->program_size; i++) {
-        int64_t op = c->program[i];
-        if (op < 0 || op >= NUM_SHAPE_OPS) {
-            return 0;
-        }
-        if (has_operand(op)) {
-            depth++;
-            if (++i >= c->program_size || depth > SHAPE_STACK) {
-                return 0;
-            }
-            if (op == OP_VAR && (c->program[i] < 0 || c->program[i] >= c->num_slots)) {
-                return 0;
-            }
-        }
-        else if (is_unary(op)) {
-            if (depth < 1) {
-                return 0;
-            }
-        }
-        else if (--depth < 1) {
-            return 0;
-        }
-    }
-    return depth == 1;
-}
-
-/* -- conditions ----------------------------------------------------------------------------------------------------*/
-
-#define FEW_OBJECTS 16
-
-static int
-are_distinct(PyObject *const *slots, const int *which, int n)
-{
-    if (n <= FEW_OBJECTS) {
-        for (int i = 1; i < n; i++) {
-            for (int j = 0; j < i; j++) {
-                if (slots[which[i]] == slots[which[j]]) {
-                    return 0;
-                }
-            }
-        }
-        return 1;
-    }
-    size_t size = 1;
-    while (size < 2 * (size_t)n) {
-        size *= 2;
-    }
-    PyObject **table = PyMem_Calloc(size, sizeof(PyObject *));
-    if (table == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    int distinct = 1;
-    for (int i = 0; distinct && i < n; i++) {
-        PyObject *obj = slots[which[i]];
-        size_t place = ((uintptr_t)obj >> 4) * 0x9E3779B97F4A7C15u & (size - 1);
-        while (table[place] != NULL && table[place] != obj) {
-            place = (place + 1) & (size - 1);
-        }
-        distinct = table[place] == NULL;
-        table[place] = obj;
-    }
-    PyMem_Free(table);
-    return distinct;
-}
-
-static int
-shape_condition(const condition *c, PyObject *const *slots)
-{
-    int64_t few[FEW_OBJECTS];
-    int64_t *variables = few;
-    if (c->num_slots > FEW_OBJECTS) {
-        variables = PyMem_Malloc(c->num_slots * sizeof(int64_t));
-        if (variables == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-    }
-    int holds = 1;
-    for (int i = 0; holds && i < c->num_slots; i++) {
-        PyObject *value = slots[c->slots[i]];
-        int overflow = 1;
-        if (PyLong_CheckExact(value)) {
-            variables[i] = PyLong_AsLongLongAndOverflow(value, &overflow);
-        }
-        holds = !overflow;
-    }
-    holds = holds && shape_holds(c, variables);
-    if (variables != few) {
-        PyMem_Free(variables);
-    }
-    return holds;
-}
-
-static int
-python_condition(const condition *c, PyObject *const *slots)
-{
-    PyObject *few[FEW_OBJECTS] = {NULL};
-    PyObject **args = few;
-    if (c->num_slots > FEW_OBJECTS) {
-        args = PyMem_Malloc(c->num_slots * sizeof(PyObject *));
-        if (args == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-    }
-    for (int i = 0; i < c->num_slots; i++) {
-        args[i] = slots[c->slots[i]];
-    }
-    PyObject *result = PyObject_Vectorcall(c->callable, args, c->num_slots, NULL);
-    if (args != few) {
-        PyMem_Free(args);
-    }
-    if (result == NULL) {
-        return -1;
-    }
-    int holds = PyObject_IsTrue(result);
-    Py_DECREF(result);
-    return holds;
-}
-
-static int
-probe_condition(const condition *c)
-{
-    PyObject *found = c->kind == COND_PROBE ? PyObject_CallNoArgs(c->callable)
-                                            : Py_XNewRef(PyDict_GetItemWithError(c->callable, c->key));
-    if (found == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    int same = fxjit_held_matches(&c->expected, found);
-    Py_DECREF(found);
-    return same;
-}
-
-/* 1 holds, 0 does not, -1 exception. The slots it needs are filled. */
-static int
-run_condition(const condition *c, PyObject *const *slots)
-{
-    switch (c->kind) {
-    case COND_STATE:
-        return fxjit_state_now(c->state) == c->wanted;
-    case COND_PROBE:
-    case COND_DICT_ITEM:
-        return probe_condition(c);
-    case COND_SAME:
-        return slots[c->slots[0]] == slots[c->slots[1]];
-    case COND_DISTINCT:
-        return are_distinct(slots, c->slots, c->num_slots);
-    case COND_SHAPE:
-        return shape_condition(c, slots);
-    case COND_PYTHON:
-        return python_condition(c, slots);
-    }
-    return 0;
-}
-
-/* -- the walk ------------------------------------------------------------------------------------------------------*/
 
 static int
 failed(run *r, hot_kind kind, int index, int guard)
@@ -563,7 +92,7 @@ int
 fxjit_condition_holds(run *r, int index)
 {
     const condition *c = &r->t->conditions[index];
-    return run_condition(c, r->slots) == 1 ? 1 : failed(r, HOT_CONDITION, index, c->guard);
+    return fxjit_condition_run(c, r->slots) == 1 ? 1 : failed(r, HOT_CONDITION, index, c->guard);
 }
 
 int
@@ -614,7 +143,7 @@ hot_holds(run *r, hot_kind kind, int index)
         }
         Py_DECREF(value);
     }
-    return run_condition(c, r->slots) == 1 ? 1 : failed(r, HOT_CONDITION, index, c->guard);
+    return fxjit_condition_run(c, r->slots) == 1 ? 1 : failed(r, HOT_CONDITION, index, c->guard);
 }
 
 static int
@@ -725,8 +254,8 @@ fxjit_tree_check(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObje
 
 /* -- building ------------------------------------------------------------------------------------------------------*/
 
-static int
-index_of(PyObject *name, const char *const *names, size_t n, const char *what)
+int
+fxjit_index_of(PyObject *name, const char *const *names, size_t n, const char *what)
 {
     for (size_t i = 0; PyUnicode_Check(name) && i < n; i++) {
         if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
@@ -735,53 +264,6 @@ index_of(PyObject *name, const char *const *names, size_t n, const char *what)
     }
     PyErr_Format(PyExc_ValueError, "unknown %s %R", what, name);
     return -1;
-}
-
-#define INDEX_OF(name, names, what) index_of(name, names, sizeof(names) / sizeof(names[0]), what)
-
-/* What the accessor's argument must be. */
-static int
-init_accessor(node *n, PyObject *arg)
-{
-    switch (n->get) {
-    case GET_ARG:
-    case GET_CELL:
-    case GET_DEREF:
-    case GET_KEY:
-    case GET_TENSOR_SIZE:
-    case GET_TENSOR_STRIDE:
-        n->index = PyLong_AsSsize_t(arg);
-        if (n->index == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        if (n->index < 0 && n->get != GET_TENSOR_SIZE && n->get != GET_TENSOR_STRIDE) {
-            PyErr_SetString(PyExc_ValueError, "a slot cannot be negative");
-            return -1;
-        }
-        return 0;
-    case GET_ITEM:
-        n->index = PY_SSIZE_T_MAX;
-        if (PyLong_CheckExact(arg)) {
-            n->index = PyLong_AsSsize_t(arg);
-            if (n->index == -1 && PyErr_Occurred()) {
-                PyErr_Clear();
-                n->index = PY_SSIZE_T_MAX;
-            }
-        }
-        n->arg = Py_NewRef(arg);
-        return 0;
-    case GET_ATTR:
-        if (!PyUnicode_Check(arg)) {
-            PyErr_SetString(PyExc_TypeError, "an attribute's name must be a str");
-            return -1;
-        }
-        n->index = PyUnicode_GET_LENGTH(arg) > 0 && PyUnicode_READ_CHAR(arg, 0) != '_';
-        n->arg = Py_NewRef(arg);
-        return 0;
-    default:
-        n->arg = Py_NewRef(arg);
-        return 0;
-    }
 }
 
 /* (parent, end, accessor, argument, slot, guard, ((guard, op), ...)); checks go behind those already there. */
@@ -794,11 +276,9 @@ init_node(tree *t, int index, PyObject *spec)
                           &checks)) {
         return -1;
     }
-    int get = INDEX_OF(name, accessor_names, "accessor");
-    if (get < 0) {
+    if (fxjit_accessor_init(n, name, arg) < 0) {
         return -1;
     }
-    n->get = (accessor)get;
     if (n->parent >= index || n->end <= index || (n->get > GET_CLASS) != (n->parent >= 0) || n->slot >= t->num_slots) {
         PyErr_SetString(PyExc_ValueError, "the nodes are not in preorder");
         return -1;
@@ -820,118 +300,8 @@ init_node(tree *t, int index, PyObject *spec)
             return -1;
         }
     }
-    return init_accessor(n, arg);
-}
-
-static int
-init_program(condition *c, PyObject *program)
-{
-    if (!PyTuple_Check(program)) {
-        PyErr_SetString(PyExc_TypeError, "a shape program is a tuple of ints");
-        return -1;
-    }
-    c->program_size = PyTuple_GET_SIZE(program);
-    c->program = PyMem_Calloc(c->program_size + 1, sizeof(int64_t));
-    if (c->program == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < c->program_size; i++) {
-        c->program[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(program, i));
-        if (c->program[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    if (!check_program(c)) {
-        PyErr_SetString(PyExc_ValueError, "the shape program is malformed");
-        return -1;
-    }
     return 0;
 }
-
-static int
-init_condition_payload(condition *c, PyObject *op)
-{
-    Py_ssize_t n = PyTuple_GET_SIZE(op);
-    const Py_ssize_t sizes[] = {3, 3, 4, 1, 1, 2, 2};
-    if (n != sizes[c->kind]) {
-        PyErr_Format(PyExc_ValueError, "%R is not a condition", op);
-        return -1;
-    }
-    PyObject *first = n > 1 ? PyTuple_GET_ITEM(op, 1) : NULL;
-    switch (c->kind) {
-    case COND_STATE: {
-        int state = fxjit_state_index(first);
-        c->state = (fxjit_state)state;
-        c->wanted = PyLong_AsLongLong(PyTuple_GET_ITEM(op, 2));
-        return state < 0 || (c->wanted == -1 && PyErr_Occurred()) ? -1 : 0;
-    }
-    case COND_DICT_ITEM:
-        if (!PyDict_Check(first)) {
-            PyErr_SetString(PyExc_TypeError, "a dict_item condition needs a dict");
-            return -1;
-        }
-        c->callable = Py_NewRef(first);
-        c->key = Py_NewRef(PyTuple_GET_ITEM(op, 2));
-        return fxjit_held_plain(&c->expected, PyTuple_GET_ITEM(op, 3));
-    case COND_PROBE:
-        c->callable = Py_NewRef(first);
-        return fxjit_held_plain(&c->expected, PyTuple_GET_ITEM(op, 2));
-    case COND_SAME:
-        if (c->num_slots != 2) {
-            PyErr_SetString(PyExc_ValueError, "two objects are the same, or not");
-            return -1;
-        }
-        return 0;
-    case COND_DISTINCT:
-        return 0;
-    case COND_SHAPE:
-        return init_program(c, first);
-    case COND_PYTHON:
-        c->callable = Py_NewRef(first);
-        return 0;
-    }
-    return 0;
-}
-
-/* (guard, (slot, ...), op) */
-static int
-init_condition(tree *t, condition *c, PyObject *spec)
-{
-    PyObject *slots, *op;
-    if (!PyArg_ParseTuple(spec, "iO!O!", &c->guard, &PyTuple_Type, &slots, &PyTuple_Type, &op)) {
-        return -1;
-    }
-    if (PyTuple_GET_SIZE(op) < 1) {
-        PyErr_SetString(PyExc_ValueError, "an empty condition");
-        return -1;
-    }
-    int kind = INDEX_OF(PyTuple_GET_ITEM(op, 0), condition_names, "condition");
-    if (kind < 0) {
-        return -1;
-    }
-    c->kind = (condition_kind)kind;
-    Py_ssize_t n = PyTuple_GET_SIZE(slots);
-    c->slots = PyMem_Calloc(n + 1, sizeof(int));
-    if (c->slots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        long slot = PyLong_AsLong(PyTuple_GET_ITEM(slots, i));
-        if (slot < 0 || slot >= t->num_slots) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "no such slot");
-            }
-            return -1;
-        }
-        c->slots[i] = (int)slot;
-    }
-    c->num_slots = (int)n;
-    t->num_python += c->kind == COND_PYTHON;
-    return init_condition_payload(c, op);
-}
-
 static Py_ssize_t
 count_checks(PyObject *nodes)
 {
@@ -979,7 +349,7 @@ fill_tree(tree *t, PyObject *nodes, PyObject *conditions)
             PyErr_SetString(PyExc_TypeError, "a condition is a tuple (guard, slots, op)");
             return -1;
         }
-        if (init_condition(t, &t->conditions[i], PyTuple_GET_ITEM(conditions, i)) < 0) {
+        if (fxjit_condition_init(t, &t->conditions[i], PyTuple_GET_ITEM(conditions, i)) < 0) {
             return -1;
         }
     }
@@ -1040,9 +410,7 @@ tree_traverse(tree *self, visitproc visit, void *arg)
         }
     }
     for (int i = 0; i < self->num_conditions; i++) {
-        Py_VISIT(self->conditions[i].callable);
-        Py_VISIT(self->conditions[i].key);
-        int stop = fxjit_held_traverse(&self->conditions[i].expected, visit, arg);
+        int stop = fxjit_condition_traverse(&self->conditions[i], visit, arg);
         if (stop) {
             return stop;
         }
@@ -1066,13 +434,7 @@ tree_clear(tree *self)
         fxjit_check_clear(&self->checks[i]);
     }
     for (int i = 0; i < num_conditions; i++) {
-        Py_CLEAR(self->conditions[i].callable);
-        Py_CLEAR(self->conditions[i].key);
-        fxjit_held_clear(&self->conditions[i].expected);
-        PyMem_Free(self->conditions[i].slots);
-        PyMem_Free(self->conditions[i].program);
-        self->conditions[i].slots = NULL;
-        self->conditions[i].program = NULL;
+        fxjit_condition_clear(&self->conditions[i]);
     }
     return 0;
 }
@@ -1219,20 +581,5 @@ fxjit_tree_init(PyObject *module)
     if (fxjit_checks_init(module) < 0 || fxjit_settled_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
         return -1;
     }
-    PyObject *names = PyTuple_New(NUM_SHAPE_OPS);
-    for (int64_t i = 0; names != NULL && i < NUM_SHAPE_OPS; i++) {
-        PyObject *name = PyUnicode_FromString(shape_op_names[i]);
-        if (name == NULL) {
-            Py_CLEAR(names);
-            break;
-        }
-        PyTuple_SET_ITEM(names, i, name);
-    }
-    if (names == NULL) {
-        return -1;
-    }
-    /* The operations of shape programs: the code of one is its index. */
-    int status = PyModule_AddObjectRef(module, "SHAPE_OPS", names);
-    Py_DECREF(names);
-    return status;
+    return fxjit_shape_program_add_names(module);
 }

@@ -1,4 +1,5 @@
-/* The inside of a guard tree, shared by _tree.c, which walks it, and _settled.c, which skips what cannot have changed. */
+/* The inside of a guard tree, shared by _tree.c, which builds and walks it, _accessors.c and _conditions.c, which know its
+ * parts, and _settled.c, which skips what cannot have changed. */
 #ifndef FXJIT_GUARDS_WALK_H
 #define FXJIT_GUARDS_WALK_H
 
@@ -8,6 +9,7 @@
 
 #include "../_tensor.h"
 #include "_checks.h"
+#include "_shape_program.h"
 
 typedef enum {
     GET_ARG,
@@ -55,8 +57,7 @@ typedef struct {
     fxjit_held expected;
     PyObject *callable; /* or the dict of COND_DICT_ITEM */
     PyObject *key;
-    int64_t *program;
-    Py_ssize_t program_size;
+    fxjit_shape_program program;
 } condition;
 
 typedef enum { HOT_NOTHING, HOT_NODE, HOT_CONDITION } hot_kind;
@@ -103,15 +104,35 @@ typedef struct {
     int failed_guard;
 } run;
 
+/* ---- _accessors.c ---- */
+
+/* Sets how the node's object is reached; -1 with an exception if there is no such accessor or it takes no such argument. */
+int fxjit_accessor_init(node *n, PyObject *name, PyObject *arg);
 /* A node's object, as a new reference; NULL (perhaps with an exception) when it is not there. */
 PyObject *fxjit_fetch(const run *r, const node *n, PyObject *parent);
+
+/* ---- _conditions.c ---- */
+
+/* From (guard, (slot, ...), op). */
+int fxjit_condition_init(tree *t, condition *c, PyObject *spec);
+int fxjit_condition_traverse(condition *c, visitproc visit, void *arg);
+void fxjit_condition_clear(condition *c);
+/* 1 holds, 0 does not, -1 exception. The slots it needs are filled. */
+int fxjit_condition_run(const condition *c, PyObject *const *slots);
+
+/* ---- _tree.c ---- */
+
+/* The place of a name in the list; -1 with an exception if it is not there. */
+int fxjit_index_of(PyObject *name, const char *const *names, size_t n, const char *what);
+#define FXJIT_INDEX_OF(name, names, what) fxjit_index_of(name, names, sizeof(names) / sizeof(names[0]), what)
+
 /* Fetches a node's object and runs its checks. 1 with *out, a new reference; else 0 or -1. */
 int fxjit_visit_node(run *r, int index, PyObject *parent, PyObject **out);
 /* The node and all below it: 1, 0, -1. */
 int fxjit_walk(run *r, int index, PyObject *parent);
 /* The conditions [begin, end): 1, 0, -1. */
 int fxjit_conditions_hold(run *r, int begin, int end);
-/* One condition, its slots filled. */
+/* One condition, its slots filled; remembers it if it fails. */
 int fxjit_condition_holds(run *r, int index);
 
 /* ---- _settled.c ---- */

@@ -1,8 +1,8 @@
 """State of the process that decides what torch does with the same tensors: grad mode, autocast, default dtype...
 
 The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`), and what a backend asked
-for beside it (process_state.py); `read` gives the present value of one; `ops` says how _tree.c asks for it, without Python in
-the common case.
+for beside it (process_state.py); `read` gives the present value of one; `ops` says how _conditions.c asks for it, without
+Python in the common case.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fxjit import process_state, tensor_shim
 
-#: One check of _tree.c (kinds.Op).
+#: One condition of _conditions.c (kinds.Op).
 Op = tuple[Any, ...]
 
 

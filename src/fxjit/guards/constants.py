@@ -2,7 +2,7 @@
 
 1, 1.0 and True are equal to Python and compile to different graphs; so do 0.0 and -0.0. A NaN is the same as
 itself. What is not a plain value (a class, an enum member, a dtype) is the same only if it is the same object. The
-check "const" of _checks.c means exactly this.
+check "const" of _checks.c (_constants.c) means exactly this.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The kinds of facts a trace relies on: `x` is a float32 CPU tensor of shape (2, 3), `self.training` is True...
 
 The frontend adds `Guard`s to a `GuardSet`; tree.py makes them into a `GuardTree`; why.py puts the one that failed in
-words. A guard says the same thing twice: `holds(*values)` is its meaning in Python, `ops` the checks of _checks.c
-and _tree.c it is made of. Guards keep what they compare with by weak reference where that is possible: a guard must
-not keep a model alive.
+words. A guard says the same thing twice: `holds(*values)` is its meaning in Python, `ops` the checks (_checks.c) and
+conditions (_conditions.c) it is made of. Guards keep what they compare with by weak reference where that is possible: a
+guard must not keep a model alive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "TensorIs", "TensorSpec", "TypeIs", "WeakHeld",
 ]
 
-#: A check of _tree.c: its name, then what it compares with.
+#: A check of _checks.c or condition of _conditions.c: its name, then what it compares with.
 Op = tuple[Any, ...]
 
 
@@ -101,7 +101,7 @@ class Guard:
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        """The checks of _tree.c; they get the guard's values."""
+        """The checks of the C tree; they get the guard's values."""
         return (("python", self.holds),)
 
     @property
@@ -368,7 +368,7 @@ class TensorIs(Guard):
 class ShapeExpr(Guard):
     """A relation between whole numbers holds: `s0 <= 128`, `x.size(0) == 2*s0`. Made by shapes.py.
 
-    `program` is for the stack machine of _tree.c (None: Python evaluates it), `evaluate` the meaning.
+    `program` is for the stack machine of _shape_program.c (None: Python evaluates it), `evaluate` the meaning.
     """
 
     __slots__ = ("evaluate", "program", "text")

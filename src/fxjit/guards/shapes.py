@@ -3,7 +3,7 @@
 torch's ShapeEnv records what a trace assumed of its symbols (`s0 == 2*s1`, `s0 % 8 == 0`, `2 <= s0 <= 128`). The
 frontend gives symbols their places with `torch_source(source)` where it makes fake tensors and symbolic numbers; at
 the end `shape_guards` turns the record into `ShapeExpr` guards over our own sources, with programs for the stack
-machine of _tree.c. What these cannot say (true division, powers of variables, floats) is a `PythonCheck`, counted.
+machine of _shape_program.c. What these cannot say (true division, powers of variables, floats) is a `PythonCheck`, counted.
 """
 
 from __future__ import annotations
@@ -311,11 +311,11 @@ _CHAINS: dict[type, str] = {
     torch_sympy.Min: "min", sympy.And: "and", sympy.Or: "or",
 }
 _MAX_POWER = 8
-_MAX_DEPTH = 64  # SHAPE_STACK of _tree.c
+_MAX_DEPTH = 64  # SHAPE_STACK of _shape_program.c
 
 
 def compile_program(expr: Any, symbols: Sequence[sympy.Symbol]) -> tuple[int, ...] | None:
-    """`expr` for the stack machine of _tree.c, variables by their place in `symbols`. None: it cannot be said."""
+    """`expr` for the stack machine of _shape_program.c, variables by their place in `symbols`. None: it cannot be said."""
     place = {symbol: index for index, symbol in enumerate(symbols)}
     words: list[int] = []
     try:

@@ -22,7 +22,7 @@ import torch
 
 from fxjit._C import instance_dict
 
-#: One step from a parent object (or the frame) to an object: the name of an accessor of _tree.c, and its argument.
+#: One step from a parent object (or the frame) to an object: the name of an accessor of _accessors.c, and its argument.
 Accessor = tuple[str, object]
 
 

@@ -1,7 +1,7 @@
 """What a trace relied on about a tensor: everything but its numbers.
 
 The frontend makes a `TensorSpec` of the real tensor it wrapped; `TensorIs` (kinds.py) holds while a tensor still fits
-it; _tree.c checks the same facts through `_tensor.c`.
+it; _tensor_facts.c checks the same facts through `_tensor.c`.
 """
 
 from __future__ import annotations

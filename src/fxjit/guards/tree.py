@@ -174,7 +174,7 @@ class _Builder:
     # -- operations ------------------------------------------------------------------------------------------------
 
     def _lower(self, op: Op, guard: Guard) -> Op:
-        """The operation as _checks.c and _tree.c take it."""
+        """The operation as _checks.c and _conditions.c take it."""
         name = op[0]
         if name == "tensor":
             return self._lower_tensor(op[1]) or ("python", guard.holds)
