@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -69,13 +70,15 @@ class GraphBuilder:
             node.meta["stack_trace"] = stack_trace
         return node
 
-    def mark(self) -> int:
-        """How many nodes there are beside the inputs, for `since`."""
-        return sum(node.op != "placeholder" for node in self.graph.nodes)
+    def mark(self) -> torch.fx.Node | None:
+        """The last node so far, for `since`; None if there are only inputs, which stand before all others."""
+        last = next(iter(reversed(self.graph.nodes)), None)
+        return None if last is None or last.op == "placeholder" else last
 
-    def since(self, mark: int) -> list[torch.fx.Node]:
-        """The nodes behind the first `mark` ones, without inputs met meanwhile."""
-        return [node for node in self.graph.nodes if node.op != "placeholder"][mark:]
+    def since(self, mark: torch.fx.Node | None) -> list[torch.fx.Node]:
+        """The nodes behind the mark (None: all), without inputs met meanwhile."""
+        behind = takewhile(lambda node: node is not mark and node.op != "placeholder", reversed(self.graph.nodes))
+        return list(behind)[::-1]
 
     def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Remove these, whom nothing else uses. Inputs met meanwhile stay until `finish` drops them."""

@@ -396,7 +396,7 @@ class Trace:
     @property
     def draws_nothing(self) -> bool:
         """Whether nothing that is in the graph so far draws random numbers."""
-        return not any(map(may_draw, self.builder.since(0)))
+        return not any(map(may_draw, self.builder.since(None)))
 
     def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted `aside` leaves the graph."""
