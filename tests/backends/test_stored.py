@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import subprocess
 import sys
@@ -157,6 +158,37 @@ def views_and_inputs(compile_: Callable[[Any], Any]) -> list[Any]:
     return [part, total, x, y]
 
 
+def views_under_autograd(compile_: Callable[[Any], Any]) -> list[Any]:
+    """Views of an intermediate, of a result and of an input, and the input: each is written to and derived by."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = x * y + 1
+        left, right = hidden[:, :2], hidden[:, 2:]
+        result = x.sin()
+        return left.transpose(0, 1), right[:, 1], result, result.view(-1)[2:], y.t()[1:], y, hidden.unfold(1, 2, 2)
+
+    leaf, y = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(), torch.ones(3, 4)
+    found = [*compile_(fn)(leaf, y)]
+    found[1].mul_(2)
+    assert [each._is_view() for each in found] == [True, True, False, True, True, False, True] and found[5] is y
+    sum((each * torch.arange(1.0, each.numel() + 1).view(each.shape)).sum() for each in found).backward()
+    return [*found, leaf.grad]
+
+
+def parts_by_themselves(compile_: Callable[[Any], Any]) -> list[Any]:
+    """Two results that share no differentiable value, one of which is computed from the other: a graph each."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = (x * 2).sin()
+        return first.sum(), (y * first.detach()).cos().sum()
+
+    x, y = (torch.linspace(-1, start, 6).requires_grad_() for start in (1, 2))
+    found = compile_(fn)(x, y)
+    for each in found:
+        each.backward()
+    return [*found, x.grad, y.grad]
+
+
 def sizes_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
     def fn(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
         return F.softmax(x * n, -1), x.sum(0), x[1:].t()
@@ -175,7 +207,7 @@ def floats_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
     return found
 
 
-PROGRAMS = (under_autocast, views_and_inputs, floats_that_vary,
+PROGRAMS = (under_autocast, views_and_inputs, views_under_autograd, parts_by_themselves, floats_that_vary,
             net_step, constants, attention, several_results, writes, twice_derived, without_recording, other_types)
 
 
@@ -316,6 +348,86 @@ def test_code_of_the_programs_own_is_compiled_each_time() -> None:
         assert count_misses(lambda: fxjit.compile(lambda x: x.cosh() + 1)(x)) > 0
     finally:
         library._destroy()
+
+
+PACKAGE = """
+import torch
+
+
+@torch.library.custom_op("{name}::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@torch.library.custom_op("{name}::tripled_backward", mutates_args=())
+def tripled_backward(grad: torch.Tensor) -> torch.Tensor:
+    return grad * 3
+
+
+def fake(x):
+    return torch.empty_like(x)
+
+
+def backward(ctx, grad):
+    return torch.ops.{name}.tripled_backward(grad)
+
+
+for each in (tripled, tripled_backward):
+    each.register_fake(fake)
+tripled.register_autograd(backward)
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+    """Makes a package with an operator of its own, which lies in a folder of this name."""
+
+    def install(name: str, place: str) -> Any:
+        home = tmp_path / place
+        (home / name).mkdir(parents=True)
+        (home / name / "__init__.py").write_text(PACKAGE.format(name=name))
+        (home / f"{name}-1.0.dist-info").mkdir()
+        (home / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        monkeypatch.syspath_prepend(str(home))
+        return importlib.import_module(name)
+
+    return install
+
+
+def triple_step(module: Any, compile_: Callable[[Any], Any]) -> list[torch.Tensor]:
+    x = torch.linspace(-1, 1, 5).requires_grad_()
+    out = compile_(lambda x: module.tripled(x).sin() + 1)(x)
+    out.sum().backward()
+    assert x.grad is not None
+    return [out, x.grad]
+
+
+def test_an_operator_of_an_installed_package_is_what_its_file_says(installed: Any, from_disk: Callable[[], None]) -> None:
+    module = installed("tripling", "site-packages")
+    expected = triple_step(module, lambda fn: fn)
+    for again in (False, True):
+        if again:
+            from_disk()
+        for mine, theirs in zip(triple_step(module, fxjit.compile), expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_an_operator_that_only_the_backward_graph_calls_is_looked_at_too(
+    installed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = installed("tripling_once", "site-packages")
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 0
+    monkeypatch.setattr(module.tripled_backward, "_abstract_fn", lambda grad: torch.empty_like(grad))
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
+
+
+def test_an_operator_of_the_programs_own_is_compiled_each_time(installed: Any) -> None:
+    module = installed("tripling_here", "project")
+    for _ in range(2):
+        assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
+    torch.library.register_fake("tripling_here::tripled", lambda x: torch.empty_like(x), allow_override=True)
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
 
 
 def test_what_is_assumed_of_sizes_that_vary_is_part_of_the_graph() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import weakref
 from pathlib import Path
@@ -354,3 +355,15 @@ def test_the_derivative_of_bags_of_halves():
 
     for actual, expected in zip(gradients(fxjit.compile(loss, backend="native")), gradients(loss)):
         torch.testing.assert_close(actual, expected)
+
+
+def mixed_numbers(x, number, count):
+    return torch.tensor([number, float(count), math.sin(number), math.sqrt(count)]) * x + number * count
+
+
+def test_numbers_of_a_call_are_written_where_kernels_read_them(texts):
+    x, run = torch.linspace(-1, 1, 4), fxjit.compile(mixed_numbers, fullgraph=True)
+    with fxjit.config.patch(cache_graphs=False):
+        for number, count in ((0.5, 3), (-1.5, 4), (float("nan"), 6), (1e300, 2**40)):
+            torch.testing.assert_close(run(x, number, count), mixed_numbers(x, number, count), equal_nan=True)
+    assert "holds the number y_sym_float" in texts[-1] and "empty torch.float64" not in texts[-1]

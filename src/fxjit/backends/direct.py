@@ -128,7 +128,8 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
         training=training,
         num_inputs=num_inputs,
         input_info=tuple(InputFacts(info.requires_grad, info.mutates_data) for info in meta.input_info),
-        output_info=tuple(OutputFacts(info.output_type, info.base_idx, info.requires_grad, _steps(info)) for info in meta.output_info),
+        output_info=tuple(OutputFacts(info.output_type, info.base_idx, info.requires_grad, _steps(info))
+                          for info in meta.output_info),
         num_intermediate_bases=meta.num_intermediate_bases,
         mutated_graph_handled_indices=tuple(meta.mutated_graph_handled_indices),
         counted=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),

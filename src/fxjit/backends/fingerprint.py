@@ -20,10 +20,13 @@ from typing import Any, cast
 import torch
 import torch.fx
 from torch._functorch import config as functorch_config
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 from fxjit import process_state
+
+from .operators import TORCHS, Unknown, operator_text
 
 _PACKAGES = ("torch", "fxjit")
 _C: Any = torch._C
@@ -123,11 +126,11 @@ def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator
         if isinstance(fake, torch.SymInt) and isinstance(example, (int, torch.SymInt)):
             yield str(fake.node.expr)
             continue
-        if type(example) not in (torch.Tensor, torch.nn.Parameter) or not isinstance(fake, torch.Tensor):
+        if type(example) not in (torch.Tensor, torch.nn.Parameter, FakeTensor) or not isinstance(fake, torch.Tensor):
             raise NoText(f"an input of type {type(example).__name__}")
         if example.layout is not torch.strided or example.device.type != "cpu":
             raise NoText("an input that is not on the CPU")
-        storage = example.untyped_storage()
+        storage = example.untyped_storage()  # a fake one for what another part of the graph gives (components.py)
         memory = memories.setdefault(storage._cdata, len(memories))
         yield repr((
             type(example).__name__, example.dtype, tuple(example.shape), example.stride(), example.storage_offset(),
@@ -194,15 +197,24 @@ def _target(node: torch.fx.Node) -> str:
     if target is getattr and node.args[1] == "data":
         raise NoText("writes that autograd must not see")  # hidden.py
     if isinstance(target, torch._ops.OpOverload):
-        if target.namespace not in ("aten", "prims"):
-            raise NoText(f"the operator {target}")
-        return f"operator {target}"
+        return f"operator {target}{_definition(target)}"
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        overloads = [cast("torch._ops.OpOverload", getattr(target, name)) for name in target.overloads()]
+        return f"operators {target}{[*map(_definition, overloads)]}"
     known = _known().get(id(target))
     if known is not None and known[0] is target and (target in _BUILTINS or _is_torchs(target)):
         return known[1]
     if isinstance(target, types.FunctionType) and _is_torchs(target) and _by_name(target) is target:
         return f"{target.__module__}.{target.__qualname__}"
     raise NoText(f"the function {getattr(target, '__name__', target)}")
+
+
+def _definition(operator: torch._ops.OpOverload) -> str:
+    """What is to be known of an operator beside its name."""
+    try:
+        return "" if operator.namespace in TORCHS else f" {operator_text(operator)}"
+    except Unknown as why:
+        raise NoText(str(why)) from None
 
 
 @functools.cache

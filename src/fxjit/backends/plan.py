@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch._C._functionalization import ViewMeta
 from torch._functorch._aot_autograd.schemas import OutputType
-
-if TYPE_CHECKING:
-    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,9 @@ class OutputFacts:
 
     output_type: OutputType
     base_idx: int | None
+    requires_grad: bool
+    #: The steps from the base to a result that is a view of it; None where only the result itself tells.
+    view: tuple[ViewMeta, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +72,5 @@ class Plan:
     undetermined: bool
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...]
-    #: What torch knows of results that are views and are to be made again; None where there are none. No disk keeps it.
-    views: ViewAndMutationMeta | None
+    #: Whether results of a training graph are views, which are to be made again.
+    remade: bool

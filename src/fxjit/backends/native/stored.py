@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxjit import _C, config, logs, process_state, tensor_shim
 from fxjit.backends.fingerprint import NoText, assumptions, fingerprint, shape_env_of
+from fxjit.backends.operators import TORCHS, Unknown, operator_text
 from fxjit.backends.plan import Plan
 from fxjit.counters import counters, timed
 
@@ -64,9 +65,11 @@ class StoredGraph:
     def _read(self, data: bytes) -> tuple[Plan, Graphs] | None:
         try:
             entry = json.loads(data)
+            if any(operator_text(Callee("operator", name).find()) != text for name, text in entry["operators"].items()):
+                raise ValueError("an operator is another one now")
             plan: Plan = unpack(entry["plan"])
             graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, Unknown) as problem:
             log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
             return None
         for name in entry["asked"]:
@@ -97,8 +100,9 @@ class StoredGraph:
             return
         try:
             programs = {name: _program_of(graph) for name, graph in graphs.items()}
-            entry = {"plan": pack(plan), "graphs": programs, "asked": self.asked, "counted": self.counted}
-        except NotPlain as why:
+            entry = {"plan": pack(plan), "graphs": programs, "asked": self.asked, "counted": self.counted,
+                     "operators": _operators_of(graphs)}
+        except (NotPlain, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
             return
         open_cache().put_data(self.key, ".json", json.dumps(entry).encode())
@@ -143,6 +147,15 @@ def _program_of(graph: Callable[..., Any]) -> tuple[Any, str | None]:
     if graph.encoded.cells:
         raise NotPlain("kernels for a GPU")
     return pack(graph.encoded), graph.library_key
+
+
+def _operators_of(graphs: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
+    """The operators of other packages that the programs call, which the captured graph need not have named, with their
+    definitions. Raises Unknown."""
+    callees = {each for graph in graphs.values() if isinstance(graph, CompiledGraph) and graph.encoded is not None
+               for each in graph.encoded.objects if isinstance(each, Callee) and each.kind == "operator"}
+    return {each.name: operator_text(each.find()) for each in callees
+            if each.name.partition(".")[0] not in (*TORCHS, "fxjit")}
 
 
 def _build(name: str, program: Encoded, library: str | None) -> CompiledGraph:

@@ -23,14 +23,14 @@ from fxjit import _C, tensor_shim
 from ..index import Size, UnprintableSize, prod, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..runtime.callees import Callee, callee_of, python_callee
+from ..runtime.callees import Callee, as_tensor, callee_of, python_callee
 from ..runtime.encoded import Encoded
 from ..schedule.fuse import Hints, group_work
 from .kernel import Kernel
 from .products import Product, origin, product_of
 from .wrapper import Launch, example_of, has_plain_results, is_given_beside, launched_buffers, may_differ
 
-ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL = range(13)
+ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL, NUMBER = range(14)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)
 S_CONST, S_SYMBOL, S_ADD, S_MUL, S_FLOORDIV, S_MOD, S_MAX, S_MIN, S_STORE, S_END = range(10)
 #: Bytes from which a value has an allocation of its own, so that its memory goes back when it is done with.
@@ -64,6 +64,8 @@ class Instruction:
     tensors: set[str] = field(default_factory=set)
     defines: str | None = None
     buffer: Buffer | None = None
+    #: The Python number that the buffer holds, which is written there where it need not be a tensor.
+    number: Slot | None = None
 
 
 class ProgramWriter:
@@ -273,6 +275,9 @@ class ProgramWriter:
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
         name = self.low.home.get(node) or f"x_{node.name}"
+        if node.target is as_tensor:
+            self.take_number(node, name)
+            return
         self.call(node, name, real=bool(step.mutates) or not has_plain_results(node))
         self.names[node] = name
         self.expect(node, name)
@@ -283,6 +288,15 @@ class ProgramWriter:
                 assert isinstance(index, int)
                 self.add(ITEM, [Slot(item), Slot(name), index], f"{item} = {name}[{index}]", tensors=[name], defines=item)
                 self.expect(user, item)
+
+    def take_number(self, node: torch.fx.Node, name: str) -> None:
+        """Memory that holds a number which only the call knows; a tensor where ATen reads it."""
+        self.call(node, name, real=False)
+        made = self.instructions[-1]
+        (_, source), _ = self.argument(node.args[0], set())
+        if isinstance(source, Slot):
+            made.number, made.buffer = source, self.low.buffers[name]
+        self.names[node] = name
 
     def call(self, node: torch.fx.Node, name: str, real: bool) -> None:
         tensors: set[str] = set()
@@ -409,6 +423,8 @@ class Encoder:
             if each.defines in offsets:
                 assert each.defines is not None and each.buffer is not None
                 emit(RAW, [Slot(each.defines), offsets[each.defines]], each.text + f" at {offsets[each.defines]}")
+                if each.number is not None:
+                    emit(NUMBER, [Slot(each.defines), each.number], f"{each.defines} holds the number {each.number.name}")
             else:
                 emit(each.code, each.operands, each.text)
             if each.code != RETURN:

@@ -41,6 +41,7 @@ enum {
     I_RETURN,  /* count value...               count -1: one value by itself */
     I_OBJECT,  /* dst object */
     I_KERNEL,  /* cell count integers at slot...   a kernel that is a Python object: the one in the list `cell` */
+    I_NUMBER,  /* dst src                      the Python number in src, as a double where dst's memory is */
 };
 
 enum { V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE }; /* how an argument is made */
@@ -401,6 +402,17 @@ allocate(frame_t *frame, const int64_t *operands)
 }
 
 static int
+write_number(slot_t *slot, const slot_t *source)
+{
+    double number = PyFloat_AsDouble(source->object);
+    if (number == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    memcpy(slot->data, &number, sizeof(number));
+    return 0;
+}
+
+static int
 make_view(frame_t *frame, const int64_t *operands)
 {
     slot_t *slot = &frame->slots[operands[0]];
@@ -696,6 +708,10 @@ run(frame_t *frame, int as_list)
         case I_BMM:
             status = multiply_batches(frame, pc);
             pc += 3;
+            break;
+        case I_NUMBER:
+            status = write_number(&frame->slots[pc[0]], &frame->slots[pc[1]]);
+            pc += 2;
             break;
         case I_FREE:
             for (int64_t i = 1; i <= pc[0]; i++) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Callee:
         if self.kind == "function":
             return getattr(_namespaces()[self.name.partition(".")[0]], self.name.partition(".")[2])
         if self.kind == "python":
-            return getattr(operator, self.name)
+            return _PYTHONS[self.name]
         namespace, packet, overload = self.name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
         return found._op if namespace == "aten" else found
@@ -117,13 +118,25 @@ class Callee:
 HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right, "as_tensor": as_tensor}
 
 
+#: What calculates with numbers that Python has: its operators and functions, and torch's own of the kind.
+_PYTHONS: dict[str, Callable[..., Any]] = {
+    **{f"operator.{name}": getattr(operator, name) for name in operator.__all__},
+    **{f"torch.{name}": getattr(torch, name) for name in ("sym_int", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum")},
+    **{f"math.{name.removeprefix('_sym_')}": getattr(math, name.removeprefix("_sym_")) for name in vars(torch)
+       if name.startswith("_sym_")},
+    "float": float,
+}
+_NAMES = {id(function): name for name, function in _PYTHONS.items()} | {id(torch.sym_float): "float"} | {
+    id(function): f"math.{name.removeprefix('_sym_')}" for name, function in vars(torch).items() if name.startswith("_sym_")}
+
+
 def python_callee(target: Any) -> Any:
-    """What a program calls for a function that is no operator: by name, where it is one that calculates with floats."""
+    """What a program calls for a function that is no operator: by name, where it is one that calculates with numbers. For
+    plain numbers torch's functions for symbols are Python's."""
     for name in HELPERS:
         if HELPERS[name] is target:
             return Callee("helper", name)
-    name = getattr(target, "__name__", "")
-    return Callee("python", name) if getattr(operator, name, None) is target else target
+    return Callee("python", _NAMES[id(target)]) if id(target) in _NAMES else target
 
 
 def callee_of(target: torch._ops.OpOverload, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Callee:

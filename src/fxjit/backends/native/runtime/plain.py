@@ -8,6 +8,8 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch._C import _functionalization
+from torch._C._functionalization import ViewMeta
 from torch._functorch._aot_autograd.schemas import OutputType
 
 from fxjit.backends.plan import InputFacts, Layout, OutputFacts, Plan
@@ -18,6 +20,7 @@ from .encoded import Encoded
 _CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Plan, InputFacts, OutputFacts, Layout, Encoded, Callee)}
 #: Bytes of a tensor that is written with the program that holds it.
 LARGEST = 1 << 16
+_InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]
 _TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 
 
@@ -51,6 +54,10 @@ def pack(value: Any) -> Any:
         return ["tensor", *_numbers_of(value)]
     if type(value) is OutputType:
         return ["output", value.name]
+    if isinstance(value, ViewMeta):
+        return ["view", type(value).__name__, *map(pack, value.as_tuple())]  # type: ignore[attr-defined]
+    if type(value) is _InverseReturnMode:
+        return ["inverse", value.name]
     if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         return [type(value).__name__, {field.name: pack(getattr(value, field.name)) for field in fields}]
@@ -72,6 +79,14 @@ def _tensor(packed: list[Any]) -> torch.Tensor:
         if not data:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape).clone()
+
+
+def _view(rest: list[Any]) -> ViewMeta:
+    name, *values = rest
+    kind = getattr(_functionalization, name)
+    if not issubclass(kind, ViewMeta):
+        raise ValueError(f"{name} is no view")
+    return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return, call-arg]
 
 
 #: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
@@ -105,4 +120,6 @@ _READERS: dict[str, Any] = {
     "device": lambda rest: torch.device(rest[0]),
     "tensor": _tensor,
     "output": lambda rest: OutputType[rest[0]],
+    "view": _view,
+    "inverse": lambda rest: _InverseReturnMode.__members__[rest[0]],
 }
