@@ -31,6 +31,7 @@ from fxjit.counters import counters, timed
 from .components import compile_parts
 from .direct import Parts, describe, direct_call
 from .hidden import count_new_shapes_first, keep_versions
+from .inference import compile_blocks
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside
@@ -104,9 +105,10 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
 def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
     gm = with_dropout_between_layers(gm)
-    in_parts = compile_parts(gm, example_inputs, lambda part, inputs: compile_with_aot(part, inputs, way))
-    if in_parts:
-        return in_parts
+    for cut in (compile_blocks, compile_parts):
+        in_parts = cut(gm, example_inputs, lambda part, inputs: compile_with_aot(part, inputs, way))
+        if in_parts is not None:
+            return in_parts
     try:
         return _compile_whole(gm, example_inputs, way)
     except KeyError as missing:

@@ -26,7 +26,7 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
         return None
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
-    parts = [_Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
+    parts = [Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
     if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for part in parts for node in part.results):
         return None  # a tuple, or a number that varies: graphs take neither from one another
     steps = [(part.compiled(compile_part, inputs), part.wanted, part.results) for part in parts]
@@ -41,7 +41,7 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
     return run
 
 
-class _Part:
+class Part:
     """The nodes of one segment as a graph of their own: what it wants of others, and which of its values others want."""
 
     def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node]) -> None:
@@ -150,14 +150,15 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
     return {node: numbers.setdefault(find(node), len(numbers)) for node in parent}
 
 
-def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    """What the node gave in the trace."""
     for leaf in pytree.tree_leaves(node.meta.get("example_value")):
         if isinstance(leaf, torch.Tensor):
             yield leaf
 
 
 def _needs_grad(node: torch.fx.Node) -> bool:
-    return any(tensor.requires_grad for tensor in _tensors(node))
+    return any(tensor.requires_grad for tensor in tensors_of(node))
 
 
 def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
@@ -167,12 +168,13 @@ def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
     for node, given in zip(places, example_inputs, strict=True):
         if isinstance(given, torch.Tensor) and not given.requires_grad and _needs_grad(node):
             return True
-    owned = {tensor.untyped_storage()._cdata for node in places for tensor in _tensors(node)}
-    written = (tensor for node in component if _writes(node) for tensor in _tensors(node))
+    owned = {tensor.untyped_storage()._cdata for node in places for tensor in tensors_of(node)}
+    written = (tensor for node in component if writes(node) for tensor in tensors_of(node))
     return any(tensor.untyped_storage()._cdata in owned for tensor in written)
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def writes(node: torch.fx.Node) -> bool:
+    """Whether the operator's name or its arguments say that it writes to what it is given."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     dunder = name.startswith("__") and not name.startswith("__i")
     return (name.endswith("_") and not dunder) or name in ("setitem", "iadd", "imul", "isub", "itruediv", "ipow") or bool(
@@ -187,6 +189,6 @@ def _example(node: torch.fx.Node) -> Any:
     context = torch._guards.TracingContext.try_get()
     if context is None or context.fake_mode is None:
         return value
-    with context.fake_mode:
+    with context.fake_mode, torch.inference_mode(value.is_inference()):
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device,
                                    requires_grad=value.requires_grad)

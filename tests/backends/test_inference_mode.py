@@ -1,0 +1,93 @@
+"""Blocks of `torch.inference_mode` inside what is compiled: values, which tensors are inference tensors, views, writes."""
+
+import pytest
+import torch
+import torch.nn as nn
+
+import fxjit
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+class Cached(nn.Module):
+    """A decoder's cache: buffers made outside, filled position by position inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 3))
+        self.register_buffer("scales", torch.arange(12.0).reshape(4, 3))
+
+    @torch.inference_mode()
+    def forward(self, x, position):
+        self.cache[position : position + 2] = x * self.scales[position : position + 2]
+        seen = self.cache[: position + 2]
+        return seen.sum(0), seen
+
+
+def around(x, weight):
+    before = x * 2.0
+    with torch.inference_mode():
+        features = before + weight.detach()
+        row = features[0]
+    return features, row, before.sum() + (x * weight).sum()
+
+
+def nested(x, weight):
+    with torch.no_grad(), torch.inference_mode():
+        made = x * 2.0
+        with torch.enable_grad():
+            made = made * weight
+        with torch.inference_mode():
+            made.add_(1.0)
+    return made
+
+
+def written_afterwards(x, weight):
+    with torch.inference_mode():
+        made = x * 2.0
+        row = made[0]
+    copy = made.clone()
+    copy.mul_(weight.detach())
+    return copy, row
+
+
+def left_inside(x, weight):
+    with torch.inference_mode():
+        made = x * 2.0
+        with torch.inference_mode(False):
+            plain = x * 3.0
+    return made, plain
+
+
+def described(results):
+    results = results if isinstance(results, tuple) else (results,)
+    return [(each.tolist(), each.is_inference(), each.requires_grad) for each in results]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cache_of_buffers_is_filled(backend):
+    plain, module = Cached(), Cached()
+    compiled = fxjit.compile(module, backend=backend, fullgraph=True)
+    for position in (0, 1, 2):
+        wanted, got = plain(torch.ones(2, 3), position), compiled(torch.ones(2, 3), position)
+        assert described(got) == described(wanted)
+        assert got[1].data_ptr() == module.cache.data_ptr()
+    assert module.cache.tolist() == plain.cache.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [around, nested, written_afterwards, left_inside], ids=lambda fn: fn.__name__)
+def test_a_block_is_eagers(program, backend):
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    for rows in (2, 5):
+        x, weight = torch.arange(3.0 * rows).reshape(rows, 3), torch.ones(3, requires_grad=True)
+        assert described(compiled(x, weight)) == described(program(x, weight))
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_beside_a_block_has_its_gradient(backend):
+    weights = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    for run, weight in zip((around, fxjit.compile(around, backend=backend)), weights, strict=True):
+        run(torch.arange(6.0).reshape(2, 3), weight)[2].backward()
+    assert weights[1].grad.tolist() == weights[0].grad.tolist()
