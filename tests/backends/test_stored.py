@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -189,6 +190,14 @@ def parts_by_themselves(compile_: Callable[[Any], Any]) -> list[Any]:
     return [*found, x.grad, y.grad]
 
 
+def of_numpy(compile_: Callable[[Any], Any]) -> list[Any]:
+    def fn(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        return np.add(x, y) ** 2, x[1:].sum(axis=0), np.sum(x * y, axis=1), x.T
+
+    x, y = np.linspace(-1, 1, 6).reshape(2, 3), np.ones((2, 3), dtype=np.float32)
+    return [torch.from_numpy(each) for each in compile_(fn)(x, y)]
+
+
 def sizes_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
     def fn(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
         return F.softmax(x * n, -1), x.sum(0), x[1:].t()
@@ -207,7 +216,7 @@ def floats_that_vary(compile_: Callable[[Any], Any]) -> list[Any]:
     return found
 
 
-PROGRAMS = (under_autocast, views_and_inputs, views_under_autograd, parts_by_themselves, floats_that_vary,
+PROGRAMS = (under_autocast, views_and_inputs, views_under_autograd, parts_by_themselves, of_numpy, floats_that_vary,
             net_step, constants, attention, several_results, writes, twice_derived, without_recording, other_types)
 
 

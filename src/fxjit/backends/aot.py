@@ -61,12 +61,13 @@ class GraphCompiler(Protocol):
 class Stored(Protocol):
     """Where one captured graph's compiled parts are kept from process to process."""
 
-    def find(self) -> tuple[Plan, Mapping[str, Callable[[list[Any]], Any]]] | None: ...
+    def find(self) -> tuple[Plan | None, Mapping[str, Callable[[list[Any]], Any]]] | None:
+        """The plan and the parts; without a plan for a graph that runs as it was captured. None if nothing is there."""
 
     def noting(self) -> AbstractContextManager[None]:
         """Around the compile of a graph that was not found."""
 
-    def keep(self, plan: Plan, graphs: Mapping[str, Callable[[list[Any]], Any]]) -> None: ...
+    def keep(self, plan: Plan | None, graphs: Mapping[str, Callable[[list[Any]], Any]]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +131,13 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
     place = way.stored(gm, example_inputs)
     found = None if place is None else place.find()
     if found is not None:
-        compiled = keep_refusals(direct_call(*found, gm), gm)
+        plan, graphs = found
+        compiled = gm if plan is None else keep_refusals(direct_call(plan, graphs, gm), gm)
     else:
         with contextlib.nullcontext() if place is None else place.noting():
             compiled, plan, parts = _compile_anew(gm, example_inputs, way)
-        if place is not None and plan is not None:
-            place.keep(plan, parts.graphs)
+        if place is not None and (plan is not None or compiled is gm):
+            place.keep(plan, parts.graphs if plan is not None else {})
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 
 

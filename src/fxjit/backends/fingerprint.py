@@ -206,6 +206,8 @@ def _target(node: torch.fx.Node) -> str:
         return known[1]
     if isinstance(target, types.FunctionType) and _is_torchs(target) and _by_name(target) is target:
         return f"{target.__module__}.{target.__qualname__}"
+    if isinstance(target, types.FunctionType) and _is_torchs(target) and isinstance(getattr(target, "stands_for", None), str):
+        return str(target.stands_for)  # type: ignore[attr-defined]  # a function of NumPy's
     raise NoText(f"the function {getattr(target, '__name__', target)}")
 
 

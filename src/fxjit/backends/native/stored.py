@@ -53,8 +53,8 @@ class StoredGraph:
         self.asked: list[str] = []
         self.counted: list[tuple[str, str, int]] = []
 
-    def find(self) -> tuple[Plan, Graphs] | None:
-        """The plan and the compiled parts, if they are there whole."""
+    def find(self) -> tuple[Plan | None, Graphs] | None:
+        """The plan and the compiled parts, if they are there whole; no plan and no parts where the graph runs as captured."""
         with timed("native.disk"):
             data = open_cache().get_data(self.key, ".json")
             found = None if data is None else self._read(data)
@@ -62,12 +62,12 @@ class StoredGraph:
         log.info("%s %s", "graph hit" if found else "graph miss", self.key)
         return found
 
-    def _read(self, data: bytes) -> tuple[Plan, Graphs] | None:
+    def _read(self, data: bytes) -> tuple[Plan | None, Graphs] | None:
         try:
             entry = json.loads(data)
             if any(operator_text(Callee("operator", name).find()) != text for name, text in entry["operators"].items()):
                 raise ValueError("an operator is another one now")
-            plan: Plan = unpack(entry["plan"])
+            plan: Plan | None = unpack(entry["plan"])
             graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, OSError, Unknown) as problem:
             log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
@@ -92,7 +92,7 @@ class StoredGraph:
         self.counted = [(group, name, number - before[group][name]) for group in COUNTED
                         for name, number in counters[group].items() if number > before[group][name]]
 
-    def keep(self, plan: Plan, graphs: Mapping[str, Callable[..., Any]]) -> None:
+    def keep(self, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> None:
         """Writes the entry; does nothing where it cannot be said in plain values, or holds only for some of the sizes that
         the graph was captured for."""
         if self.assumes_more:
