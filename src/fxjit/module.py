@@ -16,9 +16,11 @@ from torch import nn
 from . import _C
 from .options import RegionOptions
 from .regions import inlining, note_options, on_miss
-from .skips import frame_verdict, marks
+from .skips import is_librarys, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: A class that `isinstance` takes our compiled modules for too: torch's own, while the drop-in is installed (dropin.py).
+passes_for: type | None = None
 _OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_modules", "training"})
 
 
@@ -68,6 +70,10 @@ class OptimizedModule(nn.Module):
         if module.has_uninitialized_params():
             module._infer_parameters(module, args, kwargs)
         return self.forward(*args, **kwargs)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]  # what isinstance asks where type(self) is not the class
+        return passes_for or type(self)
 
     @property
     def training(self) -> bool:  # type: ignore[override]  # an attribute in nn.Module
@@ -140,7 +146,7 @@ def _needs_own_frame(module: nn.Module) -> bool:
         return True
     forward = getattr(module.forward, "__func__", module.forward)
     code = getattr(forward, "__code__", None)
-    return code is not None and frame_verdict(code, forward.__globals__).reason == "skip-internal"
+    return code is not None and is_librarys(code, forward.__globals__)
 
 
 def _global_hooks() -> bool:

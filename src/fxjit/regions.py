@@ -19,7 +19,7 @@ from . import _C, config, events, stance
 from .errors import FxjitError
 from .frontend import entries
 from .options import RegionOptions, region_options
-from .skips import frame_verdict, marks, mentions_tensors
+from .skips import frame_verdict, is_librarys, marks, mentions_tensors
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
@@ -61,7 +61,7 @@ def _hidden(fn: Any) -> bool:
     if isinstance(inner, FunctionType):
         if marks.disabled(inner) is not None:
             return False
-        return frame_verdict(inner.__code__, inner.__globals__).reason == "skip-internal"
+        return is_librarys(inner.__code__, inner.__globals__)
     if isinstance(inner, functools.partial):
         return _hidden(inner.func)
     if isinstance(inner, BuiltinFunctionType):

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import importlib
+import inspect
 import itertools
 import logging
 import math
@@ -22,9 +23,9 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit.reasons import REASONS
-from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, marks
+from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, is_librarys, marks
 from fxjit.skips.functions import ROWS, rows, steering
-from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
+from fxjit.skips.modules import FUNCTION_RULES, TORCH_ENTERED, longest_prefix
 from fxjit.testing import CompileCounter
 
 TRACE, GRAPH, CONSTANT, CALL, SKIP = Verdict.TRACE, Verdict.GRAPH, Verdict.CONSTANT, Verdict.CALL, Verdict.SKIP
@@ -184,6 +185,22 @@ def test_frames_of_users_and_model_libraries_are_touched():
 def test_frames_of_torch_fxjit_and_the_library_pass_by(fn):
     verdict = frame_verdict(fn.__code__, fn.__globals__)
     assert verdict.skip and not verdict.recursive and verdict.reason == "skip-internal" and verdict.rule
+
+
+@pytest.mark.parametrize(
+    "fn", [torch.nn.Sequential.forward, torch.nn.TransformerEncoderLayer.forward, inspect.unwrap(torch.optim.Adam.step)]
+)
+def test_frames_of_torch_that_run_many_operators_are_touched(fn):
+    assert not frame_verdict(fn.__code__, fn.__globals__).skip
+    assert is_librarys(fn.__code__, fn.__globals__)
+    assert not is_librarys(user_function.__code__, user_function.__globals__)
+
+
+def test_every_name_of_a_frame_of_torch_that_is_touched_is_one():
+    for name in TORCH_ENTERED:
+        owner, method = name.split(".")
+        cls = getattr(torch.nn, owner, None) or getattr(torch.optim, owner)
+        assert inspect.unwrap(getattr(cls, method)).__code__.co_qualname == name
 
 
 def test_another_compilers_frames_pass_by_with_all_below_them():

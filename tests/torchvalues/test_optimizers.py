@@ -57,6 +57,57 @@ def test_a_step_is_a_graph_before_and_a_graph_after_backward(kind, backend):
     assert len(graphs) <= 4, "two, and two more once the optimizer has made its state"
 
 
+def epoch(compiler):
+    """Losses and parameters after loops over batches, in which two models are trained with a scheduler."""
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2)) for width in (8, 6)]
+    optimizers = [torch.optim.Adam(model.parameters(), 0.1) for model in models]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in optimizers]
+
+    def train(batches):
+        losses = []
+        for x, y in batches:
+            for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                scheduler.step()
+                losses.append(loss.item())
+        return losses
+
+    train = compiler(train)
+    batches = [(torch.randn(6, 4), torch.arange(6) % 2) for _ in range(4)]
+    losses = [train(batches) for _ in range(2)]
+    return losses, [each.detach() for model in models for each in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_loop_that_runs_as_it_stands_has_its_models_and_steps_compiled(backend):
+    expected = epoch(lambda fn: fn)
+    inner = fxjit.lookup_backend(backend)
+    operators = []
+
+    def counting(gm, inputs):
+        operators.append({str(node.target) for node in gm.graph.nodes})
+        return inner(gm, inputs)
+
+    actual = epoch(lambda fn: fxjit.compile(fn, backend=counting))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    layers = [names for names in operators if any("linear" in name for name in names)]
+    steps = [names for names in operators if any("lerp_" in name for name in names)]
+    assert len(layers) == 2 and 4 <= len(steps) <= 6, "two models; steps that make state, and then others of two learning rates"
+
+
+def test_the_same_layers_in_a_model_that_is_captured_whole_are_one_graph():
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    graphs = fxjit.testing.CompileCounter()
+    compiled = fxjit.compile(model, backend=graphs)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert graphs.frame_count == 1
+
+
 HALF = [(torch.float32,) * 3, (torch.bfloat16,) * 3, (torch.float32, torch.bfloat16, torch.bfloat16)]
 
 

@@ -1,8 +1,9 @@
 """May the hook touch this frame: the rules over whole frames.
 
 The pipeline asks once a code object; the answer "no" becomes a flag that the hook reads in C from then on. Frames of
-torch, of fxjit, of the standard library and of a few packages pass by, and what they call is still looked at; a frame
-inside another compiler (torch._dynamo, AOTAutograd's wrappers) passes by with everything under it.
+torch, of fxjit, of the standard library and of a few packages pass by (but for a few of torch's: `TORCH_ENTERED`), and what
+they call is still looked at; a frame inside another compiler (torch._dynamo, AOTAutograd's wrappers) passes by with
+everything under it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from fxjit import config
 
 from . import marks
-from .modules import PASSED_BY, TORCH_RECURSIVE
+from .modules import PASSED_BY, TORCH_ENTERED, TORCH_RECURSIVE
 
 MAX_CODE_BYTES = 400_000
 
@@ -61,7 +62,19 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
     verdict = _file_verdict(code.co_filename)
     if verdict.rule == "the standard library: unittest" and config.trace_unittest:
         return TOUCH
-    return verdict
+    return TOUCH if _is_entered(code) else verdict
+
+
+def is_librarys(code: CodeType, globals: Mapping[str, Any]) -> bool:
+    """Whether the code is one that many programs share: its frames pass by, or are compiled for whoever calls it next."""
+    return frame_verdict(code, globals).reason == "skip-internal" or _is_entered(code)
+
+
+def _is_entered(code: CodeType) -> bool:
+    if code.co_qualname not in TORCH_ENTERED:
+        return False
+    folder = _torch_folder()
+    return bool(folder) and code.co_filename.replace("\\", "/").startswith((folder + "nn/", folder + "optim/"))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -171,6 +171,18 @@ TORCH_RECURSIVE = (
     "export/",
 )
 
+# Methods in torch.nn and torch.optim whose frames are compiled all the same where what calls them runs as it stands, as a loop
+# with a graph break does: each runs several layers, or some operators for every parameter. A single layer's operators would
+# not pay for the call of a graph.
+TORCH_ENTERED = frozenset(
+    f"{name}.{method}"
+    for method, names in (
+        ("forward", "Sequential Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer"),
+        ("step", "ASGD Adadelta Adafactor Adagrad Adam Adamax Muon NAdam RAdam RMSprop Rprop SGD"),
+    )
+    for name in names.split()
+)
+
 
 def longest_prefix(module: str, table: Mapping[str, tuple[str, str]]) -> tuple[str, tuple[str, str]] | None:
     """The row whose dotted name is `module` or the nearest package around it."""
