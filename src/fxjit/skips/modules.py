@@ -177,7 +177,8 @@ TORCH_RECURSIVE = (
 TORCH_ENTERED = frozenset(
     f"{name}.{method}"
     for method, names in (
-        ("forward", "Sequential Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer"),
+        ("forward", "Sequential Transformer TransformerEncoder TransformerDecoder"),
+        ("forward", "TransformerEncoderLayer TransformerDecoderLayer"),
         ("step", "ASGD Adadelta Adafactor Adagrad Adam Adamax Muon NAdam RAdam RMSprop Rprop SGD"),
     )
     for name in names.split()
