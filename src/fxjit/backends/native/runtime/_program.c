@@ -4,28 +4,19 @@
  * A program is an array of int64: an instruction's number, then its operands. What sizes are needed stand in a second
  * array, `numbers`; where they vary from call to call a copy is filled in first. Values live in slots. A slot holds an
  * at::Tensor (through torch's stable C shim), a Python object, or memory in the arena, which is one allocation a call.
- * Python objects are made of tensors only where Python is called or where the graph returns them. */
+ * Python objects are made of tensors only where Python is called or where the graph returns them. What the instructions do is
+ * in _steps.c. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
-#include "_executor.h"
 #include "_module.h"
-#include "_tensor.h"
+#include "_program.h"
 
-#define MAX_POINTERS 256
 #define MAX_STACK 32
-#define MAX_CALL_ARGS 64
-#define ARENA_ALIGNMENT 128
-#define LARGE_PAGE (1 << 21)
-#define LARGE_PAGES_AT_MOST (64 << 20) /* bytes */
-#define LARGE_COUNT (1 << 20) /* elements from which a tensor may be some large pages long */
 
 enum {
     I_ALLOC,   /* dst dtype ndim at device index   sizes and strides at numbers[at] */
@@ -35,7 +26,7 @@ enum {
     I_CALL,    /* dst function count names value...    names: -1, or a tuple of the keywords of the last arguments */
     I_ITEM,    /* dst src index */
     I_EXPECT,  /* slot helper ndim at          the strides kernels were compiled for */
-    I_GEMM,    /* double? out a b bias unlocked at     see `multiply` */
+    I_GEMM,    /* double? out a b bias unlocked at     see fxjit_step_gemm */
     I_BMM,     /* out a b                      tensors */
     I_FREE,    /* count slot... */
     I_RETURN,  /* count value...               count -1: one value by itself */
@@ -44,545 +35,36 @@ enum {
     I_NUMBER,  /* dst src                      the Python number in src, as a double where dst's memory is */
 };
 
-enum { V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE }; /* how an argument is made */
-
 enum { S_CONST, S_SYMBOL, S_ADD, S_MUL, S_FLOORDIV, S_MOD, S_MAX, S_MIN, S_STORE, S_END }; /* arithmetic on sizes */
 
-typedef int (*kernel_fn)(void *const *, const int64_t *);
-typedef void (*gemm_fn)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
-                        const int *, const void *, const int *, const void *, void *, const int *);
-
-typedef struct {
-    PyObject *object; /* owned */
-    void *handle;     /* an at::Tensor; owned where there is no object */
-    void *data;       /* arena memory */
-} slot_t;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    Py_ssize_t inputs, slots, code_length, num_numbers, num_kernels, num_symbols, arena;
-    int64_t *code;
-    int64_t *numbers;
-    int64_t *symbols;    /* three numbers each: the input, 0 (an integer) 1 (a size) 2 (a stride), the dimension */
-    int64_t *arithmetic; /* fills in `numbers` from symbols; NULL where all sizes are known */
-    kernel_fn *kernels;
-    PyObject *objects;   /* tuple: functions, constants */
-    PyObject *keep;      /* what keeps the library loaded */
-} program_object;
-
-typedef struct {
-    program_object *program;
-    slot_t *slots;
-    const int64_t *numbers;
-    char *arena;
-} frame_t;
-
-static struct {
-    int ready;
-    int32_t (*get_data_ptr)(void *, void **);
-    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
-    int32_t (*reinterpret)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
-    int32_t (*delete_handle)(void *);
-    int32_t (*storage_size)(void *, int64_t *);
-    int32_t (*cpu)(void); /* the number of that kind of device */
-    int32_t (*bmm_out)(void *, void *, void *);
-    PyObject *(*wrap)(const void *); /* THPVariable_Wrap(const at::TensorBase &) */
-    gemm_fn sgemm, dgemm;
-} shim;
+fxjit_torch_t fxjit_torch;
 
 static int
 resolve(void)
 {
-    if (shim.ready) {
+    if (fxjit_torch.ready) {
         return 1;
     }
     if (!fxjit_shim.ready) {
         return 0;
     }
-    *(void **)&shim.get_data_ptr = fxjit_torch_symbol("aoti_torch_get_data_ptr");
-    *(void **)&shim.empty_strided = fxjit_torch_symbol("aoti_torch_empty_strided");
-    *(void **)&shim.reinterpret = fxjit_torch_symbol("aoti_torch__reinterpret_tensor");
-    *(void **)&shim.delete_handle = fxjit_torch_symbol("aoti_torch_delete_tensor_object");
-    *(void **)&shim.cpu = fxjit_torch_symbol("aoti_torch_device_type_cpu");
-    *(void **)&shim.storage_size = fxjit_torch_symbol("aoti_torch_get_storage_size");
-    *(void **)&shim.bmm_out = fxjit_torch_symbol("aoti_torch_cpu_bmm_out");
-    *(void **)&shim.wrap = fxjit_torch_symbol("_Z16THPVariable_WrapRKN2at10TensorBaseE");
+    *(void **)&fxjit_torch.get_data_ptr = fxjit_torch_symbol("aoti_torch_get_data_ptr");
+    *(void **)&fxjit_torch.empty_strided = fxjit_torch_symbol("aoti_torch_empty_strided");
+    *(void **)&fxjit_torch.reinterpret = fxjit_torch_symbol("aoti_torch__reinterpret_tensor");
+    *(void **)&fxjit_torch.delete_handle = fxjit_torch_symbol("aoti_torch_delete_tensor_object");
+    *(void **)&fxjit_torch.cpu = fxjit_torch_symbol("aoti_torch_device_type_cpu");
+    *(void **)&fxjit_torch.storage_size = fxjit_torch_symbol("aoti_torch_get_storage_size");
+    *(void **)&fxjit_torch.bmm_out = fxjit_torch_symbol("aoti_torch_cpu_bmm_out");
+    *(void **)&fxjit_torch.wrap = fxjit_torch_symbol("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     /* The BLAS that ATen itself calls, where libtorch exports it: LP64 Fortran names, as MKL and OpenBLAS have them. */
-    *(void **)&shim.sgemm = fxjit_torch_symbol("sgemm_");
-    *(void **)&shim.dgemm = fxjit_torch_symbol("dgemm_");
-    if (shim.get_data_ptr == NULL || shim.empty_strided == NULL || shim.reinterpret == NULL ||
-        shim.delete_handle == NULL || shim.wrap == NULL) {
+    *(void **)&fxjit_torch.sgemm = fxjit_torch_symbol("sgemm_");
+    *(void **)&fxjit_torch.dgemm = fxjit_torch_symbol("dgemm_");
+    if (fxjit_torch.get_data_ptr == NULL || fxjit_torch.empty_strided == NULL || fxjit_torch.reinterpret == NULL ||
+        fxjit_torch.delete_handle == NULL || fxjit_torch.wrap == NULL) {
         return 0;
     }
-    shim.ready = 1;
+    fxjit_torch.ready = 1;
     return 1;
-}
-
-/* -- slots ---------------------------------------------------------------------------------------------------------*/
-
-static void
-clear_slot(slot_t *slot)
-{
-    if (slot->object != NULL) {
-        Py_CLEAR(slot->object);
-    }
-    else if (slot->handle != NULL) {
-        shim.delete_handle(slot->handle);
-    }
-    slot->handle = slot->data = NULL;
-}
-
-/* Takes the reference. */
-static void
-fill_slot(slot_t *slot, PyObject *object)
-{
-    clear_slot(slot);
-    slot->object = object;
-    if (fxjit_tensor_is_plain(object)) {
-        slot->handle = fxjit_tensor_handle(object);
-    }
-}
-
-/* The slot's Python object, borrowed: a tensor gets one when it is first asked for. */
-static PyObject *
-slot_object(slot_t *slot)
-{
-    if (slot->object == NULL) {
-        if (slot->handle == NULL) {
-            PyErr_SetString(PyExc_SystemError, "a compiled program uses a value that is not there");
-            return NULL;
-        }
-        PyObject *object = shim.wrap(slot->handle);
-        if (object == NULL) {
-            return NULL;
-        }
-        shim.delete_handle(slot->handle);
-        slot->object = object;
-        slot->handle = fxjit_tensor_handle(object);
-    }
-    return slot->object;
-}
-
-static void *
-slot_handle(slot_t *slot)
-{
-    if (slot->handle == NULL) {
-        PyErr_Format(PyExc_TypeError, "a compiled graph was given %s where it was compiled for a plain tensor",
-                     slot->object == NULL ? "nothing" : Py_TYPE(slot->object)->tp_name);
-    }
-    return slot->handle;
-}
-
-/* The address of the first element; 0 is an error unless the tensor is empty. */
-static int
-slot_data(slot_t *slot, void **data)
-{
-    if (slot->data != NULL) {
-        *data = slot->data;
-        return 0;
-    }
-    void *handle = slot_handle(slot);
-    if (handle == NULL) {
-        return -1;
-    }
-    if (shim.get_data_ptr(handle, data) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "a tensor of a compiled graph has no memory");
-        return -1;
-    }
-    return 0;
-}
-
-/* -- arguments of Python calls -------------------------------------------------------------------------------------*/
-
-/* A new reference to the value at *pc, which moves on. */
-static PyObject *
-build(frame_t *frame, const int64_t **pc)
-{
-    int64_t kind = *(*pc)++, n = *(*pc)++;
-    switch (kind) {
-    case V_CONST:
-        return Py_NewRef(PyTuple_GET_ITEM(frame->program->objects, n));
-    case V_SLOT:
-        return Py_XNewRef(slot_object(&frame->slots[n]));
-    case V_NUMBER:
-        return PyLong_FromLongLong(frame->numbers[n]);
-    default:
-        break;
-    }
-    PyObject *all = kind == V_LIST ? PyList_New(n) : PyTuple_New(n);
-    for (int64_t i = 0; all != NULL && i < n; i++) {
-        PyObject *item = build(frame, pc);
-        if (item == NULL) {
-            Py_CLEAR(all);
-        }
-        else if (kind == V_LIST) {
-            PyList_SET_ITEM(all, i, item);
-        }
-        else {
-            PyTuple_SET_ITEM(all, i, item);
-        }
-    }
-    return all;
-}
-
-static int
-call_python(frame_t *frame, const int64_t **pc)
-{
-    slot_t *result = &frame->slots[*(*pc)++];
-    PyObject *function = PyTuple_GET_ITEM(frame->program->objects, *(*pc)++);
-    int64_t count = *(*pc)++, names = *(*pc)++;
-    PyObject *args[MAX_CALL_ARGS];
-    PyObject *keywords = names < 0 ? NULL : PyTuple_GET_ITEM(frame->program->objects, names);
-    int64_t made = 0;
-    while (made < count && (args[made] = build(frame, pc)) != NULL) {
-        made++;
-    }
-    PyObject *value = NULL;
-    if (made == count) {
-        value = PyObject_Vectorcall(function, args, count - (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords)), keywords);
-    }
-    while (made > 0) {
-        Py_DECREF(args[--made]);
-    }
-    if (value == NULL) {
-        return -1;
-    }
-    fill_slot(result, value);
-    return 0;
-}
-
-static int
-take_item(frame_t *frame, const int64_t *operands)
-{
-    slot_t *source = &frame->slots[operands[1]];
-    PyObject *whole = slot_object(source);
-    PyObject *item = whole == NULL ? NULL : PySequence_GetItem(whole, operands[2]);
-    if (item == NULL) {
-        return -1;
-    }
-    fill_slot(&frame->slots[operands[0]], item);
-    return 0;
-}
-
-/* (number, ...); NULL with an exception. */
-static PyObject *
-tuple_of(const int64_t *numbers, int64_t count)
-{
-    PyObject *all = PyTuple_New(count);
-    for (int64_t i = 0; all != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromLongLong(numbers[i]);
-        if (number == NULL) {
-            Py_CLEAR(all);
-        }
-        else {
-            PyTuple_SET_ITEM(all, i, number);
-        }
-    }
-    return all;
-}
-
-/* An operator that does not keep its promise is put right by `helper(tensor, size, stride, dtype)`. */
-static int
-expect(frame_t *frame, const int64_t *operands)
-{
-    slot_t *slot = &frame->slots[operands[0]];
-    int64_t ndim = operands[2], dim;
-    const int64_t *sizes = frame->numbers + operands[3], *strides = sizes + ndim;
-    int64_t *actual_sizes, *actual_strides;
-    if (slot->object == Py_None) {
-        return 0; /* an undefined tensor, which operators take as well: the workspace of an LSTM whose input needs no gradient */
-    }
-    void *handle = slot_handle(slot);
-    if (handle == NULL) {
-        return -1;
-    }
-    int32_t dtype;
-    if (fxjit_shim.get_dim(handle, &dim) || fxjit_shim.get_sizes(handle, &actual_sizes) ||
-        fxjit_shim.get_strides(handle, &actual_strides) || fxjit_shim.get_dtype(handle, &dtype)) {
-        PyErr_SetString(PyExc_RuntimeError, "torch's C shim gave an error for a tensor");
-        return -1;
-    }
-    int same = dim == ndim && dtype == operands[4] && memcmp(sizes, actual_sizes, sizeof(int64_t) * ndim) == 0, empty = 0;
-    for (int64_t i = 0; i < ndim && same; i++) {
-        empty |= sizes[i] == 0;
-    }
-    for (int64_t i = 0; i < ndim && same && !empty; i++) {
-        same = sizes[i] == 1 || strides[i] == actual_strides[i];
-    }
-    if (same) {
-        return 0;
-    }
-    PyObject *tensor = slot_object(slot), *size = tuple_of(sizes, ndim), *stride = tuple_of(strides, ndim), *right = NULL;
-    if (tensor != NULL && size != NULL && stride != NULL) {
-        PyObject *helper = PyTuple_GET_ITEM(frame->program->objects, operands[1]);
-        PyObject *type = PyTuple_GET_ITEM(frame->program->objects, operands[5]);
-        right = PyObject_CallFunctionObjArgs(helper, tensor, size, stride, type, NULL);
-    }
-    Py_XDECREF(size);
-    Py_XDECREF(stride);
-    if (right == NULL) {
-        return -1;
-    }
-    fill_slot(slot, right);
-    return 0;
-}
-
-/* -- memory and kernels --------------------------------------------------------------------------------------------*/
-
-/* Most of the time of a pass over large new memory is the kernel handing out its pages: asks for large ones, which change
- * nothing but that. Pages that do not lie in the memory as a whole stay as they are. Not for hundreds of megabytes: on a
- * virtual machine that gives its free large pages back to its host, each of them is asked for anew (400 MB: 6 s for 1). */
-static void
-ask_for_large_pages(void *data, int64_t bytes)
-{
-#ifdef MADV_HUGEPAGE
-    uintptr_t first = ((uintptr_t)data + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1);
-    uintptr_t end = ((uintptr_t)data + (uintptr_t)bytes) & ~(uintptr_t)(LARGE_PAGE - 1);
-    if (first < end && bytes <= LARGE_PAGES_AT_MOST) {
-        (void)madvise((void *)first, end - first, MADV_HUGEPAGE); /* a kernel without them says no, which is no error */
-    }
-#else
-    (void)data;
-    (void)bytes;
-#endif
-}
-
-static void
-prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
-{
-    int64_t count = 1, bytes = 0;
-    void *data = NULL;
-    for (int64_t i = 0; i < ndim; i++) {
-        count *= sizes[i];
-    }
-    if (count >= LARGE_COUNT && shim.storage_size != NULL && shim.storage_size(handle, &bytes) == 0 &&
-        shim.get_data_ptr(handle, &data) == 0) {
-        ask_for_large_pages(data, bytes);
-    }
-}
-
-/* What the shim had no memory for, asked for again in Python: that raises what eager would. */
-static int
-allocate_in_python(slot_t *slot, const int64_t *operands, const int64_t *sizes)
-{
-    int64_t ndim = operands[2];
-    PyObject *tensor = NULL, *size = tuple_of(sizes, ndim), *stride = tuple_of(sizes + ndim, ndim);
-    PyObject *module = PyImport_ImportModule("fxjit.backends.native.runtime.callees");
-    if (size != NULL && stride != NULL && module != NULL) {
-        tensor = PyObject_CallMethod(module, "allocated", "LLLOO", (long long)operands[1], (long long)operands[4],
-                                     (long long)operands[5], size, stride);
-    }
-    Py_XDECREF(size);
-    Py_XDECREF(stride);
-    Py_XDECREF(module);
-    if (tensor == NULL) {
-        return -1;
-    }
-    fill_slot(slot, tensor);
-    return 0;
-}
-
-static int
-allocate(frame_t *frame, const int64_t *operands)
-{
-    slot_t *slot = &frame->slots[operands[0]];
-    const int64_t *sizes = frame->numbers + operands[3];
-    void *handle = NULL;
-    if (shim.empty_strided(operands[2], sizes, sizes + operands[2], (int32_t)operands[1], (int32_t)operands[4],
-                           (int32_t)operands[5], &handle) != 0) {
-        return allocate_in_python(slot, operands, sizes);
-    }
-    if (shim.cpu != NULL && (int32_t)operands[4] == shim.cpu()) {
-        prepare_large(handle, operands[2], sizes);
-    }
-    clear_slot(slot);
-    slot->handle = handle;
-    return 0;
-}
-
-static int
-write_number(slot_t *slot, const slot_t *source)
-{
-    double number = PyFloat_AsDouble(source->object);
-    if (number == -1.0 && PyErr_Occurred()) {
-        return -1;
-    }
-    memcpy(slot->data, &number, sizeof(number));
-    return 0;
-}
-
-static int
-make_view(frame_t *frame, const int64_t *operands)
-{
-    slot_t *slot = &frame->slots[operands[0]];
-    int64_t ndim = operands[2];
-    const int64_t *sizes = frame->numbers + operands[3];
-    void *source = slot_handle(&frame->slots[operands[1]]), *handle = NULL;
-    if (source == NULL) {
-        return -1;
-    }
-    if (shim.reinterpret(source, ndim, sizes, sizes + ndim, sizes[2 * ndim], &handle) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "a view in a compiled graph could not be made");
-        return -1;
-    }
-    clear_slot(slot);
-    slot->handle = handle;
-    return 0;
-}
-
-static int
-launch(frame_t *frame, const int64_t *operands)
-{
-    kernel_fn function = frame->program->kernels[operands[0]];
-    int64_t count = operands[2];
-    const int64_t *sizes = frame->numbers + operands[3];
-    void *data[MAX_POINTERS];
-    for (int64_t i = 0; i < count; i++) {
-        if (slot_data(&frame->slots[operands[4 + i]], &data[i]) < 0) {
-            return -1;
-        }
-    }
-    int problem;
-    if (operands[1]) {
-        Py_BEGIN_ALLOW_THREADS
-        problem = function(data, sizes);
-        Py_END_ALLOW_THREADS
-    }
-    else {
-        problem = function(data, sizes);
-    }
-    if (problem != 0) {
-        PyErr_SetString(PyExc_IndexError, "index out of range in self");
-        return -1;
-    }
-    return 0;
-}
-
-/* The kernel as Python calls it: with tensors, then integers. */
-static int
-call_kernel(frame_t *frame, PyObject *kernel, const int64_t *slots, int64_t count, const int64_t *integers, int64_t more)
-{
-    PyObject *args[MAX_POINTERS + MAX_CALL_ARGS], *result = NULL;
-    for (int64_t i = 0; i < count; i++) {
-        if ((args[i] = slot_object(&frame->slots[slots[i]])) == NULL) {
-            return -1;
-        }
-    }
-    int64_t made = 0;
-    while (made < more && (args[count + made] = PyLong_FromLongLong(integers[made])) != NULL) {
-        made++;
-    }
-    if (made == more) {
-        result = PyObject_Vectorcall(kernel, args, count + more, NULL);
-    }
-    while (made > 0) {
-        Py_DECREF(args[count + --made]);
-    }
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
-}
-
-static int
-launch_object(frame_t *frame, const int64_t *operands)
-{
-    PyObject *kernel = Py_NewRef(PyList_GET_ITEM(PyTuple_GET_ITEM(frame->program->objects, operands[0]), 0));
-    int64_t count = operands[1], more = operands[2];
-    const int64_t *integers = frame->numbers + operands[3], *slots = operands + 4;
-    int done = 0;
-    if (fxjit_is_cuda_kernel(kernel)) {
-        void *data[MAX_POINTERS];
-        for (int64_t i = 0; i < count && done == 0; i++) {
-            done = slot_data(&frame->slots[slots[i]], &data[i]);
-        }
-        if (done == 0) {
-            done = fxjit_cuda_run(kernel, data, count, integers, more);
-        }
-    }
-    if (done == 0) {
-        done = call_kernel(frame, kernel, slots, count, integers, more);
-    }
-    Py_DECREF(kernel);
-    return done < 0 ? -1 : 0;
-}
-
-/* -- matrix products -----------------------------------------------------------------------------------------------*/
-
-/* One operand as BLAS wants it: whether it is transposed, and the distance of its rows (or columns). Its rows are contiguous,
- * or its columns are; codegen/program.py saw to that. */
-static int
-leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int *ld)
-{
-    int transposed = !(column_stride == 1 || columns == 1);
-    int64_t lines = transposed ? columns : rows, least = transposed ? rows : columns;
-    int64_t stride = transposed ? column_stride : row_stride;
-    *ld = (int)(lines > 1 ? stride : Py_MAX(least, 1));
-    return transposed;
-}
-
-/* out[m, n] (+)= a[m, k] b[k, n], row after row; with a bias each row of out starts as that. numbers[at]: m n k, then for a,
- * b and out each: row stride, column stride, offset; then the bias's stride and offset. Calls the BLAS as ATen does. */
-static int
-multiply(frame_t *frame, const int64_t *operands)
-{
-    const int64_t *s = frame->numbers + operands[6];
-    int64_t m = s[0], n = s[1], k = s[2];
-    int wide = (int)operands[0], has_bias = operands[4] >= 0;
-    size_t item = wide ? sizeof(double) : sizeof(float);
-    void *out, *a, *b, *bias = NULL;
-    if (slot_data(&frame->slots[operands[1]], &out) < 0 || slot_data(&frame->slots[operands[2]], &a) < 0 ||
-        slot_data(&frame->slots[operands[3]], &b) < 0 ||
-        (has_bias && slot_data(&frame->slots[operands[4]], &bias) < 0)) {
-        return -1;
-    }
-    if (m == 0 || n == 0) {
-        return 0;
-    }
-    char *to = (char *)out + s[11] * item;
-    const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;
-    int lda, ldb, ldc = (int)(m <= 1 || s[9] < n ? n : s[9]);
-    int ta = leading(m, k, s[3], s[4], &lda), tb = leading(k, n, s[6], s[7], &ldb);
-    int im = (int)m, in = (int)n, ik = (int)k;
-    const float one = 1, beta = has_bias ? 1 : 0;
-    const double one_wide = 1, beta_wide = has_bias ? 1 : 0;
-    PyThreadState *state = operands[5] ? PyEval_SaveThread() : NULL;
-    if (has_bias) {
-        const char *first = (const char *)bias + s[13] * item;
-        for (int64_t row = 0; row < m; row++) {
-            memcpy(to + row * ldc * item, first, n * item);
-        }
-    }
-    /* Row-major out = a b is column-major out' = b' a'. */
-    if (wide) {
-        shim.dgemm(tb ? "T" : "N", ta ? "T" : "N", &in, &im, &ik, &one_wide, from_b, &ldb, from_a, &lda, &beta_wide, to, &ldc);
-    }
-    else {
-        shim.sgemm(tb ? "T" : "N", ta ? "T" : "N", &in, &im, &ik, &one, from_b, &ldb, from_a, &lda, &beta, to, &ldc);
-    }
-    if (state != NULL) {
-        PyEval_RestoreThread(state);
-    }
-    return 0;
-}
-
-static int
-multiply_batches(frame_t *frame, const int64_t *operands)
-{
-    void *out = slot_handle(&frame->slots[operands[0]]);
-    void *a = out == NULL ? NULL : slot_handle(&frame->slots[operands[1]]);
-    void *b = a == NULL ? NULL : slot_handle(&frame->slots[operands[2]]);
-    if (b == NULL) {
-        return -1;
-    }
-    int32_t problem;
-    Py_BEGIN_ALLOW_THREADS
-    problem = shim.bmm_out(out, a, b);
-    Py_END_ALLOW_THREADS
-    if (problem != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "aten::bmm failed in a compiled graph");
-        return -1;
-    }
-    return 0;
 }
 
 /* -- sizes that vary -----------------------------------------------------------------------------------------------*/
@@ -671,7 +153,7 @@ run(frame_t *frame, int as_list)
         int status = 0;
         switch (*pc++) {
         case I_ALLOC:
-            status = allocate(frame, pc);
+            status = fxjit_step_allocate(frame, pc);
             pc += 6;
             break;
         case I_RAW:
@@ -679,38 +161,38 @@ run(frame_t *frame, int as_list)
             pc += 2;
             break;
         case I_LAUNCH:
-            status = launch(frame, pc);
+            status = fxjit_step_launch(frame, pc);
             pc += 4 + pc[2];
             break;
         case I_KERNEL:
-            status = launch_object(frame, pc);
+            status = fxjit_step_kernel(frame, pc);
             pc += 4 + pc[1];
             break;
         case I_VIEW:
-            status = make_view(frame, pc);
+            status = fxjit_step_view(frame, pc);
             pc += 4;
             break;
         case I_CALL:
-            status = call_python(frame, &pc);
+            status = fxjit_step_call(frame, &pc);
             break;
         case I_ITEM:
-            status = take_item(frame, pc);
+            status = fxjit_step_item(frame, pc);
             pc += 3;
             break;
         case I_EXPECT:
-            status = expect(frame, pc);
+            status = fxjit_step_expect(frame, pc);
             pc += 6;
             break;
         case I_GEMM:
-            status = multiply(frame, pc);
+            status = fxjit_step_gemm(frame, pc);
             pc += 7;
             break;
         case I_BMM:
-            status = multiply_batches(frame, pc);
+            status = fxjit_step_bmm(frame, pc);
             pc += 3;
             break;
         case I_NUMBER:
-            status = write_number(&frame->slots[pc[0]], &frame->slots[pc[1]]);
+            status = fxjit_step_number(&frame->slots[pc[0]], &frame->slots[pc[1]]);
             pc += 2;
             break;
         case I_FREE:
@@ -726,11 +208,11 @@ run(frame_t *frame, int as_list)
         default: { /* I_RETURN */
             int64_t count = *pc++;
             if (count < 0) {
-                return build(frame, &pc);
+                return fxjit_build_argument(frame, &pc);
             }
             PyObject *all = as_list ? PyList_New(count) : PyTuple_New(count);
             for (int64_t i = 0; all != NULL && i < count; i++) {
-                PyObject *item = build(frame, &pc);
+                PyObject *item = fxjit_build_argument(frame, &pc);
                 if (item == NULL) {
                     Py_CLEAR(all);
                 }
@@ -778,14 +260,11 @@ run_filled(program_object *self, slot_t *slots, int as_list)
         frame.numbers = numbers;
     }
     if (self->arena > 0) {
-        if (posix_memalign(&arena, ARENA_ALIGNMENT, self->arena) != 0) {
-            PyErr_NoMemory();
+        arena = fxjit_allocate_arena(self->arena);
+        if (arena == NULL) {
             goto done;
         }
         frame.arena = arena;
-        if (self->arena >= LARGE_COUNT) {
-            ask_for_large_pages(arena, self->arena);
-        }
     }
     result = run(&frame, as_list);
 done:
@@ -1007,10 +486,10 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
 {
     int can = resolve();
     if (can && PyUnicode_CompareWithASCIIString(name, "gemm") == 0) {
-        can = shim.sgemm != NULL && shim.dgemm != NULL;
+        can = fxjit_torch.sgemm != NULL && fxjit_torch.dgemm != NULL;
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "bmm") == 0) {
-        can = shim.bmm_out != NULL;
+        can = fxjit_torch.bmm_out != NULL;
     }
     return PyBool_FromLong(can);
 }
