@@ -178,13 +178,13 @@ def measure(case: Case, seconds: float, with_torch: bool) -> tuple[dict[str, flo
     return times, counts
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each case and way")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--without-torch-compile", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     header = ("program", "setting", "graphs off -> on", "graphs of torch.compile", "eager, ms", "fxjit off -> on, ms",
               "of eager's time, off -> on", "on, of torch.compile's time")

@@ -212,24 +212,26 @@ def _ratio(part: float, whole: float | None, aim: float | None) -> str:
     return text if aim is None else f"{text} (to reach {aim:.2f}x)"
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each case and way")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--without-torch-compile", action="store_true")
-    chosen = parser.parse_args()
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = fxjit.config.recompile_limit = 100
+    chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     without = frozenset({"torch"} if chosen.without_torch_compile else ())
+    if not without:
+        from torch import _dynamo
+
+        _dynamo.config.recompile_limit = 100
     rows: list[tuple[str, ...]] = []
     found: dict[str, dict[str, float]] = {}
     for case in CASES:
         if chosen.only not in case.name:
             continue
-        times = found[case.name] = measure(case, chosen.seconds, without)
+        with fxjit.config.patch(recompile_limit=100):
+            times = found[case.name] = measure(case, chosen.seconds, without)
         eager, ours, theirs = times["eager"], times["fxjit"], times.get("torch")
         rows.append((
             case.name, f"{eager * 1e6:.1f}", "" if theirs is None else f"{theirs * 1e6:.1f}", f"{ours * 1e6:.1f}",

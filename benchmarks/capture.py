@@ -131,7 +131,7 @@ def _growth(depth: int, rounds: int) -> tuple[str, ...]:
     return (str(depth), str(count), f"{ours:.2f}", f"{ours / count * 1e6:.0f}", f"{theirs:.2f}", f"{ours / theirs:.2f}")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--more", action="store_true", help="the programs that are not of the list too")
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--here", help=argparse.SUPPRESS)
     parser.add_argument("--way", choices=WAYS, default="fxjit", help=argparse.SUPPRESS)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.here:
         print(json.dumps(measure(options.here, options.way, options.count)))
         return

@@ -489,8 +489,8 @@ def work(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return work_kernels(task["ways"], task["sizes"], task["seconds"])
 
 
-def main() -> None:
-    options = _parser().parse_args()
+def main(argv: list[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
     if options.worker:
         for line in work(json.loads(options.worker)):
             print(json.dumps(line), flush=True)

@@ -266,7 +266,7 @@ class _Reporter(unittest.TestResult):
         self._note("fail", "unexpected success")
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1")  # for the processes
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpython", description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="modules of the test package; default: all of cpython.toml")
@@ -274,7 +274,7 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="a pattern of test ids, as test.test_list.ListTest.*")
     parser.add_argument("--jobs", type=int, default=1, help="modules at a time")
     parser.add_argument("--verbose", action="store_true", help="with the traceback of each difference")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     modules = available(args.modules or LISTED["fast" if args.fast else "modules"])
     rows = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

@@ -88,11 +88,14 @@ def _runner(fn: Callable[..., Any], args: tuple[Any, ...], training: bool) -> Ca
     return train
 
 
-def measure(name: str, case: Case, seconds: float) -> tuple[str, ...]:
+def measure(name: str, case: Case, seconds: float, with_torch: bool) -> tuple[str, ...]:
     """One row of the table."""
     fn, args, training = case
     ways: dict[str, Any] = {"eager": fn}
-    for way, compile_ in (("fxjit", fxjit.compile), ("torch.compile", torch.compile)):
+    compilers: dict[str, Callable[..., Any]] = {"fxjit": fxjit.compile}
+    if with_torch:
+        compilers["torch.compile"] = torch.compile
+    for way, compile_ in compilers.items():
         target = copy.deepcopy(fn) if isinstance(fn, nn.Module) else fn
         ways[way] = compile_(target)
     calls = {way: _runner(target, args, training) for way, target in ways.items()}
@@ -100,27 +103,31 @@ def measure(name: str, case: Case, seconds: float) -> tuple[str, ...]:
     for call in calls.values():
         call()
     steady = interleaved(calls, seconds)
-    return (name, f"{steady['eager'] * 1e6:.1f}", f"{steady['eager'] / steady['fxjit']:.2f}x",
-            f"{steady['eager'] / steady['torch.compile']:.2f}x", f"{steady['torch.compile'] / steady['fxjit']:.2f}x",
-            f"{first['fxjit']:.2f}", f"{first['torch.compile']:.2f}")
+    eager, ours, theirs = steady["eager"], steady["fxjit"], steady.get("torch.compile")
+    return (name, f"{eager * 1e6:.1f}", f"{eager / ours:.2f}x",
+            "" if theirs is None else f"{eager / theirs:.2f}x", "" if theirs is None else f"{theirs / ours:.2f}x",
+            f"{first['fxjit']:.2f}", "" if theirs is None else f"{first['torch.compile']:.2f}")
 
 
 HEADER = ("case", "eager, µs", "fxjit over eager", "torch.compile over eager", "fxjit over torch.compile",
           "first call fxjit, s", "first call torch.compile, s")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="only the cases whose name contains this")
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
-    options = parser.parse_args()
+    parser.add_argument("--without-torch-compile", action="store_true")
+    options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder, fxjit.config.patch(cache_dir=f"{folder}/fxjit"):
-        fxjit.config.set_environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor")
+        if not options.without_torch_compile:
+            fxjit.config.set_environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor")
         rows = []
         for name, case in cases().items():
             if options.only and options.only not in name:
                 continue
-            rows.append(measure(name, case, options.seconds))
+            rows.append(measure(name, case, options.seconds, not options.without_torch_compile))
             print(" | ".join(rows[-1]), flush=True)
     print()
     print(markdown(HEADER, rows))

@@ -282,8 +282,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    options = _parser().parse_args()
+def main(argv: list[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
     names = list(PROGRAMS) + (list(MORE) if options.more else [])
     if options.names:
         print("\n".join(names))

@@ -1,0 +1,89 @@
+"""The benchmarks' commands run to their end, on little and for a moment: what they print is not looked at but for its form.
+
+`benchmarks.gpu` has tests of its own (tests/triton/test_benchmark.py), and so have the works behind `benchmarks.cpython` and
+`benchmarks.models` (tests/cpython, tests/models); the networks of `digits` are the demo's (tests/test_readme.py)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from benchmarks import breaks, call_cost, capture, cpu, cpython, first, models
+
+BRIEFLY = ["--seconds", "0.001"]
+
+
+@pytest.fixture(autouse=True)
+def threads_stay():
+    """Some measure with one thread, in a process that is theirs."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    """The rows of the Markdown tables in it."""
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| ---")]
+
+
+@pytest.mark.parametrize("case", [case for case in breaks.CASES if "1,000" not in case.name], ids=lambda case: case.name)
+def test_breaks(case, capsys):
+    breaks.main([*BRIEFLY, "--without-torch-compile", "--only", case.name])
+    header, row, *_ = rows_of(capsys.readouterr().out)
+    assert row[0] == case.name and header[2] == "graphs off -> on"
+    _, on = map(int, row[2].split(" -> "))
+    assert on > 0
+
+
+@pytest.mark.parametrize("case", call_cost.CASES, ids=lambda case: case.name)
+def test_call_cost(case, capsys):
+    call_cost.main([*BRIEFLY, "--without-torch-compile", "--only", case.name])
+    _, row, *_ = rows_of(capsys.readouterr().out)
+    assert row[0] == case.name and float(row[3]) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in first.cases() if not name.startswith("digits")])
+def test_first(name, capsys):
+    first.main([*BRIEFLY, "--without-torch-compile", "--only", name])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_capture(capsys, monkeypatch):
+    """fxjit's processes; torch.compile's numbers are made up."""
+    in_process = capture.in_process
+
+    def ours(name, way, count=False):
+        return in_process(name, way, count) if way == "fxjit" else {"seconds": 1.0}
+
+    monkeypatch.setattr(capture, "in_process", ours)
+    capture.main(["--only", "prog_trivial_add"])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == "prog_trivial_add" and int(row[4]) > 0 and row[5].startswith("1 / ")
+
+
+def test_cpu(capsys, tmp_path):
+    results = tmp_path / "results.json"
+    cpu.main([*BRIEFLY, "--no-torch", "--models", "prog_trivial_add:inference", "--sizes", "1000", "--json", str(results)])
+    names = [row[0] for row in rows_of(capsys.readouterr().out)]
+    assert "prog_trivial_add" in names and "gelu-like" in names and results.stat().st_size > 100
+
+
+def test_cpython(capsys):
+    assert cpython.main(["test_bool", "--only", "*.test_bool*"]) == 0
+    assert "(100.00%)" in capsys.readouterr().out
+
+
+def test_models(capsys, monkeypatch):
+    models.main(["--names"])
+    assert capsys.readouterr().out.split() == list(models.PROGRAMS)
+    monkeypatch.setattr(models, "PROGRAMS", {"prog_trivial_add": models.PROGRAMS["prog_trivial_add"]})
+    models.main(["--list"])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[:2] == ["prog_trivial_add", "1 / 0 / 1"]
+
+
+def test_models_that_are_not_chosen(capsys):
+    with pytest.raises(SystemExit):
+        models.main([])
+    assert "say --list, --more or --only NAME" in capsys.readouterr().err
