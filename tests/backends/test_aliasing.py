@@ -142,6 +142,10 @@ CASES: dict[str, tuple[Make, Callable[..., Any]]] = {
     "out= of another size": (plain((4, 3), (0,)), lambda x, y: torch.add(x, 1, out=y)),
     "two of out=": (lambda: Given([numbers(4, 3), numbers(4), numbers(4).long()]),
                     lambda x, v, i: torch.max(x, 1, out=(v, i))),
+    "out= turned": (one, lambda x: torch.add(x, 1, out=torch.empty(3, 4).t())),
+    "out= of a turned operand": (one, lambda x: torch.mul(x.t(), 2, out=torch.empty(3, 4)).view(-1)),
+    "out= an input, of a turned operand": (plain((4, 3), (3, 4)), lambda x, y: also(torch.mul(x.t(), 2, out=y), y.view(-1))),
+    "two of out=, turned": (one, lambda x: torch.sort(x, 0, out=(torch.empty(3, 4).t(), torch.empty(3, 4).long().t()))),
     # Sizes, strides and storages that change.
     "t_": (one, lambda x: x.t_()),
     "squeeze_": (plain((1, 3)), lambda x: also(x.squeeze_(), x + 1)),

@@ -230,3 +230,29 @@ def test_a_tensor_of_one_number_made_while_tracing_is_a_number_of_the_kernels(sa
             made[-2].zero_()
     source = "\n".join(record.getMessage() for record in caplog.records)
     assert source.count("powf(") == 2  # of 2 and x, and of the constant that is no single number
+
+
+# Tensors whose memory is the negative of what they are
+
+
+def of_negatives(x):
+    imaginary = torch.complex(x, x + 1).conj().imag
+    return imaginary.abs(), imaginary[1:] + 1, torch.stack([imaginary, imaginary]).amax(0), imaginary.sum(), imaginary
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_imaginary_part_of_a_conjugate_is_read_with_its_sign(same, dynamic):
+    x = torch.arange(5.0)
+    for k, (actual, expected) in enumerate(zip(fxjit.compile(of_negatives, dynamic=dynamic)(x), of_negatives(x), strict=True)):
+        assert actual.is_neg() == expected.is_neg()
+        same(actual, expected, str(k))
+
+
+def test_an_input_whose_memory_is_its_negative(same):
+    def function(x):
+        return x.abs() + x, x[1:].sum()
+
+    compiled = fxjit.compile(function, fullgraph=True)
+    for x in (torch.arange(5.0), torch._neg_view(torch.arange(5.0))):
+        for actual, expected in zip(compiled(x), function(x), strict=True):
+            same(actual, expected, "")

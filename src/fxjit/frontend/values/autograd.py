@@ -8,8 +8,7 @@ because they are rehearsed: traced, and the operators taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -22,13 +21,6 @@ from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
 _APPLY: Final[Any] = torch.autograd.Function.apply
-
-
-class RehearsingTracer(Tracer, Protocol):
-    """The trace as this file sees it."""
-
-    def rehearsal(self, function: str) -> AbstractContextManager[None]:
-        """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
 
 
 class FunctionContextValue(UserObjectValue):
@@ -69,7 +61,7 @@ class FunctionContextValue(UserObjectValue):
 
 
 @handles(_APPLY.__func__)
-def _apply(t: RehearsingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
     owner, *given = args
     cls = owner.as_constant()

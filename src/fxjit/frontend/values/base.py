@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ class Tracer(Protocol):
 
     def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes (a constant if it is statically known)."""
+
+    def rehearsal(self, function: str) -> AbstractContextManager[None]:
+        """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
 
     def new_source_state(self, key: object) -> dict[str, Any]:
         """Per-trace scratch space of a value family (rng order, functorch levels...), keyed by the family."""

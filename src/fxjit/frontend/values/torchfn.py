@@ -61,12 +61,47 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     device = default_device(t)
     if device is not None and not _is_given(named, "device") and fn in torch.utils._device._device_constructors():
         named["device"] = t.make(device)
+    plain_args = [_plain(t, arg) for arg in args]
+    plain_named = {key: _plain(t, arg) for key, arg in named.items()}
     outs = tensors_in([named["out"]]) if _is_given(named, "out") else []
+    if outs and _has_form_without_out(fn):
+        return _call_with_out(t, fn, plain_args, plain_named, outs)
     before = [tuple(out.fake.shape) for out in outs]
-    result = t.emit(_as_target(fn), [_plain(t, arg) for arg in args], {key: _plain(t, arg) for key, arg in named.items()})
+    result = t.emit(_as_target(fn), plain_args, plain_named)
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result
+
+
+def _has_form_without_out(fn: Callable[..., Any]) -> bool:
+    """Functions of torch's do; operators by name and the program's own may have `out` as an argument like others."""
+    is_function = isinstance(fn, (types.BuiltinFunctionType, types.FunctionType))
+    return is_function and (getattr(fn, "__module__", None) or "torch").partition(".")[0] == "torch"
+
+
+def _call_with_out(
+    t: Tracer, fn: Callable[..., Any], args: list[Value], named: dict[str, Value], outs: list[TensorValue]
+) -> Value:
+    """What is written keeps its strides, whatever those of the operator's own result are. AOTAutograd, which turns `out=` into
+    calls without, would give it these: where they differ, the result is copied."""
+    target = _as_target(fn)
+    with t.rehearsal(_name_of(fn)):
+        made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
+    if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
+        t.break_("tensor-out", function=_name_of(fn), why="it is resized")
+    if all(map(_laid_out_alike, outs, made)):
+        return t.emit(target, args, named)
+    fresh = [t.emit(torch.empty_like, [each], {"memory_format": t.make(torch.contiguous_format)}) for each in outs]
+    single = isinstance(named["out"], TensorValue)
+    result = t.emit(target, args, named | {"out": fresh[0] if single else TupleValue(fresh)})
+    for place, value in zip(outs, fresh, strict=True):
+        t.emit("copy_", [place, value])
+    return outs[0] if single else TupleValue(outs, cls=result.pytype())
+
+
+def _laid_out_alike(a: TensorValue, b: TensorValue) -> bool:
+    """Whether the strides are the same where they matter."""
+    return all(n == 1 or x == y for n, x, y in zip(a.fake.shape, a.fake.stride(), b.fake.stride(), strict=True))
 
 
 def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -115,13 +115,15 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
 
 
 def kernels_can(node: torch.fx.Node, meta: Any) -> bool:
-    """Kernels are for strided tensors on one device, of the types computed with, here for results and arguments alike."""
+    """Kernels are for strided tensors on one device, of the types computed with, whose memory holds what they are (and not its
+    negative), here for results and arguments alike."""
     values = [each for each in pytree.tree_leaves(meta) if isinstance(each, torch.Tensor)]
     values += [meta_of(arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor)]
     if len({each.device for each in values}) > 1:
         return False
     return all(
-        each.dtype in SUPPORTED and each.layout is torch.strided and has_kernels(each.device) for each in values
+        each.dtype in SUPPORTED and each.layout is torch.strided and has_kernels(each.device) and not each.is_neg()
+        for each in values
     ) and not any(is_subclass(each) for each in values)
 
 
