@@ -18,6 +18,10 @@ UserStack = Sequence[traceback.FrameSummary]
 class FxjitError(RuntimeError):
     """The root of what fxjit raises on purpose."""
 
+    def __init__(self, *args: object) -> None:
+        # Not super(): while the drop-in is installed, torch's error of the same meaning is a base too (dropin.py).
+        RuntimeError.__init__(self, *args)
+
 
 class InvalidArgument(FxjitError, TypeError):
     """A public function was given something it cannot work with."""

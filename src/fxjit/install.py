@@ -2,7 +2,8 @@
 
 `install()` replaces the public entry points of `torch`, `torch.compiler` and, once the program imports it, of
 `torch._dynamo`; `uninstall()` puts the originals back. `python -m fxjit run script.py` does it for a script that nobody
-edits.
+edits. "inductor" is the name of torch.compile's default there, and so of ours; what else of torch's state follows is in
+`dropin.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from . import api, config, stance
+from . import api, config, dropin, stance
 from .backends import registry
 from .errors import ConfigError
 from .options import region_options
 
-_replaced: list[tuple[Any, str, Any]] = []
-_NOT_THERE = object()
+_replaced = dropin.Replacements()
 
 # Name in torch.compiler and torch._dynamo -> ours.
 _SHARED: Mapping[str, Any] = {
@@ -46,7 +46,6 @@ _DYNAMO_ONLY: Mapping[str, Any] = {
     "maybe_mark_dynamic": api.maybe_mark_dynamic,
     "mark_static": api.mark_static,
     "mark_unbacked": api.mark_unbacked,
-    "register_backend": registry.register_backend,
     "lookup_backend": registry.lookup_backend,
 }
 
@@ -57,12 +56,14 @@ def install() -> None:
         return
     import torch
 
-    _replace(torch, "compile", _torch_compile)
-    _replace(torch.nn.Module, "compile", _module_compile)
+    _replaced.put(torch, "compile", _torch_compile)
+    _replaced.put(torch.nn.Module, "compile", _module_compile)
     for name, ours in _SHARED.items():
         if hasattr(torch.compiler, name):
-            _replace(torch.compiler, name, ours)
-    _replace(torch.compiler, "compile", _torch_compile)
+            _replaced.put(torch.compiler, name, ours)
+    _replaced.put(torch.compiler, "compile", _torch_compile)
+    dropin.follow_environment()
+    dropin.follow_logging(torch._logging, _replaced)
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         _replace_in_dynamo(dynamo)
@@ -72,12 +73,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Puts torch's own functions back. Callables that were compiled meanwhile stay compiled with fxjit."""
-    while _replaced:
-        holder, name, original = _replaced.pop()
-        if original is _NOT_THERE:
-            delattr(holder, name)
-        else:
-            setattr(holder, name, original)
+    _replaced.undo()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
@@ -86,15 +82,10 @@ def installed() -> bool:
     return bool(_replaced)
 
 
-def _replace(holder: Any, name: str, ours: Any) -> None:
-    _replaced.append((holder, name, vars(holder).get(name, _NOT_THERE)))
-    setattr(holder, name, ours)
-
-
 def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
-    theirs = dynamo.disable
+    theirs, register_theirs = dynamo.disable, dynamo.register_backend
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
         """Torch disables functions of its own through this one too, without a wrapper; those stay with torch."""
@@ -102,10 +93,24 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
             return theirs(fn, recursive, reason=reason, wrapping=False)
         return api.disable(fn, recursive, reason=reason)
 
-    special = {"explain": explain, "optimize": _dynamo_optimize, "disable": disable}
+    def register_backend(compiler_fn: Any = None, name: str | None = None, tags: Sequence[str] = ()) -> Any:
+        """Torch registers its own backends through this one too, when they are first looked for; those stay with torch."""
+        if compiler_fn is None:
+            return functools.partial(register_backend, name=name, tags=tags)
+        if getattr(compiler_fn, "__module__", "").startswith("torch."):
+            return register_theirs(compiler_fn, name, tags)
+        return registry.register_backend(compiler_fn, name, tags)
+
+    special = {
+        "explain": explain,
+        "optimize": _dynamo_optimize,
+        "disable": disable,
+        "register_backend": register_backend,
+    }
     for name, ours in {**_SHARED, **_DYNAMO_ONLY, **special}.items():
         if hasattr(dynamo, name):
-            _replace(dynamo, name, ours)
+            _replaced.put(dynamo, name, ours)
+    dropin.follow_dynamo(dynamo, _replaced)
 
 
 def _torch_compile(
@@ -122,7 +127,7 @@ def _torch_compile(
     """`torch.compile` while the drop-in is installed: its default backend is ours."""
     if unused:
         warnings.warn(f"fxjit ignores these arguments of torch.compile: {', '.join(unused)}.", stacklevel=2)
-    chosen = region_options(backend or "native", mode, _known_options(backend, options), fullgraph, dynamic)
+    chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
     if model is None:
         return lambda fn: api.compile_with(chosen, fn, disable)
     return api.compile_with(chosen, model, disable)
@@ -140,19 +145,23 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
     known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
     if kwargs:
         warnings.warn(f"fxjit ignores these arguments of nn.Module.compile: {', '.join(kwargs)}.", stacklevel=2)
-    compile_in_place(self, region_options(backend or "native", options=options, **known))
+    compile_in_place(self, region_options(_our_backend(backend), options=options, **known))
 
 
 def _dynamo_optimize(backend: Any = "inductor", *, nopython: bool = False, **kwargs: Any) -> Callable[[Any], Any]:
     """The old spelling: `torch._dynamo.optimize("inductor")(fn)`."""
     dynamic = kwargs.get("dynamic")
-    chosen = region_options("native" if backend == "inductor" else backend, fullgraph=nopython, dynamic=dynamic)
+    chosen = region_options(_our_backend(backend), fullgraph=nopython, dynamic=dynamic)
     return lambda fn: api.compile_with(chosen, fn, bool(kwargs.get("disable", False)))
+
+
+def _our_backend(backend: Any) -> Any:
+    return "native" if backend in (None, "inductor") else backend
 
 
 def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A script written for inductor may set options that only inductor has; they are dropped, and that is said."""
-    if not options or backend not in (None, "native", "fxjit"):
+    if not options or _our_backend(backend) not in ("native", "fxjit"):
         return dict(options) if options else None
     known = {name: value for name, value in options.items() if name in config.SETTINGS or name == "max_autotune"}
     dropped = sorted(options.keys() - known.keys())

@@ -96,9 +96,13 @@ def set_logs(spec: str | None = None, /, *, all: bool | int | None = None, **art
         artifact(name).setLevel(level)
 
 
+def is_known(name: str) -> bool:
+    return name == "all" or ALIASES.get(name, name) in ARTIFACTS
+
+
 def _known(name: str) -> str:
     name = ALIASES.get(name, name)
-    if name not in ARTIFACTS:
+    if not is_known(name):
         raise ConfigError(f"fxjit has no log {name!r}. {near(name, [*ARTIFACTS, 'all'])}")
     return name
 

@@ -68,7 +68,8 @@ LAYERS: dict[str, set[str]] = {
     "api": LOW | {"skips", "options", "stance", "regions", "module", "interop"},
     "explain": LOW | {"api", "options"},
     "profiler": LOW,
-    "install": LOW | {"api", "backends", "explain", "module", "options", "stance"},
+    "dropin": LOW | {"module", "profiler"},
+    "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "doctor": LOW | {"tensor_shim", "backends"},
 }
@@ -90,6 +91,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.runtime.cc", "backends.native.codegen.prelude"),
     ("doctor", "_C"),
+    ("dropin", "module"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),

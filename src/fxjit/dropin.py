@@ -1,0 +1,159 @@
+"""What of torch's own state follows fxjit while the drop-in is installed.
+
+Programs written for torch.compile do not stop at calling it: they set `torch._dynamo.config`, ask for logs by
+`TORCH_LOGS` or `torch._logging.set_logs`, read `torch._dynamo.utils.counters`, catch `torch._dynamo.exc.Unsupported`
+and unwrap an `OptimizedModule`. `install.py` says when; this file says what, and `Replacements` puts it all back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from . import config, errors, logs
+from .counters import compile_times, counters
+from .profiler import CompileProfiler
+
+_NOT_THERE: Final = object()
+
+_SAME_NAME: Final = (
+    "accumulated_recompile_limit", "allow_empty_graphs", "assume_static_by_default", "automatic_dynamic_shapes",
+    "capture_dynamic_output_shape_ops", "capture_func_transforms", "capture_scalar_outputs", "disable",
+    "dynamic_shapes", "error_on_recompile", "fail_on_recompile_limit_hit", "guard_nn_modules", "recompile_limit",
+    "repro_after", "repro_level", "specialize_float", "specialize_int", "suppress_errors", "trace_numpy", "verbose",
+    "verify_correctness",
+)
+#: Setting of torch._dynamo.config -> ours of the same meaning and default.
+_SETTINGS: Final[Mapping[str, str]] = {
+    **{name: name for name in _SAME_NAME},
+    "reorderable_logging_functions": "reorderable_functions",
+}
+
+#: What torch reads from the environment when it imports torch._dynamo, which a program compiled by us may never do.
+_VARIABLES: Final[Mapping[str, str]] = {
+    "TORCH_COMPILE_DISABLE": "disable",
+    "TORCHDYNAMO_DISABLE": "disable",
+    "TORCHDYNAMO_SUPPRESS_ERRORS": "suppress_errors",
+    "TORCHDYNAMO_VERBOSE": "verbose",
+    "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS": "capture_scalar_outputs",
+}
+
+#: Name in torch._dynamo.exc -> our error that a handler of that name is to catch too.
+_EXCEPTIONS: Final[Mapping[str, type[errors.FxjitError]]] = {
+    "Unsupported": errors.Unsupported,
+    "BackendCompilerFailed": errors.BackendCompilerFailed,
+    "InvalidBackend": errors.InvalidBackend,
+    "RecompileError": errors.RecompileError,
+    "FailOnRecompileLimitHit": errors.RecompileLimitExceeded,
+    "InternalTorchDynamoError": errors.InternalError,
+}
+
+
+class Replacements:
+    """Attributes of torch that stand for ours, in the order they were put there; `undo()` puts the originals back."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._made)
+
+    def put(self, holder: Any, name: str, ours: Any, original: Any = _NOT_THERE) -> None:
+        """`original`: what `undo` assigns, for what is not in the holder's own `__dict__`."""
+        self._made.append((holder, name, vars(holder).get(name, original)))
+        setattr(holder, name, ours)
+
+    def undo(self) -> None:
+        while self._made:
+            holder, name, original = self._made.pop()
+            if original is _NOT_THERE:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, original)
+
+
+def _handing_on(change: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self: _Functions, *args: Any) -> Any:
+        result = change(self, *args)
+        _forward("reorderable_logging_functions", self)
+        return result
+
+    return changed
+
+
+class _Functions(set[Any]):
+    """`torch._dynamo.config.reorderable_logging_functions`, which programs change in place."""
+
+    add = _handing_on(set.add)
+    update = _handing_on(set.update)
+    remove = _handing_on(set.remove)
+    discard = _handing_on(set.discard)
+    clear = _handing_on(set.clear)
+
+
+def follow_environment() -> None:
+    """TORCH_LOGS and the switches of torch._dynamo hold for us as far as ours of the same meaning were not set."""
+    for variable, name in _VARIABLES.items():
+        if config.environment(variable) in ("1", "true", "True") and not config.environment(config.SETTINGS[name].env):
+            setattr(config, name, True)
+    asked = config.environment("TORCH_LOGS")
+    if asked and not config.logs:
+        logs.set_logs(",".join(item for item in asked.split(",") if logs.is_known(item.strip().lstrip("+-"))))
+
+
+def follow_logging(torch_logging: ModuleType, made: Replacements) -> None:
+    """`torch._logging.set_logs` sets our logs of the same names too."""
+    theirs = torch_logging.set_logs
+
+    def set_logs(*, all: int | None = None, **artifacts: Any) -> None:
+        """`torch._logging.set_logs` while the drop-in is installed: torch's own logs, and fxjit's of the same names."""
+        theirs(all=all, **artifacts)
+        logs.set_logs(all=all, **{name: value for name, value in artifacts.items() if logs.is_known(name)})
+
+    made.put(torch_logging, "set_logs", set_logs)
+
+
+def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
+    """For a torch._dynamo that is imported: its settings, counters, exceptions and class of compiled modules."""
+    from . import module as compiled_module
+
+    _follow_settings(dynamo.config, made)
+    for name, ours in (("counters", counters), ("compile_times", compile_times), ("CompileProfiler", CompileProfiler)):
+        made.put(dynamo.utils, name, ours)
+    for name, ours_too in _EXCEPTIONS.items():
+        theirs = getattr(dynamo.exc, name, None)
+        if theirs is not None:  # some are of later versions of torch
+            made.put(ours_too, "__bases__", (*ours_too.__bases__, theirs), ours_too.__bases__)
+    made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
+
+
+def _follow_settings(theirs: ModuleType, made: Replacements) -> None:
+    """`theirs` is of a class of its own, whose assignments, those of `patch` included, are handed on."""
+    own_class = type(theirs)
+    assign = own_class.__setattr__
+
+    def assign_both(module: ModuleType, name: str, value: Any) -> None:
+        assign(module, name, value)
+        if name in _SETTINGS:
+            _forward(name, value)
+
+    functions = getattr(theirs, "reorderable_logging_functions", None)
+    if isinstance(functions, set):
+        made.put(theirs, "reorderable_logging_functions", _Functions(functions), functions)
+    made.put(own_class, "__setattr__", assign_both)
+    for name, ours in _SETTINGS.items():
+        value = getattr(theirs, name, _NOT_THERE)
+        if value is not _NOT_THERE and value != config.SETTINGS[ours].default:
+            _forward(name, value)
+
+
+def _forward(name: str, value: Any) -> None:
+    ours = _SETTINGS[name]
+    try:
+        setattr(config, ours, value)
+    except errors.ConfigError as error:
+        message = f"torch._dynamo.config.{name} = {value!r} has no effect on fxjit: {error}"
+        warnings.warn(message, stacklevel=3)
+
