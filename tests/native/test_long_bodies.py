@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fxjit
+from fxjit.backends.native.codegen.cpp import Line
 from fxjit.backends.native.codegen.stages import TILE, cut, tiled
 
 
@@ -31,37 +32,46 @@ def kernels_of(program: Callable[..., object], *inputs: object, caplog: pytest.L
 # The cut
 
 
-def lines_of(n: int) -> tuple[list[str], dict[str, int]]:
+def value(k: int, text: str, reads: list[str], ctype: str = "float", cost: int = 16) -> Line:
+    """The line of a value t<k>."""
+    return Line(f"const {ctype} t{k} = {text};", reads, f"t{k}", ctype, cost)
+
+
+FIRST = value(1, "p0[o0]", [], cost=1)
+
+
+def store(text: str, *reads: str) -> Line:
+    return Line(f"p1[o0] = {text};", reads)
+
+
+def lines_of(n: int) -> list[Line]:
     """n functions, each of the one before."""
-    out = [
-        "const float t1 = p0[o0];",
-        *(f"const float t{k} = tanhf(t{k - 1});" for k in range(2, n + 2)),
-        f"p1[o0] = t{n + 1};",
-    ]
-    return out, {f"t{k}": 16 for k in range(2, n + 2)}
+    functions = [value(k, f"tanhf(t{k - 1})", [f"t{k - 1}"]) for k in range(2, n + 2)]
+    return [FIRST, *functions, store(f"t{n + 1}", f"t{n + 1}")]
 
 
 def test_a_body_with_little_work_is_not_cut() -> None:
-    body, costs = lines_of(2)
-    assert cut(body, costs) == [body]
+    body = lines_of(2)
+    assert cut(body) == [body]
 
 
 def test_functions_of_each_other_are_cut_and_stay_in_order() -> None:
-    body, costs = lines_of(8)
-    stages = cut(body, costs)
+    body = lines_of(8)
+    stages = cut(body)
     assert len(stages) == 8
     assert [line for stage in stages for line in stage] == body
 
 
 def test_functions_side_by_side_are_not_cut() -> None:
     """The processor works on them at once as it is."""
-    body = ["const float t1 = p0[o0];", *(f"const float t{k} = tanhf(t1 * {k}.0f);" for k in range(2, 14))]
-    body.append("p1[o0] = " + " + ".join(f"t{k}" for k in range(2, 14)) + ";")
-    assert cut(body, {f"t{k}": 16 for k in range(2, 14)}) == [body]
+    names = [f"t{k}" for k in range(2, 14)]
+    functions = [value(k, f"tanhf(t1 * {k}.0f)", ["t1"]) for k in range(2, 14)]
+    body = [FIRST, *functions, store(" + ".join(names), *names)]
+    assert cut(body) == [body]
 
 
 def test_what_a_later_stage_reads_is_kept_and_nothing_else() -> None:
-    stages = [["const float t1 = p0[o0];", "const bool t2 = (t1 < 0);"], ["p1[o0] = t2 ? 1 : 0;"]]
+    stages = [[FIRST, value(2, "(t1 < 0)", ["t1"], "bool", cost=1)], [store("t2 ? 1 : 0", "t2")]]
     text = "\n".join(tiled(stages, "o0", "n0", "#pragma omp simd"))
     assert f"alignas(64) bool kt2[{TILE}];" in text
     assert "kt1" not in text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
@@ -15,18 +15,38 @@ from .prelude import C_TYPES
 
 # The name of a load's value where it need not be read, and whether that depends on the innermost loop.
 Given: TypeAlias = "Callable[[Load], tuple[str, bool] | None]"
+Loops: TypeAlias = "Scope[Line]"
 
 
-class Scope:
+class Line(str):
+    """A line of C++, with what stages.py has to know of it: the names it reads (what else it mentions does no harm), and the
+    value it defines, if it does: its name, its type, and what computing it costs (`ops.SCALARS`)."""
+
+    __slots__ = ("cost", "ctype", "defines", "reads")
+    reads: frozenset[str]
+    defines: str | None
+    ctype: str
+    cost: int
+
+    def __new__(cls, text: str, reads: Sequence[str], defines: str | None = None, ctype: str = "", cost: int = 0) -> Line:
+        line = super().__new__(cls, text)
+        line.reads, line.defines, line.ctype, line.cost = frozenset(reads), defines, ctype, cost
+        return line
+
+
+LineT = TypeVar("LineT", bound=str)
+
+
+class Scope(Generic[LineT]):
     """Lines of one loop level, with the names of the values computed in it or outside it."""
 
-    def __init__(self, outer: Scope | None = None) -> None:
+    def __init__(self, outer: Scope[LineT] | None = None) -> None:
         self.outer = outer
-        self.lines: list[str] = []
+        self.lines: list[LineT] = []
         self.names: dict[object, str] = {}
 
     def find(self, key: object) -> str | None:
-        scope: Scope | None = self
+        scope: Scope[LineT] | None = self
         while scope is not None:
             if key in scope.names:
                 return scope.names[key]
@@ -46,7 +66,6 @@ class Printer:
         self.symbols = symbols
         self.counter = 0
         self.checks = False
-        self.costs: dict[str, int] = {}  # of the named values that are more than an addition
 
     def fresh(self) -> str:
         self.counter += 1
@@ -63,7 +82,7 @@ class Printer:
             terms.append(name if stride == 1 else f"{name} * {self.size(stride)}")
         return " + ".join(terms) if terms else "0"
 
-    def emit(self, expr: Expr, loops: list[str], inner: Scope, outer: Scope, given: Given | None = None) -> str:
+    def emit(self, expr: Expr, loops: list[str], inner: Loops, outer: Loops, given: Given | None = None) -> str:
         """Adds what computes `expr` to the scopes and returns its name. `given` names loads whose value is at hand."""
         values: dict[int, tuple[str, bool]] = {}
         for node in walk(expr):
@@ -72,21 +91,20 @@ class Printer:
         return values[id(expr)][0]
 
     def one(
-        self, node: Expr, loops: list[str], inner: Scope, outer: Scope, values: dict[int, tuple[str, bool]], given: Given | None
+        self, node: Expr, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]], given: Given | None
     ) -> tuple[str, bool]:
         if isinstance(node, Const):
             return literal(node), False
         if isinstance(node, Op):
             operands = [values[id(arg)] for arg in node.args]
             deep = any(flag for _, flag in operands)
-            text = operation(node, [name for name, _ in operands])
-            name = self.named(text, C_TYPES[node.dtype], inner if deep else outer)
-            self.costs[name] = SCALARS[node.name].cost
-            return name, deep
+            names = [name for name, _ in operands]
+            scope = inner if deep else outer
+            return self.named(operation(node, names), C_TYPES[node.dtype], scope, names, SCALARS[node.name].cost), deep
         if isinstance(node, Iota):
             deep = bool(loops) and node.strides[-1:] != (0,) and bool(node.strides)
             text = f"({C_TYPES[node.dtype]})({self.affine(node.strides, node.offset, loops)})"
-            return self.named(text, C_TYPES[node.dtype], inner if deep else outer), deep
+            return self.named(text, C_TYPES[node.dtype], inner if deep else outer, ()), deep
         assert isinstance(node, Load)
         at_hand = given(node) if given else None
         if at_hand is not None:
@@ -94,32 +112,32 @@ class Printer:
         deep = (bool(loops) and node.strides[-1] != 0) or any(values[id(g.index)][1] for g in node.gathers)
         scope = inner if deep else outer
         place = self.affine(node.strides, node.offset, loops)
-        for gather in node.gathers:
-            index = self.checked(gather, values[id(gather.index)][0], scope)
+        indices = [self.checked(gather, values[id(gather.index)][0], scope) for gather in node.gathers]
+        for gather, index in zip(node.gathers, indices, strict=True):
             place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
         element = f"{self.pointers[node.buffer]}[{place}]"
-        return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope), deep
+        return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope, indices), deep
 
-    def checked(self, gather: Gather, index: str, scope: Scope) -> str:
+    def checked(self, gather: Gather, index: str, scope: Loops) -> str:
         """The index, 0 in place of a wrong one, which is noted."""
         index, wrong = self.bounds(gather, index, scope)
-        if (line := f"bad |= {wrong};") not in scope.lines:
+        if (line := Line(f"bad |= {wrong};", [wrong])) not in scope.lines:
             scope.lines.append(line)
-        return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope)
+        return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope, (wrong, index))
 
-    def bounds(self, gather: Gather, index: str, scope: Scope) -> tuple[str, str]:
+    def bounds(self, gather: Gather, index: str, scope: Loops) -> tuple[str, str]:
         """The index, wrapped, and whether it is out of bounds: one comparison, since negative numbers are large ones then."""
         self.checks = True
         size = self.size(gather.size)
         if gather.wrap:
-            index = self.named(f"{index} < 0 ? {index} + {size} : {index}", "int64_t", scope)
-        return index, self.named(f"(uint64_t){index} >= (uint64_t){size}", "int", scope)
+            index = self.named(f"{index} < 0 ? {index} + {size} : {index}", "int64_t", scope, [index])
+        return index, self.named(f"(uint64_t){index} >= (uint64_t){size}", "int", scope, [index])
 
-    def named(self, text: str, ctype: str, scope: Scope) -> str:
+    def named(self, text: str, ctype: str, scope: Loops, reads: Sequence[str], cost: int = 1) -> str:
         found = scope.find(text)
         if found is None:
             found = self.fresh()
-            scope.lines.append(f"const {ctype} {found} = {text};")
+            scope.lines.append(Line(f"const {ctype} {found} = {text};", reads, found, ctype, cost))
             scope.names[text] = found
         return found
 

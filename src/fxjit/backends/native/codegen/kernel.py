@@ -9,6 +9,7 @@ itself among threads, in a number of chunks that depends on sizes alone, so that
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -18,7 +19,7 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
-from .cpp import Printer, Scope, store_text
+from .cpp import Line, Loops, Printer, Scope, store_text
 from .prelude import C_TYPES
 from .stages import LONG_ENOUGH, TILE, cut, tiled
 
@@ -176,27 +177,27 @@ class Renderer:
         for member in self.group.members:
             self.body(member, loops, inner, before, names)
         if not loops:
-            return before.lines + inner.lines
+            return [*before.lines, *inner.lines]
         weight = self.weight(self.group.members)
         total = self.c(prod(sizes))
         last = len(loops) - 1
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
-        stages = cut(inner.lines, self.printer.costs) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
+        stages = cut(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
             threaded = self.parallel(self.c(sizes[-1]), weight)
             if len(stages) == 1:
                 threaded = threaded.replace("parallel for", "parallel for simd") or simd
-            nest = before.lines + self.innermost(stages, loops[last], sizes[last], threaded, simd)
+            nest = [*before.lines, *self.innermost(stages, loops[last], sizes[last], threaded, simd)]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
             return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
-        nest = before.lines + self.innermost(stages, loops[last], sizes[last], "" if len(stages) > 1 else simd, simd)
+        nest = [*before.lines, *self.innermost(stages, loops[last], sizes[last], "" if len(stages) > 1 else simd, simd)]
         nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
         return self.unless_empty(sizes) + nest
 
-    def innermost(self, stages: list[list[str]], index: str, size: Size, pragma: str, simd: str) -> list[str]:
+    def innermost(self, stages: list[list[Line]], index: str, size: Size, pragma: str, simd: str) -> list[str]:
         """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages."""
         if len(stages) == 1:
             return [pragma, loop(index, self.c(size)) + " {", indent(lines(stages[0])), "}"]
@@ -214,11 +215,11 @@ class Renderer:
             return ["{", indent(lines(nest)), "}"]
         return [pragma, *heads[:-1], heads[-1] + " {", indent(lines(nest)), "}"]
 
-    def nest(self) -> tuple[Scope, Scope]:
-        before = Scope()
+    def nest(self) -> tuple[Loops, Loops]:
+        before: Loops = Scope()
         return Scope(before), before
 
-    def body(self, member: Member, loops: list[str], inner: Scope, before: Scope, names: dict[str, str]) -> str:
+    def body(self, member: Member, loops: list[str], inner: Loops, before: Loops, names: dict[str, str]) -> str:
         """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
         compute = member.compute
         value = self.printer.emit(compute.expr, loops, inner, before, self.at_hand(member, names))
@@ -227,17 +228,19 @@ class Renderer:
         names[compute.out.name] = value
         if self.in_memory(compute.out.name):
             place = self.printer.affine(compute.stride, compute.offset, loops)
-            inner.lines.append(f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};")
+            text = f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};"
+            inner.lines.append(Line(text, [value]))
         elif self.is_scratch(compute.out.name):
-            inner.lines.append(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};")
+            inner.lines.append(Line(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};", [value]))
         return value
 
-    def scanned(self, member: Member, value: str, scope: Scope) -> str:
+    def scanned(self, member: Member, value: str, scope: Loops) -> str:
         """The total with this element; never shared by name, since its text is the same in every iteration."""
         name = member.compute.out.name
         total = f"a_{name}[l]" if self.group.lane else f"a_{name}"
         kind = self.acc_type(member)
-        scope.lines += [self.combine(member, total, value), f"const {kind} t_{name} = ({kind}){total};"]
+        scope.lines.append(Line(self.combine(member, total, value), [value]))
+        scope.lines.append(Line(f"const {kind} t_{name} = ({kind}){total};", [], f"t_{name}", kind, 1))
         return f"t_{name}"
 
     def scratch_place(self, member: Member) -> str:
@@ -368,9 +371,9 @@ class Renderer:
                 partial.append(f"float b_{member.compute.out.name} = 0;")
                 flush.append(f"{total} += b_{member.compute.out.name};")
                 total = f"b_{member.compute.out.name}"
-                inner.lines.append(f"{total} += {value};")
+                inner.lines.append(Line(f"{total} += {value};", [value]))
             else:
-                inner.lines.append(self.combine(member, total, value))
+                inner.lines.append(Line(self.combine(member, total, value), [value]))
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         last = f"i{len(sizes) - 1}"
@@ -410,12 +413,12 @@ class Renderer:
             out += self.store_row(member, f"r_{name}", self.outer)
         return out
 
-    def store_row(self, member: Member, value: str, loops: list[str]) -> list[str]:
+    def store_row(self, member: Member, value: str, loops: list[str]) -> list[Line]:
         compute = member.compute
         if not self.in_memory(compute.out.name):
             return []
         place = self.printer.affine(compute.stride, compute.offset, loops)
-        return [f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};"]
+        return [Line(f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};", [value])]
 
     def row_statements(self, slot: int) -> list[str]:
         """The members that run once an outer index, after slot `slot`."""
@@ -424,14 +427,14 @@ class Renderer:
             return []
         if self.group.lane:
             return self.lane_rows(members)
-        scope = Scope()
+        scope: Loops = Scope()
         for member in members:
             # Row values are named for good: later slots find them.
             value = self.printer.emit(member.compute.expr, self.outer, scope, scope, self.at_hand(member, {}))
-            name = member.compute.out.name
-            scope.lines.append(f"const {self.acc_type(member)} r_{name} = {value};")
+            name, kind = member.compute.out.name, self.acc_type(member)
+            scope.lines.append(Line(f"const {kind} r_{name} = {value};", [value], f"r_{name}", kind, 1))
             scope.lines += self.store_row(member, f"r_{name}", self.outer)
-        return scope.lines
+        return [*scope.lines]
 
     # Columns
 
@@ -444,7 +447,7 @@ class Renderer:
             name = m.compute.out.name
             declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.lanes}];")
             declared.append(f"for (int64_t l = 0; l < {self.lanes}; ++l) a_{name}[l] = {self.start(m)};")
-        scope = Scope()
+        scope: Loops = Scope()
         names: dict[str, str] = {}
         for member in members:
             loops = self.lane_loops(member)
@@ -452,7 +455,7 @@ class Renderer:
                 self.body(member, loops, scope, scope, names)
                 continue
             value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
-            scope.lines.append(self.combine_lane(member, value))
+            scope.lines.append(Line(self.combine_lane(member, value), [value]))
         sizes = members[0].inner
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         for k in reversed(range(len(sizes))):
@@ -494,13 +497,13 @@ class Renderer:
 
     def lane_rows(self, members: list[Member]) -> list[str]:
         out: list[str] = []
-        scope = Scope()
+        scope: Loops = Scope()
         loops = [*self.outer[:-1], "(lb + l)"]
         for member in members:
             name = member.compute.out.name
             out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{self.lanes}];")
             value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, {}))
-            scope.lines.append(f"r_{name}[l] = {value};")
+            scope.lines.append(Line(f"r_{name}[l] = {value};", [value]))
             scope.lines += self.store_row(member, f"r_{name}[l]", loops)
         return [*out, f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
 
@@ -562,7 +565,7 @@ def loop(name: str, size: str) -> str:
     return f"for (int64_t {name} = 0; {name} < {size}; ++{name})"
 
 
-def lines(parts: list[str]) -> str:
+def lines(parts: Sequence[str]) -> str:
     return "\n".join(parts)
 
 

@@ -11,7 +11,7 @@ from ..ir import Expr, Iota, Load, Scatter, walk
 from ..ops import SCALARS
 from ..schedule.collapse import collapse
 from ..schedule.fuse import Group, Hints, Member, permuted
-from .cpp import Scope, load_text, store_text
+from .cpp import Line, Loops, load_text, store_text
 from .kernel import Kernel, Renderer, indent, lines, loop
 from .prelude import C_TYPES
 
@@ -57,7 +57,7 @@ class ScatterRenderer(Renderer):
         serial = [k for k in range(last + (not vector)) if shared or k not in rows]
         inner, before = self.nest()
         self.update(inner, before)
-        nest = before.lines + inner.lines
+        nest: list[str] = [*before.lines, *inner.lines]
         if vector:
             bounds = ("first", "past") if shared else ("0", self.c(sizes[last]))
             head = f"for (int64_t o{last} = {bounds[0]}; o{last} < {bounds[1]}; ++o{last}) {{"
@@ -85,13 +85,14 @@ class ScatterRenderer(Renderer):
         pragma = pragma.replace("(parallel: ", "(parallel: pieces > 1 && ")
         return [head, pragma, loop("piece", "pieces") + " {", indent(lines([mine, *nest])), "}"]
 
-    def update(self, inner: Scope, before: Scope) -> None:
+    def update(self, inner: Loops, before: Loops) -> None:
         """One element: its value combined with what is in its place."""
         member = self.group.members[0]
         compute, scatter = member.compute, self.scatter
         loops, given = self.outer, self.at_hand(member, {})
         value = self.printer.emit(compute.expr, loops, inner, before, given)
         place = self.printer.affine(compute.stride, compute.offset, loops)
+        reads = [value]
         wrong: list[str] = []
         for gather in scatter.gathers:
             scope = inner if varies(gather.index) else before
@@ -101,13 +102,14 @@ class ScatterRenderer(Renderer):
                 wrong.append(out_of_bounds)
             else:
                 index = self.printer.checked(gather, index, scope)
+            reads.append(index)
             place += f" + {index} * {self.c(gather.stride)}"
         element, storage = f"{self.pointers[compute.out.name]}[{place}]", compute.out.dtype
         if scatter.mode != "set":
             value = SCALARS[scatter.mode].cpp.format(load_text(element, storage), value, t=C_TYPES[compute.expr.dtype])
         # Where each element has an index, a jump is faster than a choice, which the next element's sum would wait for.
         unless = f"if (__builtin_expect({' | '.join(wrong)}, 0)) bad = 1; else " if wrong else ""
-        inner.lines.append(f"{unless}{element} = {store_text(value, storage)};")
+        inner.lines.append(Line(f"{unless}{element} = {store_text(value, storage)};", [*reads, *wrong]))
 
 
 def varies(expr: Expr) -> bool:

@@ -8,8 +8,9 @@ times. So such a body is cut into stages; a tile of elements runs through all of
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Sequence
+
+from .cpp import Line
 
 #: Elements of a tile: a value that a later stage reads again takes at most 2 KiB of the stack.
 TILE = 256
@@ -22,60 +23,47 @@ KEPT, LEAST = 6, 16
 #: Rows shorter than this are not worth the loops.
 LONG_ENOUGH = 64
 
-_DEFINITION = re.compile(r"const (.+?) (t\d+) = (.*);")
-_NAME = re.compile(r"\bt\d+\b")
 
-
-def _defined(line: str) -> str | None:
-    found = _DEFINITION.fullmatch(line)
-    return found[2] if found else None
-
-
-def _read_by(line: str) -> set[str]:
-    found = _DEFINITION.fullmatch(line)
-    return set(_NAME.findall(found[3] if found else line))
-
-
-def _file(line: str, costs: Mapping[str, int], depths: dict[str, int]) -> int:
+def _file(line: Line, depths: dict[str, int]) -> int:
     """How long the line's value waits, from those in `depths` on, where it is put down."""
-    depth = max((depths.get(name, 0) for name in _read_by(line)), default=0)
-    if (name := _defined(line)) is not None:
-        depth += costs.get(name, 1)
-        depths[name] = depth
+    depth = max((depths.get(name, 0) for name in line.reads), default=0)
+    if line.defines is not None:
+        depth += line.cost
+        depths[line.defines] = depth
     return depth
 
 
-def cut(lines: list[str], costs: Mapping[str, int]) -> list[list[str]]:
-    """The lines in order, as stages; one where the body is short or not serial. `costs` are those of the values by name."""
+def cut(lines: list[Line]) -> list[list[Line]]:
+    """The lines in order, as stages; one where the body is short or not serial."""
     whole: dict[str, int] = {}
-    longest = max((_file(line, costs, whole) for line in lines), default=0)
-    work = sum(costs.get(name, 1) for name in whole)
+    longest = max((_file(line, whole) for line in lines), default=0)
+    work = sum(line.cost for line in lines)
     if work < ENOUGH or longest <= PATH or longest * 4 < work:
         return [lines]
     left = work
-    last_read = {name: position for position, line in enumerate(lines) for name in _read_by(line)}
-    stages: list[list[str]] = [[]]
+    last_read = {name: position for position, line in enumerate(lines) for name in line.reads}
+    stages: list[list[Line]] = [[]]
     depths: dict[str, int] = {}
     live: set[str] = set()
     for position, line in enumerate(lines):
         live = {name for name in live if last_read.get(name, -1) >= position}
-        if _file(line, costs, depths) > PATH and stages[-1] and len(live) <= KEPT and left >= LEAST:
+        if _file(line, depths) > PATH and stages[-1] and len(live) <= KEPT and left >= LEAST:
             stages.append([])
             depths = {}
-            _file(line, costs, depths)
+            _file(line, depths)
         stages[-1].append(line)
-        if (name := _defined(line)) is not None:
-            left -= costs.get(name, 1)
-            live.add(name)
+        if line.defines is not None:
+            left -= line.cost
+            live.add(line.defines)
     return stages
 
 
-def tiled(stages: list[list[str]], index: str, size: str, simd: str) -> list[str]:
+def tiled(stages: Sequence[Sequence[Line]], index: str, size: str, simd: str) -> list[str]:
     """The body of the loop over tiles that begin at `lo`: one loop over `index` for each stage."""
-    found = [(k, each) for k, stage in enumerate(stages) for line in stage if (each := _DEFINITION.fullmatch(line))]
-    kinds, maker = {each[2]: each[1] for _, each in found}, {each[2]: k for k, each in found}
-    needs = [{name for line in stage for name in _read_by(line) if maker.get(name, k) < k} for k, stage in enumerate(stages)]
-    kept = sorted(set().union(*needs), key=lambda name: int(name[1:]))
+    found = [(line.defines, line.ctype, k) for k, stage in enumerate(stages) for line in stage if line.defines is not None]
+    kinds, maker = {name: kind for name, kind, _ in found}, {name: k for name, _, k in found}
+    needs = [{name for line in stage for name in line.reads if maker.get(name, k) < k} for k, stage in enumerate(stages)]
+    kept = [name for name in maker if any(name in needed for needed in needs)]
     place = f"[{index} - lo]"
     out = [f"const int64_t hi = fx_imin(lo + {TILE}, {size});"]
     out += [f"alignas(64) {kinds[name]} k{name}[{TILE}];" for name in kept]

@@ -73,7 +73,7 @@ class Renderer:
         self.printer = Printer(self.pointers, self.symbols, self.masks, self.rank)
         self.outer: list[Named] = []
         # Values that live as long as the program: of rows, and in a persistent kernel of whole rows.
-        self.top = Scope()
+        self.top: Scope[str] = Scope()
         self.values: dict[str, Named] = {}
         self.cuts: dict[Sizes, list[Named]] = {}
 
@@ -325,7 +325,7 @@ class Renderer:
             if member.compute.reduction is not None:
                 self.row(member, f"fx_row_{member.compute.reduction}({self.total(member)})")
 
-    def scan_on(self, member: Member, value: str, loops: list[Named], body: Scope) -> None:
+    def scan_on(self, member: Member, value: str, loops: list[Named], body: Scope[str]) -> None:
         """A block's scan, on from the total of the blocks before it."""
         kind, total = member.compute.scan, self.total(member)
         assert kind is not None
@@ -335,7 +335,7 @@ class Renderer:
         self.scanned(member, COMBINE[kind].format(f"fx_scan_{kind}({block})", total), loops, body)
         body.lines.append(f"{total} = {COMBINE[kind].format(f'fx_row_{kind}({block})', total)}")
 
-    def scanned(self, member: Member, text: str, loops: list[Named], scope: Scope) -> None:
+    def scanned(self, member: Member, text: str, loops: list[Named], scope: Scope[str]) -> None:
         name = f"v{self.position[id(member)]}"
         scope.lines.append(f"{name} = {text}")
         value = name, frozenset("xr")
@@ -354,7 +354,7 @@ class Renderer:
 
     # One member
 
-    def element(self, member: Member, loops: list[Named], inner: Scope, ahead: Scope | None = None) -> Named:
+    def element(self, member: Member, loops: list[Named], inner: Scope[str], ahead: Scope[str] | None = None) -> Named:
         value = self.printer.emit(member.compute.expr, loops, inner, ahead or self.top, self.at_hand(member))
         if not member.compute.has_order:
             self.values[member.compute.out.name] = value
@@ -370,7 +370,7 @@ class Renderer:
 
         return given
 
-    def store(self, member: Member, value: Named, loops: list[Named], scope: Scope) -> None:
+    def store(self, member: Member, value: Named, loops: list[Named], scope: Scope[str]) -> None:
         compute = member.compute
         out = compute.out.name
         if out not in self.pointers:
@@ -396,7 +396,7 @@ class Renderer:
         masked = f", {mask}" if mask else ""
         scope.lines.append(f"{how}({self.pointers[out]} + ({text}), {kept}{masked})")
 
-    def computed_place(self, member: Member, place: str, mask: str, loops: list[Named], scope: Scope) -> tuple[str, str]:
+    def computed_place(self, member: Member, place: str, mask: str, loops: list[Named], scope: Scope[str]) -> tuple[str, str]:
         """The place with the indices added, and the mask without those out of bounds."""
         assert member.compute.scatter is not None
         for gather in member.compute.scatter.gathers:

@@ -194,7 +194,7 @@ class Printer:
     def mask(self, axes: frozenset[str]) -> str:
         return " & ".join(self.masks[axis] for axis in sorted(axes))
 
-    def emit(self, expr: Expr, loops: Sequence[Named], inner: Scope, outer: Scope, given: Given) -> Named:
+    def emit(self, expr: Expr, loops: Sequence[Named], inner: Scope[str], outer: Scope[str], given: Given) -> Named:
         """Adds what computes `expr` to the scopes; what does not vary along "r" goes in the outer one."""
         values: dict[int, Named] = {}
         for node in walk(expr):
@@ -202,7 +202,8 @@ class Printer:
         return values[id(expr)]
 
     def one(
-        self, node: Expr, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named], given: Given
+        self, node: Expr, loops: Sequence[Named], inner: Scope[str], outer: Scope[str], values: Mapping[int, Named],
+        given: Given,
     ) -> Named:
         if isinstance(node, Const):
             return self.named(self.constant(node), outer), NOWHERE
@@ -223,7 +224,9 @@ class Printer:
         # Older versions of Triton fill with zero, not with minus zero.
         return f"({text} * -1.0)" if node.value == 0 and math.copysign(1, node.value) < 0 else text
 
-    def load(self, node: Load, loops: Sequence[Named], inner: Scope, outer: Scope, values: Mapping[int, Named]) -> Named:
+    def load(
+        self, node: Load, loops: Sequence[Named], inner: Scope[str], outer: Scope[str], values: Mapping[int, Named]
+    ) -> Named:
         place, axes = self.affine(node.strides, node.offset, loops)
         axes = axes.union(*(values[id(gather.index)][1] for gather in node.gathers))
         scope = inner if axes & self.looped else outer
@@ -240,7 +243,7 @@ class Printer:
             text += f".to({TYPES[node.dtype]})"
         return self.named(text, scope), axes
 
-    def checked(self, gather: Gather, index: Named, scope: Scope) -> tuple[str, str]:
+    def checked(self, gather: Gather, index: Named, scope: Scope[str]) -> tuple[str, str]:
         """The index, wrapped, and whether it is in bounds; one out of bounds stops the program, as eager's does."""
         self.checks = True
         size, (name, axes) = self.size(gather.size), index
@@ -254,7 +257,7 @@ class Printer:
             scope.lines.append(line)
         return name, inside
 
-    def named(self, text: str, scope: Scope) -> str:
+    def named(self, text: str, scope: Scope[str]) -> str:
         found = scope.find(text)
         if found is None:
             found = f"t{self.counter}"

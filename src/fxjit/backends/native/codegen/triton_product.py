@@ -126,7 +126,7 @@ class ProductRenderer(Renderer):
         return [*before, "sums = tl.full([YB, XB], 0.0, tl.float32)", f"for k0 in range(0, {depth}, KB):",
                 *("  " + line for line in body.lines)]
 
-    def factor(self, expr: Expr, loops: list[Named], body: Scope, mask: str, shape: str) -> str:
+    def factor(self, expr: Expr, loops: list[Named], body: Scope[str], mask: str, shape: str) -> str:
         """A block of an operand, of its type in memory and with nothing in it past the end of the sum."""
         name, axes = self.operands.emit(expr, loops, body, self.top, nothing_at_hand)
         if not is_plain_load(expr):
