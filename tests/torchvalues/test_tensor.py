@@ -83,6 +83,69 @@ def test_data_that_is_another_is_written_for_real(other):
     assert v.stride() == w.stride()
 
 
+def clipped(ws, x):
+    for w in ws:
+        w.data = w.data - 0.1 * x
+        w.data = w.data.clamp(-1, 1)
+
+
+def averaged(ws, x):
+    for w, other in zip(ws, ws[1:], strict=False):
+        w.data = 0.9 * w.data + 0.1 * other.data
+        other.data = x
+        other.data.mul_(2)
+    return ws[0].data.sum(), x * 2
+
+
+def swapped(ws, x):
+    kept = ws[0].data
+    ws[0].data = ws[1].data
+    ws[1].data = kept
+    kept += x
+    with torch.no_grad():
+        given_back = ws[1].add_(1)
+        return ws[0] * 2 + ws[1], given_back is ws[1], given_back
+
+
+def of_another_shape(ws, x):
+    ws[0].data = ws[0].data.t().double()
+    ws[1].data = x.new_zeros(3, 5)
+    w = ws[0]
+    return w.shape, w.dtype, w.requires_grad, w.is_leaf, w.stride(), ws[1].numel(), w.detach() + 1
+
+
+def of_parts(ws, x):
+    for row, w in zip(x, ws, strict=False):
+        w.data = row
+    return x.sum()
+
+
+@pytest.mark.parametrize("fn", [clipped, averaged, swapped, of_another_shape, of_parts])
+def test_data_in_a_graph(check, fn):
+    ws = [torch.nn.Parameter(torch.randn(2, 3), requires_grad=at < 2) for at in range(3)]
+    check(fn, ws, torch.randn(2, 3), backends=("eager", "aot_eager", "native"))
+
+
+def test_data_given_before_a_gradient_goes_there():
+    def fn(w, x):
+        w.data = w.data * 2
+        return (w * x).sum()
+
+    def used_before(w, x):
+        y = (w * x).sum()
+        w.data = w.data * 2
+        return y
+
+    for each in (fn, used_before):
+        w, v = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        compiled = fxjit.compile(each, backend="eager")
+        for _ in range(2):
+            expected, found = each(w, torch.arange(3.0)), compiled(v, torch.arange(3.0))
+            expected.backward()
+            found.backward()
+            torch.testing.assert_close((found, v, v.grad), (expected, w, w.grad))
+
+
 def test_in_place_on_what_the_graph_made(check):
     def fn(x):
         y = torch.zeros_like(x)

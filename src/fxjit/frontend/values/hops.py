@@ -87,6 +87,7 @@ class Layout:
 def flatten(t: Tracer, tree: Value) -> tuple[list[Value], Layout]:
     """A container's leaves, and what puts them together again."""
     if isinstance(tree, TensorValue):
+        tree.graph_arg(t)  # which may say no
         return [tree], Layout()
     kind = tree.pytype()
     if kind is list or kind is tuple:

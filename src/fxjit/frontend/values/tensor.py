@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 import torch
@@ -64,11 +64,20 @@ UNREADABLE: Final = frozenset((
 ))
 
 
+def _requires_grad(node: torch.fx.Node) -> bool:
+    """Whether a result of the node does."""
+    results = node.meta["example_value"]
+    each = results if isinstance(results, (list, tuple)) else (results,)
+    return any(isinstance(result, torch.Tensor) and result.requires_grad for result in each)
+
+
 class TensorValue(Value):
     """A tensor: `node` computes it, `fake` is it without numbers, `cls` its Python type; `real` the object itself where
     it existed before the frame."""
 
     node: torch.fx.Node
+    #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
+    new_data: TensorValue | None = None
 
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, cls: type = torch.Tensor, source: Source | None = None,
                  real: torch.Tensor | None = None) -> None:
@@ -86,6 +95,8 @@ class TensorValue(Value):
         return f"{where}: {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}"
 
     def graph_arg(self, t: Tracer) -> Any:
+        if self.new_data is not None and self.fake.requires_grad and torch.is_grad_enabled():
+            self._refuse_write(t, "data", "a gradient of what is computed from it then would have to arrive at it")
         return self.node
 
     def rebuild(self, cg: Rebuilder) -> None:
@@ -106,6 +117,7 @@ class TensorValue(Value):
     # -- attributes ----------------------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
+        self._refuse_others(t, "__getattribute__")
         pending = t.effects.load_attr(self, name)
         if isinstance(pending, Value):
             return pending
@@ -119,7 +131,8 @@ class TensorValue(Value):
         if name == "shape":
             return self.shape(t)
         if name in TENSOR_ATTRIBUTES:
-            return t.emit(getattr, [self, t.make(name)])
+            owner = self.new_data if self.new_data is not None and name == "data" else self
+            return t.emit(getattr, [owner, t.make(name)])
         special = _ATTRIBUTES.get(name)
         if special is not None:
             return special(self, t)
@@ -167,22 +180,25 @@ class TensorValue(Value):
     def _class_attribute(self, t: Tracer, name: str) -> Value:
         found = protocol.type_lookup(self.cls, name)
         if found is NOT_IMPLEMENTED:
-            self._no_attribute(t, name)
+            return self._no_attribute(t, name)
         return tensor_methods.bind(t, self, name, found)
 
     def _no_attribute(self, t: Tracer, name: str) -> Value:
+        hook, owner = descriptors.look_up(t, self.cls, "__getattr__")
+        if owner is not None:
+            return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, t.make(self.cls)), [t.make(name)], None)
         t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
         if name == "requires_grad" and value is not None and value.is_constant():
             tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
             return
         raw = protocol.type_lookup(self.cls, name)
-        if raw is _DATA and value is not None and self._is_own_data(value.realize()):
-            return  # `p.data -= step`
+        if raw is _DATA and value is not None and self._takes_data(t, value.realize()):
+            return
         if raw is not NOT_IMPLEMENTED and hasattr(raw, "__set__") and name != "grad":
-            t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__,
-                     why="it changes the tensor itself in a way that a graph cannot hold")
+            self._refuse_write(t, name, "it changes the tensor itself in a way that a graph cannot hold")
         if value is None and name != "grad":
             protocol.getattr_(t, self, name)  # AttributeError where there is none
         if name == "grad" and value is None:
@@ -194,15 +210,26 @@ class TensorValue(Value):
             else:
                 t.effects.call_later(setattr, (self, name, value))
 
-    def _is_own_data(self, value: Value) -> bool:
+    def _refuse_write(self, t: Tracer, name: str, why: str) -> NoReturn:
+        t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__, why=why)
+
+    def _takes_data(self, t: Tracer, value: Value) -> bool:
+        """`self.data = value`, where a graph can hold that."""
+        return isinstance(value, TensorValue) and self._is_own_data(value)
+
+    def _is_own_data(self, value: TensorValue) -> bool:
         """Whether `self.data = value` changes nothing: the same memory, seen in the same way."""
-        if not isinstance(value, TensorValue) or value.cls not in (torch.Tensor, torch.nn.Parameter):
-            return False
         mine, given = self.fake, value.fake
-        if mine.layout is not torch.strided or given.layout is not torch.strided or mine.is_inference() or given.is_inference():
+        if not self._is_plain(value):
             return False
         aliases: bool = torch._C._is_alias_of(mine, given)  # type: ignore[attr-defined]  # not in the stubs
         return aliases and all(fact(mine) == fact(given) for fact in _SEEN_AS)
+
+    def _is_plain(self, value: TensorValue) -> bool:
+        """Whether `value` and this tensor are of the common kind."""
+        fakes = (self.fake, value.fake)
+        return value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
+            fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
@@ -235,6 +262,7 @@ class TensorValue(Value):
             self._refuse_others(t, f"__{op}__")
             return t.emit(_UNARY[op], [self])
         if op in ("int", "float", "complex", "index"):
+            self._refuse_others(t, f"__{op}__")
             return tensor_methods.as_number(t, self, op)
         return NOT_IMPLEMENTED
 
@@ -314,6 +342,29 @@ class GivenTensor(TensorValue):
     @property
     def fake(self) -> torch.Tensor:  # type: ignore[override]  # the same
         return self._as_input()[1]
+
+    def _takes_data(self, t: Tracer, value: Value) -> bool:
+        """The tensor itself gets its new memory when the graph has run."""
+        if super()._takes_data(t, value):
+            return True
+        if not isinstance(value, TensorValue) or not self._is_plain(value) or not self._can_be_given(value.fake):
+            return False
+        requires_grad = self.fake.requires_grad
+        self.new_data = cast(TensorValue, protocol.getattr_(t, value, "data"))
+        self._input = (self.new_data.node, self.new_data.fake)
+        self._tracer.register_tensor(self)
+        if requires_grad:
+            self._input = (self.new_data.node, self.new_data.fake.detach().requires_grad_())
+        t.effects.call_later(setattr, (self, "data", value))
+        return True
+
+    def _can_be_given(self, data: torch.Tensor) -> bool:
+        """Whether nothing in the graph derives what this tensor was before, and torch makes no new kind of tensor of it."""
+        if self.real is None or not self.real.is_leaf or self.real._is_view() or self.fake.device != data.device:
+            return False
+        if self.fake.requires_grad and not (data.is_floating_point() or data.is_complex()):
+            return False
+        return not any(map(_requires_grad, self.node.users))
 
     def describe(self) -> str:
         if self._input is not None or self.real is None or self.source is None:

@@ -270,6 +270,11 @@ def as_number(t: Tracer, tensor: TensorValue, op: str) -> Value:
     return number if op == "item" else protocol.unary(t, op, number)
 
 
+@method("detach")
+def _detach(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return t.emit("detach", [tensor.new_data or tensor, *args], kwargs)
+
+
 @method("item")
 def _item(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     return as_number(t, tensor, "item")
