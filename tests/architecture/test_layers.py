@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug"}
+LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "drawing"}
 FRONTEND_LOW = LOW | {"guards", "skips", "torch_compat", "tensor_shim"}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
@@ -26,6 +26,8 @@ LAYERS: dict[str, set[str]] = {
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "torch_compat": LOW,
     "process_state": set(),
+    "generated": set(),
+    "drawing": set(),
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim", "torch_compat"},
     "skips": LOW,
@@ -58,7 +60,7 @@ LAYERS: dict[str, set[str]] = {
     "resume": LOW
     | {"guards", "frontend.bytecode", "frontend.draws", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips", "torch_compat"},
-    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "interop"},
+    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,
     "repro": LOW | {"verify"},
     "options": LOW | {"backends", "verify", "repro"},

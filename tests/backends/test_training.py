@@ -262,3 +262,29 @@ def test_dropout_between_recurrent_layers(kind, options):
             found.append([y.detach(), *(state.detach() for state in states), *gradients(of, loss)])
         torch.testing.assert_close(found[1], found[0])
     assert not torch.equal(plain(x)[0], plain(x)[0])
+
+
+UNUSED_DRAWS = {
+    "a function": lambda x: also(torch.rand_like(x), torch.rand(3) * x),
+    "what is made of it": lambda x: also(x * torch.randn(3), nn.functional.dropout(x, 0.5)),
+    "in place": lambda x: also(torch.empty(3).uniform_(), torch.rand(3) * x),
+    "between others": lambda x: (torch.rand(3) * x, also(nn.functional.dropout(x, 0.5), torch.randn(3) + x)),
+}
+
+
+def also(_unused, result):
+    return result
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", list(UNUSED_DRAWS))
+def test_random_numbers_that_nobody_uses_are_drawn_too(name, grad, backend):
+    def run(function):
+        x = torch.arange(1.0, 4.0).requires_grad_(grad)
+        torch.manual_seed(0)
+        found = torch.utils._pytree.tree_leaves(function(x))
+        grads = torch.autograd.grad([each.sum() for each in found], [x]) if grad else ()
+        return [each.detach() for each in (*found, *grads, torch.rand(3))]
+
+    torch.testing.assert_close(run(fxjit.compile(UNUSED_DRAWS[name], backend=backend)), run(UNUSED_DRAWS[name]))

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import config, logs
 from fxjit.counters import counters, timed
+from fxjit.drawing import may_draw
 
 from .components import compile_parts
 from .direct import Parts, describe, direct_call
@@ -127,7 +128,7 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
         with torch.enable_grad():
             compiled_on = _compile_whole(recording, example_inputs, way)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
-    gm, restore = with_flat_outputs(ensure_module(gm))
+    gm, restore = with_unused_draws(*with_flat_outputs(ensure_module(gm)))
     place = way.stored(gm, example_inputs)
     found = None if place is None else place.find()
     if found is not None:
@@ -338,6 +339,38 @@ def with_flat_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, C
     graph.graph_copy(gm.graph, copies)
     graph.output(tuple(copies[leaf] if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves))
     return torch.fx.GraphModule(gm, graph), lambda results: pytree.tree_unflatten(list(results), spec)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
+
+
+def with_unused_draws(
+    gm: torch.fx.GraphModule, restore: Callable[[Any], Any] | None
+) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:
+    """Random numbers that nobody uses are drawn too, so that those that follow are eager's: AOTAutograd drops operators without
+    users, so what these give becomes a result of the graph, which `restore` leaves out."""
+    if not isinstance(gm, torch.fx.GraphModule) or not any(map(may_draw, gm.graph.nodes)):
+        return gm, restore
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    used = {output}
+    for node in reversed(gm.graph.nodes):
+        if not used.isdisjoint(node.users):
+            used.add(node)
+    unused = [node for node in gm.graph.nodes if node not in used and may_draw(node) and _is_tensor(node)]
+    if not unused:
+        return gm, restore
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(gm.graph, copies)
+    results = [torch.fx.node.map_arg(each, copies.__getitem__) for each in output.args[0]]
+    for node in unused:
+        drawn = graph.call_method("detach", (copies[node],))
+        drawn.meta = node.meta | {"example_value": node.meta["example_value"].detach()}
+        results.append(drawn)
+    graph.output(tuple(results))
+    count = len(results) - len(unused)
+    return torch.fx.GraphModule(gm, graph), lambda given: (restore or tuple)(given[:count])
 
 
 def ensure_module(gm: Any) -> torch.fx.GraphModule:

@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
+from fxjit.drawing import may_draw
 from fxjit.frontend.result import Expectation
 from fxjit.frontend.values.base import Tracer
 from fxjit.frontend.values.tensor import TensorValue
@@ -18,9 +19,6 @@ from fxjit.frontend.values.tensor import TensorValue
 _MOST_COPIED = 1 << 16
 #: Packages whose functions do nothing that cannot be done again, but for what they write to.
 _REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
-#: In the names of what may draw random numbers.
-_DRAWING = ("rand", "drop", "bernoulli", "normal", "uniform", "multinomial", "exponential", "poisson", "cauchy", "geometric",
-            "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional", "gumbel")
 #: Operators that write to inputs and do not say so.
 _SILENT_WRITERS = ("batch_norm", "instance_norm")
 
@@ -105,12 +103,3 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
 
 def _writes_silently(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and any(name in getattr(node.target, "__name__", "") for name in _SILENT_WRITERS)
-
-
-def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the node may draw random numbers, or stands for a graph that may."""
-    if node.op == "get_attr":
-        held = node.meta.get("example_value")
-        return isinstance(held, torch.fx.GraphModule) and any(map(may_draw, held.graph.nodes))
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    return node.op != "output" and any(each in name for each in _DRAWING)
