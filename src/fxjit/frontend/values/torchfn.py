@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,10 +26,8 @@ from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
-from fxjit.frontend.values.plain import NotPlain, plain
-from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.varying import tensor_of_varying
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import CallSource, ConstSource, Source
@@ -49,21 +46,21 @@ HIGHER_ORDER: Final[dict[HigherOrderOperator, Handler]] = {}
 def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     """`fn(*args, **kwargs)` as one node of the graph."""
     named = dict(kwargs)
-    name = _name_of(fn)
+    name = name_of(fn)
     if (mark := marks.mark_of(fn)) is marks.Mark.DISALLOW_IN_GRAPH:
         t.break_("user-disallowed", function=fn)
     elif mark is marks.Mark.FORBID_IN_GRAPH:
         t.break_("user-forbidden", function=fn)
-    if _is_given(named, "generator"):
+    if is_given(named, "generator"):
         t.break_("call-rng-state", function=name)
-    if _is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):
+    if is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):
         t.break_("tensor-argument", function=name, value="requires_grad=True", type="bool")
     device = default_device(t)
-    if device is not None and not _is_given(named, "device") and fn in torch.utils._device._device_constructors():
+    if device is not None and not is_given(named, "device") and fn in torch.utils._device._device_constructors():
         named["device"] = t.make(device)
     plain_args = [_plain(t, arg) for arg in args]
     plain_named = {key: _plain(t, arg) for key, arg in named.items()}
-    outs = tensors_in([named["out"]]) if _is_given(named, "out") else []
+    outs = tensors_in([named["out"]]) if is_given(named, "out") else []
     if outs and _has_form_without_out(fn):
         return _call_with_out(t, fn, plain_args, plain_named, outs)
     before = [tuple(out.fake.shape) for out in outs]
@@ -85,10 +82,10 @@ def _call_with_out(
     """What is written keeps its strides, whatever those of the operator's own result are. AOTAutograd, which turns `out=` into
     calls without, would give it these: where they differ, the result is copied."""
     target = _as_target(fn)
-    with t.rehearsal(_name_of(fn)):
+    with t.rehearsal(name_of(fn)):
         made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
     if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
-        t.break_("tensor-out", function=_name_of(fn), why="it is resized")
+        t.break_("tensor-out", function=name_of(fn), why="it is resized")
     if all(map(_laid_out_alike, outs, made)):
         return t.emit(target, args, named)
     fresh = [t.emit(torch.empty_like, [each], {"memory_format": t.make(torch.contiguous_format)}) for each in outs]
@@ -121,7 +118,8 @@ def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _is_given(kwargs: Kwargs, name: str) -> bool:
+def is_given(kwargs: Kwargs, name: str) -> bool:
+    """Whether the keyword argument has a value that is not None."""
     value = kwargs.get(name)
     return value is not None and not (value.is_constant() and value.as_constant() is None)
 
@@ -133,7 +131,8 @@ def _plain(t: Tracer, value: Value) -> Value:
     return value
 
 
-def _name_of(fn: Any) -> str:
+def name_of(fn: Any) -> str:
+    """The callable's name with its module, for reasons."""
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or str(fn)
     module = getattr(fn, "__module__", None)
     return f"{module}.{name}" if module else str(name)
@@ -159,7 +158,7 @@ class TorchFunctionValue(Value):
         return self.fn
 
     def describe(self) -> str:
-        return _name_of(self.fn)
+        return name_of(self.fn)
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):
@@ -315,7 +314,7 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
     """Read-only state of the process, as it is while tracing; what matters of it is guarded as ambient state."""
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not all(value.is_constant() for value in (*args, *kwargs.values())):
-            t.break_("call-c-extension", function=_name_of(fn), module="torch")
+            t.break_("call-c-extension", function=name_of(fn), module="torch")
         return protocol.fold(t, lambda: fn(*[value.as_constant() for value in args],
                                            **{key: value.as_constant() for key, value in kwargs.items()}))
     return call
@@ -403,7 +402,7 @@ def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
     if isinstance(value, TensorValue):
         return value.fake
     if not value.is_constant():
-        t.break_("tensor-argument", function=_name_of(fn), value=value.describe(), type=value.pytype().__name__)
+        t.break_("tensor-argument", function=name_of(fn), value=value.describe(), type=value.pytype().__name__)
     return value.as_constant()
 
 
@@ -465,99 +464,7 @@ def _is_tensor_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     return t.make(cls is torch.Tensor or hasattr(cls, "__torch_function__"))
 
 
-# -- tensors of Python data ----------------------------------------------------------------------------------------
-
-
-def _from_array(t: Tracer, data: Value) -> Value:
-    """An array of NumPy as the tensor over its memory, a deque as a list; anything else as it is."""
-    if data.pytype() is deque:
-        return ListValue(protocol.unpack(t, data))
-    as_tensor: Callable[[Tracer], Value] | None = getattr(data, "as_tensor", None)
-    return data if as_tensor is None else as_tensor(t)
-
-
-def _of_numbers(t: Tracer, data: Value, kwargs: Kwargs) -> tuple[Value, dict[str, Value]]:
-    """The data as a graph takes them, and the keyword arguments: with the dtype that NumPy's numbers give a tensor of them."""
-    rest = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
-    try:
-        known = plain(data)
-    except NotPlain:
-        return data, rest
-    if not any(isinstance(number, np.generic) for number in _numbers(known)):
-        return data, rest
-    if not _is_given(kwargs, "dtype"):
-        try:
-            rest["dtype"] = t.make(torch.tensor(known).dtype)
-        except (TypeError, ValueError, RuntimeError):  # the program's error, which the call itself raises
-            return data, rest
-    return _python_numbers(t, known), rest
-
-
-def _numbers(data: Any) -> Iterator[Any]:
-    """The numbers in nested lists and tuples."""
-    if isinstance(data, (list, tuple)):
-        for part in data:
-            yield from _numbers(part)
-    else:
-        yield data
-
-
-def _python_numbers(t: Tracer, data: Any) -> Value:
-    if isinstance(data, (list, tuple)):
-        return ListValue([_python_numbers(t, part) for part in data])
-    return t.make(data.item() if isinstance(data, np.generic) else data)
-
-
-@handles(torch.tensor)
-def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    data = _from_array(t, args[0] if args else kwargs["data"])
-    if isinstance(data, TensorValue):
-        copy = t.emit("clone", [t.emit("detach", [data])])
-        wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
-        return t.emit("to", [copy], wanted) if wanted else copy
-    if tensors_in([data]):
-        t.break_("data-item", function="torch.tensor")
-    data, kwargs = _of_numbers(t, data, kwargs)
-    varying = tensor_of_varying(t, data, kwargs) if len(args) < 2 else None
-    return call_in_graph(t, torch.tensor, [data, *args[1:]], kwargs) if varying is None else varying
-
-
-def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
-    """`torch.Tensor([1, 2])` makes a tensor of the numbers, `torch.Tensor(2, 3)` an empty one of that size."""
-    @handles(cls)
-    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if kwargs or tensors_in(args):
-            t.break_("tensor-argument", function=_name_of(cls), value="a tensor", type="Tensor")
-        wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
-        if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
-            varying = tensor_of_varying(t, args[0], wanted)
-            return call_in_graph(t, torch.tensor, args, wanted) if varying is None else varying
-        return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
-
-
-for _cls, _dtype in (
-    (torch.Tensor, None), (torch.FloatTensor, torch.float32), (torch.DoubleTensor, torch.float64),
-    (torch.HalfTensor, torch.float16), (torch.BFloat16Tensor, torch.bfloat16), (torch.LongTensor, torch.int64),
-    (torch.IntTensor, torch.int32), (torch.ShortTensor, torch.int16), (torch.CharTensor, torch.int8),
-    (torch.ByteTensor, torch.uint8), (torch.BoolTensor, torch.bool),
-):
-    _legacy_constructor(_cls, _dtype)
-
-
-@handles(torch.as_tensor, torch.asarray)
-def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-    data = _from_array(t, data) if data is not None else None
-    if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
-        t.break_("data-item", function="torch.as_tensor")
-    if isinstance(data, TensorValue):
-        wanted = {key: kwargs[key] for key in ("dtype", "device") if _is_given(kwargs, key)}
-        return t.emit("to", [data], wanted) if wanted else data
-    if data is None:
-        return call_in_graph(t, torch.as_tensor, args, kwargs)
-    data, kwargs = _of_numbers(t, data, kwargs)
-    varying = tensor_of_varying(t, data, kwargs) if len(args) < 2 else None
-    return call_in_graph(t, torch.as_tensor, [data, *args[1:]], kwargs) if varying is None else varying
+# -- calls whose outcome depends on sizes --------------------------------------------------------------------------
 
 
 def _recurrent_layer(forward: Callable[..., Any]) -> None:
@@ -636,7 +543,7 @@ def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 def _refuse(reason: str, *functions: Any, **context: str) -> None:
     for fn in dict.fromkeys(functions):
         def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
-            t.break_(reason, function=_name_of(fn), why=f"the result of {_name_of(fn)}", **context)
+            t.break_(reason, function=name_of(fn), why=f"the result of {name_of(fn)}", **context)
         handles(fn)(refuse)
 
 
