@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 
 try:
     importlib.import_module("fxjit._C")
@@ -42,6 +43,13 @@ from .profiler import CompileProfiler
 from .stance import set_stance
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "testing":  # imported when it is asked for: it imports torch, which `import fxjit` does not
+        return importlib.import_module("fxjit.testing")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CompileProfiler",

@@ -323,6 +323,8 @@ def _dimensions(name: str, t: Any, index: Any) -> list[int]:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(t, torch.Tensor):
         raise InvalidArgument(f"{name}: expected a tensor, not {_described(t)}.")
+    if not isinstance(index, (int, Sequence)) or isinstance(index, str):
+        raise InvalidArgument(f"{name}: expected a dimension or a sequence of them, not {_described(index)}.")
     wanted = [index] if isinstance(index, int) else list(index)
     for each in wanted:
         if not isinstance(each, int) or not -t.dim() <= each < t.dim():

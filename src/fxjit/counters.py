@@ -2,10 +2,9 @@
 
 `counters` behaves like nested `collections.Counter`s: `counters["graph_break"]["Data-dependent branching"]`. The
 groups are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` and `skip` (by
-reason), `recompiles` (by function), `cache` (hit, miss: of kernels; graph hit, graph miss, graph not kept),
-`guards` (python), `failed_graphs` and
-`expectations` (by function: calls that started over eagerly) and what a backend adds. The pipeline wraps
-its stages in `timed(...)`; `compile_times()` reports them.
+reason), `recompiles` (by function), `cache` (hit, miss: of kernels; graph hit, graph miss, graph not kept), `guards`
+(python), `failed_graphs` and `expectations` (by function: calls that started over eagerly) and what a backend adds. The
+pipeline wraps its stages in `timed(...)`; `compile_times()` reports them.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, overload
+
+from .errors import ConfigError
 
 
 class Counters(defaultdict[str, "Counter[str]"]):
@@ -58,7 +59,7 @@ def compile_times(repr: Literal["csv"], aggregate: bool = False) -> tuple[list[s
 def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:
     """Seconds by phase and function. `csv` gives headers and values; `aggregate` gives one sum a phase."""
     if repr not in ("str", "csv"):
-        raise ValueError(f"compile_times: repr must be 'str' or 'csv', not {repr!r}.")
+        raise ConfigError(f"compile_times: repr must be 'str' or 'csv', not {repr!r}.")
     rows: list[tuple[str, list[float]]] = []
     for phase, functions in _seconds.items():
         if aggregate:

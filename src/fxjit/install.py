@@ -51,7 +51,7 @@ _DYNAMO_ONLY: Mapping[str, Any] = {
 
 
 def install() -> None:
-    """From here on the process compiles with fxjit wherever it asks torch to compile. Twice is once."""
+    """`torch.compile`, `nn.Module.compile` and torch's annotations use fxjit from now on. A second call changes nothing."""
     if installed():
         return
     import torch
@@ -72,13 +72,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Puts torch's own functions back. Callables that were compiled meanwhile stay compiled with fxjit."""
+    """Puts torch's own functions back. What was compiled in the meantime stays compiled with fxjit."""
     _replaced.undo()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
 
 def installed() -> bool:
+    """Whether `install` is in effect."""
     return bool(_replaced)
 
 

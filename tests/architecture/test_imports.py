@@ -23,3 +23,9 @@ def test_import_is_cheap_and_pulls_in_nothing_heavy():
     heavy = ("torch._dynamo", "torch._inductor", "torch.fx.experimental", "torch._functorch", "sympy", "triton", "bytecode")
     assert not [name for name in modules if name.startswith(heavy)]
     assert "fxjit.pipeline" not in modules and "fxjit.frontend.trace" not in modules
+
+
+def test_the_module_for_tests_is_there_without_an_import_of_its_own():
+    assert run("import fxjit; print('fxjit.testing' in __import__('sys').modules, fxjit.testing.CompileCounter.__name__)") == (
+        "False CompileCounter\n"
+    )
