@@ -59,7 +59,7 @@ def test_capture(capsys, monkeypatch):
     monkeypatch.setattr(capture, "in_process", ours)
     capture.main(["--only", "prog_trivial_add"])
     _, row = rows_of(capsys.readouterr().out)
-    assert row[0] == "prog_trivial_add" and int(row[4]) > 0 and row[5].startswith("1 / ")
+    assert row[0] == "prog_trivial_add" and row[4].isdigit() and row[5].startswith("1 / "), row
 
 
 def test_cpu(capsys, tmp_path):
