@@ -102,7 +102,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "weakref": ("TRACE", ""),
     "inspect": ("CONSTANT", ""),
     "re": ("CONSTANT", ""),
-    "string": ("CONSTANT", ""),
+    "string": ("TRACE", ""),
     "textwrap": ("CONSTANT", ""),
     "fractions": ("CONSTANT", ""),
     "decimal": ("CONSTANT", ""),

@@ -5,7 +5,6 @@ collections, dataclasses, inspect, typing, re, os, time.
 from __future__ import annotations
 
 import collections
-import contextvars
 import copy
 import dataclasses
 import enum
@@ -317,27 +316,6 @@ def singledispatch(dispatch: Any) -> Handler:
     return call
 
 
-# -- context variables ------------------------------------------------------------------------------------------
-
-
-def current_value(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get()
-
-
-@handles(contextvars.ContextVar.get)
-def context_variable(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The value that the variable has in the context of the call, guarded."""
-    variable = args[0]
-    real = getattr(variable, "obj", None)
-    if not isinstance(real, contextvars.ContextVar) or variable.source is None:
-        t.break_("call-builtin", function="ContextVar.get", args=variable.describe())
-    try:
-        value = real.get()
-    except LookupError:
-        t.break_("call-builtin", function="ContextVar.get", args=variable.describe())
-    return t.wrap(value, ApplySource(variable.source, current_value, "ContextVar.get"))
-
-
 # -- itertools --------------------------------------------------------------------------------------------------
 
 
@@ -472,7 +450,7 @@ def cast(t: Tracer, typ: Value, val: Value) -> Value:
 
 
 pure([typing.get_origin, typing.get_args, typing.get_type_hints, typing.NewType, re.compile, re.match, re.fullmatch,
-      re.search, re.sub, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
+      re.search, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
 

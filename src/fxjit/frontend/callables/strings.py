@@ -43,6 +43,27 @@ def format_map(t: Tracer, template: Value, mapping: Value, /) -> Value:
     return _Formatter(t).text(template.as_constant(), (), names)
 
 
+#: What `string.Formatter` is made of, in C; typeshed does not know it.
+_string: Any = string._string  # type: ignore[attr-defined]
+
+
+@function(_string.formatter_parser)
+def formatter_parser(t: Tracer, template: Value, /) -> Value:
+    """An iterator over (text, field, format, conversion)."""
+    parsed = fold_call(t, lambda text: tuple(_string.formatter_parser(text)), [template])
+    return protocol.iter_(t, parsed)
+
+
+@function(_string.formatter_field_name_split)
+def formatter_field_name_split(t: Tracer, name: Value, /) -> Value:
+    def split(text: str) -> Any:
+        first, rest = _string.formatter_field_name_split(text)
+        return first, tuple(rest)
+
+    first, rest = protocol.unpack(t, fold_call(t, split, [name]))
+    return TupleValue([first, protocol.iter_(t, rest)])
+
+
 class _Names:
     """A traced mapping, as the formatter reads names."""
 

@@ -30,8 +30,6 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "END_ASYNC_FOR": _ASYNC,
     "BEFORE_ASYNC_WITH": _ASYNC,
     "ASYNC_GEN_WRAP": _ASYNC,
-    "CHECK_EG_MATCH": "exception groups are not followed",
-    "PREP_RERAISE_STAR": "exception groups are not followed",
     "IMPORT_STAR": "it belongs to module bodies, which are not traced",
     "PRINT_EXPR": "it belongs to interactive input, which is not traced",
     "SETUP_ANNOTATIONS": "it belongs to module and class bodies, which are not traced",

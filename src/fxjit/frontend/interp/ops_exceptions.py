@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp import raising
 from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Value
+from fxjit.frontend.values.exceptions import GROUPS
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -74,3 +76,24 @@ def pop_except(m: Machine, i: Instruction) -> None:
 def check_exc_match(m: Machine, i: Instruction) -> None:
     against = m.stack.pop()
     m.stack.append(m.t.make(raising.matches(m.t, m.stack[-1], against)))
+
+
+@op("CHECK_EG_MATCH")
+def check_eg_match(m: Machine, i: Instruction) -> None:
+    """`except*`: what the clause leaves of the exception, and above it what it takes, which is then what is handled."""
+    against = m.stack.pop().realize()
+    raising.refuse_groups(m.t, against)
+    exc = m.stack.pop()
+    left, taken = protocol.unpack(m.t, m.t.inline(m.t.make(GROUPS["match"]), [exc, against], {}))
+    m.stack += [left, taken]
+    if not taken.is_constant():
+        m.handled = taken
+        innermost = [each for each in m.stack if isinstance(each, Before) and each.in_force][-1]
+        innermost.handling = taken
+
+
+@op("PREP_RERAISE_STAR")
+def prep_reraise_star(m: Machine, i: Instruction) -> None:
+    raised = m.stack.pop()
+    original = m.stack.pop()
+    m.stack.append(m.t.inline(m.t.make(GROUPS["raised_again"]), [original, raised], {}))

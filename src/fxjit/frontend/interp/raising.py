@@ -94,3 +94,14 @@ def matches(t: InterpTracer, exc: Value, against: Value) -> bool:
     cls = class_of(against)
     assert cls is not None
     return cls in exc.pytype().__mro__  # not issubclass, which a metaclass may answer
+
+
+def refuse_groups(t: InterpTracer, against: Value) -> None:
+    """`except*` takes classes of exceptions that are not groups."""
+    classes = protocol.unpack(t, against) if issubclass(against.pytype(), tuple) else [against]
+    if not all(map(is_exception_class, classes)):
+        t.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+    for each in classes:
+        cls = class_of(each)
+        if cls is not None and BaseExceptionGroup in cls.__mro__:
+            t.raise_(TypeError, "catching ExceptionGroup with except* is not allowed. Use except instead.")

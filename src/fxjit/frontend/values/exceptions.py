@@ -8,7 +8,7 @@ Tracebacks do not exist while tracing: `__traceback__` reads as None.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.values import descriptors, protocol
@@ -41,6 +41,8 @@ class ExceptionValue(UserObjectValue):
         self.context: Value | None = None
         self.suppress = False
         self.was_raised = False
+        #: Message and exceptions of a group that the trace made.
+        self.group: tuple[Value, TupleValue] | None = None
         #: `name` and `obj` of an AttributeError that was made without them, once it has left a `getattr`.
         self.asked: dict[str, Value] = {}
 
@@ -55,6 +57,8 @@ class ExceptionValue(UserObjectValue):
             return self._args_tuple(t)
         if name in ("__cause__", "__context__", "__traceback__", "__suppress_context__"):
             return self._read_chain(t, name)
+        if self.group is not None and name in ("message", "exceptions"):
+            return self.group[name == "exceptions"]
         for cls, attr, position in _FROM_ARGS:
             if name == attr and issubclass(self.cls, cls) and self.source is None:
                 pending = t.effects.load_attr(self, name)
@@ -148,6 +152,20 @@ class ExceptionValue(UserObjectValue):
         protocol.call_method(t, notes, "append", note)
         return t.make(None)
 
+    def meth_split(self, t: Tracer, condition: Value, /) -> Value:
+        return self._call_group(t, "split", condition)
+
+    def meth_subgroup(self, t: Tracer, condition: Value, /) -> Value:
+        return self._call_group(t, "subgroup", condition)
+
+    def meth_derive(self, t: Tracer, parts: Value, /) -> Value:
+        return self._call_group(t, "derive", parts)
+
+    def _call_group(self, t: Tracer, name: str, argument: Value) -> Value:
+        if name != "derive" and not _selects(t, argument):
+            t.break_("call-builtin", function=f"BaseExceptionGroup.{name}", args=argument.describe())  # an error
+        return t.inline(t.make(GROUPS[name]), [self, argument], {})
+
     def tp_str(self, t: Tracer) -> Value:
         method = self._user_special(t, "__str__")
         if method is not None:
@@ -157,9 +175,9 @@ class ExceptionValue(UserObjectValue):
     def _native_str(self, t: Tracer) -> Value:
         if issubclass(self.cls, _STR_OF_ATTRIBUTES) and not (issubclass(self.cls, SyntaxError) and len(self.args) == 1):
             t.break_("repr-unsupported", value=self.describe())
-        if issubclass(self.cls, BaseExceptionGroup) and len(self.args) == 2:
-            count = protocol.length(t, self.args[1]).as_constant()
-            text = protocol.str_(t, self.args[0]).as_constant()
+        if issubclass(self.cls, BaseExceptionGroup):
+            count = protocol.length(t, self.generic_getattr(t, "exceptions")).as_constant()
+            text = self.generic_getattr(t, "message").as_constant()
             return t.make(f"{text} ({count} sub-exception{'s' if count != 1 else ''})")
         if not self.args:
             return t.make("")
@@ -187,7 +205,9 @@ class ExceptionValue(UserObjectValue):
     # -- building ------------------------------------------------------------------------------------------------
 
     def rebuild(self, cg: Rebuilder) -> None:
-        if _initialised_late(self.cls):
+        if self.group is not None:
+            cg.call(_make_group, self.cls, *self.group, *self.args)
+        elif _initialised_late(self.cls):
             cg.call(os_error, self.cls, *self.args)
         elif has_python_init(self.cls):
             native = next(owner for owner in self.cls.__mro__
@@ -209,6 +229,46 @@ class ExceptionValue(UserObjectValue):
             if value is not None:
                 cg.call(setattr, self, name, value)
                 cg.asm.pop()
+
+
+#: What groups do, as Python that is traced: polyfills/groups_.py puts it here.
+GROUPS: Final[dict[str, Callable[..., Any]]] = {}
+
+
+def _selects(t: Tracer, condition: Value) -> bool:
+    """Whether `split` takes this: classes of exceptions, or a function."""
+    condition = condition.realize()
+    if issubclass(condition.pytype(), tuple):
+        return all(map(is_exception_class, protocol.unpack(t, condition)))
+    return is_exception_class(condition) or condition.pytype() is types.FunctionType
+
+
+def _make_group(cls: type[BaseExceptionGroup[Any]], message: str, parts: tuple[BaseException, ...], *args: Any) -> Any:
+    """What new bytecode calls to make one whose Python `__init__` has run while tracing."""
+    made: BaseExceptionGroup[Any] = BaseExceptionGroup.__new__(cls, message, parts)
+    made.args = args
+    return made
+
+
+def _new_group(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> ExceptionValue:
+    """`BaseExceptionGroup.__new__`, which looks at nothing but how many exceptions there are, and of which kind."""
+    if kwargs or len(args) != 2 or not args[0].is_constant() or not issubclass(args[1].pytype(), (list, tuple)):
+        t.break_("opcode-exception", value=cls.__name__, why="an exception group is made in an unusual way")
+    parts = protocol.unpack(t, args[1])
+    alike = [_stand_in(part.pytype()) for part in parts]
+    try:
+        made: type = type(BaseExceptionGroup.__new__(cls, args[0].as_constant(), alike))
+    except (TypeError, ValueError) as error:
+        t.raise_(type(error), *error.args)
+    exc = ExceptionValue(made, args)
+    exc.group = (args[0], TupleValue(parts))
+    return exc
+
+
+def _stand_in(cls: type) -> Any:
+    if Exception in cls.__mro__:
+        return Exception()
+    return BaseException() if BaseException in cls.__mro__ else None
 
 
 def _or_none(value: Value | None) -> Value | None:
@@ -259,14 +319,16 @@ def native_init(t: Tracer, exc: ExceptionValue, args: Sequence[Value], kwargs: M
 
 def instantiate(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
     """`cls(*args, **kwargs)` for an exception class."""
-    if issubclass(cls, BaseExceptionGroup):
-        t.break_("opcode-exception", value=cls.__name__, why="exception groups are not followed")
     maker, _ = descriptors.look_up(t, cls, "__new__")
     if isinstance(maker, (types.FunctionType, staticmethod)):
         t.break_("opcode-exception", value=cls.__name__, why="its class has a `__new__` of its own")
     if issubclass(cls, OSError) and not has_python_init(cls):
         cls = _class_of_os_error(t, cls, args)
-    exc = ExceptionValue(cls, () if _initialised_late(cls) else args)
+    if issubclass(cls, BaseExceptionGroup):
+        exc = _new_group(t, cls, args, kwargs or {})
+        cls = exc.cls
+    else:
+        exc = ExceptionValue(cls, () if _initialised_late(cls) else args)
     found, owner = descriptors.look_up(t, cls, "__init__")
     if isinstance(found, types.FunctionType) and owner is not None:
         init = descriptors.bind(t, found, owner, "__init__", exc, t.make(cls))

@@ -112,6 +112,19 @@ class SequenceIteratorValue(IteratorValue):
             cg.call(reversed_at, self.sequence, self.index)
 
 
+class CallableIteratorValue(SequenceIteratorValue):
+    """An iterator of the kind that `iter(function, sentinel)` gives, whose items are known: `re.finditer`."""
+
+    def pytype(self) -> type:
+        return _CALLABLE_ITERATOR
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        if self.exhausted:
+            cg.call(exhausted_iterator, self.pytype())
+        else:
+            cg.call(callable_iterator_at, self.sequence, self.index)
+
+
 class RangeIteratorValue(IteratorValue):
     cls = type(iter(range(0)))
 
@@ -153,6 +166,13 @@ def reversed_at(sequence: Any, index: int) -> Iterator[Any]:
     iterator: Iterator[Any] = reversed(sequence)
     iterator.__setstate__(index)  # type: ignore[attr-defined]  # both kinds have it
     return iterator
+
+
+def callable_iterator_at(sequence: Any, index: int) -> Iterator[Any]:
+    return iter(iterator_at(sequence, index).__next__, object())
+
+
+_CALLABLE_ITERATOR: Final = type(iter(int, 0))
 
 
 class _Nothing:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.errors import RestartTrace
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
 from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
@@ -113,13 +116,15 @@ class CachedFunctionValue(Value):
     and objects that are equal to themselves only. One that is called for what it writes to the outside (`warning_once`) is
     called itself, after the graph; any other that changes what existed before is called by the running program."""
 
-    def __init__(self, fn: Any, source: Source | None) -> None:
+    def __init__(self, fn: Any, source: Source | None, maxsize: int | None, typed: bool) -> None:
         super().__init__(source)
         self.fn = fn
-        self._known: dict[Any, Value] = {}
+        self.maxsize = maxsize
+        self.typed = typed
+        self._known: dict[Hashable, Value] = {}
 
     def pytype(self) -> type:
-        return type(self.fn)
+        return _LRU_TYPE
 
     def describe(self) -> str:
         return f"cached function `{self.fn.__qualname__}`"
@@ -128,7 +133,13 @@ class CachedFunctionValue(Value):
         handler = find_handler(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
-        key = _constant_key(args, kwargs)
+        if self.fn in _COUNTED:
+            t.break_("call-builtin", function=self.fn.__qualname__, args="its program looks at `cache_info()`")
+        _called(t).add(self.fn)
+        if self.maxsize == 0:  # nothing is kept, and nothing asked for its hash
+            return self._call_function(t, args, kwargs)
+        _refuse_unhashable(t, (*args, *kwargs.values()))
+        key = _cache_key(args, kwargs, self.typed)
         if key is not None and key in self._known:
             return self._known[key]
         result = self._call_function(t, args, kwargs)
@@ -145,11 +156,28 @@ class CachedFunctionValue(Value):
             t.effects.call_later(call_named, (self.fn, tuple(kwargs), *args, *kwargs.values()))
         return result
 
+    def meth_cache_info(self, t: Tracer) -> Value:
+        return self._ask_cache(t, "cache_info")
+
+    def meth_cache_clear(self, t: Tracer) -> Value:
+        return self._ask_cache(t, "cache_clear")
+
+    def _ask_cache(self, t: Tracer, name: str) -> Value:
+        """The program looks at the cache itself: from now on the running program makes the calls, and this trace too."""
+        if self.fn not in _COUNTED:
+            _COUNTED.add(self.fn)
+            if self.fn in _called(t):
+                raise RestartTrace(f"the calls of {self.describe()} are counted")
+        t.break_("call-builtin", function=name, args=self.describe())
+
+    def meth_cache_parameters(self, t: Tracer) -> Value:
+        return t.make({"maxsize": self.maxsize, "typed": self.typed})
+
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name in ("cache_info", "cache_clear", "cache_parameters"):
+        if name in _CACHE_METHODS:
             return BuiltinMethodValue(self, name)
         if name == "__class__":
-            return t.make(type(self.fn))
+            return t.make(_LRU_TYPE)
         try:
             found = getattr(self.fn, name)
         except AttributeError as error:
@@ -161,52 +189,120 @@ class CachedFunctionValue(Value):
         cg.push_const(self.fn)
 
 
-def _constant_key(args: Sequence[Value], kwargs: Mapping[str, Value]) -> Any:
-    """What stands for the arguments in a cache; None where they are not all plain constants, or equal to themselves only."""
-    parts: list[Any] = []
-    for name, value in (*enumerate(args), *kwargs.items()):
+_CACHE_METHODS: Final = ("cache_info", "cache_clear", "cache_parameters")
+#: Cached functions whose cache compiled code looks at: eager's numbers come of real calls.
+_COUNTED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+_KEYWORDS: Final = object()  # stands between positional and keyword arguments in a key
+
+
+def _called(t: Tracer) -> set[Any]:
+    """The cached functions from outside that the trace has called."""
+    called: set[Any] = t.new_source_state("cached functions").setdefault("called", set())
+    return called
+
+
+def _refuse_unhashable(t: Tracer, values: Sequence[Value]) -> None:
+    """The cache asks each argument for its hash before anything is called."""
+    for value in values:
         value = value.realize()
-        if isinstance(value, UserObjectValue) and compares_by_identity(value.cls):
-            parts += [name, value.cls, IdentityKey(value)]
-            continue
-        if not value.is_constant() or not isinstance(value.as_constant(), (int, float, str, bytes, type(None), type)):
-            return None
-        parts += [name, value.pytype(), value.as_constant()]
-    return tuple(parts)
+        if isinstance(value, TupleValue):
+            _refuse_unhashable(t, value.realized())
+        elif value.pytype().__hash__ is None:
+            t.raise_(TypeError, f"unhashable type: '{value.pytype().__name__}'")
+
+
+def _cache_key(args: Sequence[Value], kwargs: Mapping[str, Value], typed: bool) -> Hashable | None:
+    """The arguments as functools makes them a key; None where they are not all plain constants, or equal to themselves only."""
+    parts = [_key_part(value.realize()) for value in args]
+    if not typed and not kwargs and len(parts) == 1 and type(parts[0]) in (int, str):
+        return parts[0]
+    if kwargs:
+        parts.append(_KEYWORDS)
+    for name, value in kwargs.items():
+        parts += [name, _key_part(value.realize())]
+    if typed:
+        parts += [value.pytype() for value in (*args, *kwargs.values())]
+    return None if any(part is _UNKNOWN for part in parts) else tuple(parts)
+
+
+_UNKNOWN: Final = object()
+
+
+def _key_part(value: Value) -> Hashable:
+    if isinstance(value, (UserObjectValue, TensorValue)) and compares_by_identity(value.cls):
+        return IdentityKey(value)
+    known = value.as_constant() if value.is_constant() else _UNKNOWN
+    return known if isinstance(known, (int, float, str, bytes, type(None), type)) else _UNKNOWN
 
 
 class MadeCachedFunctionValue(CachedFunctionValue):
-    """`functools.lru_cache(...)(func)` in a traced frame."""
+    """`functools.lru_cache(...)(func)` in a traced frame. Where it leaves the trace it is made with what was asked of it, so
+    that it knows and counts what eager's does."""
 
-    def __init__(self, func: Value, arguments: tuple[Any, ...]) -> None:
-        super().__init__(None, None)
+    def __init__(self, func: Value, maxsize: int | None, typed: bool) -> None:
+        super().__init__(None, None, maxsize if maxsize is None else max(maxsize, 0), typed)
         self.func = func
-        self.arguments = arguments
-
-    def pytype(self) -> type:
-        return _LRU_TYPE
+        self.hits = self.misses = 0
+        #: The calls since the cache was empty: arguments, names of the last of them, result.
+        self.calls: list[tuple[tuple[Value, ...], tuple[str, ...], Value]] = []
+        self._all_counted = True
 
     def describe(self) -> str:
         return f"cached {self.func.describe()}"
 
-    def _call_function(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return t.call(self.func, args, kwargs)
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if self.maxsize != 0:
+            _refuse_unhashable(t, (*args, *kwargs.values()))
+        key = _cache_key(args, kwargs, self.typed)
+        self._all_counted &= key is not None
+        if key is not None and key in self._known:
+            result = self._known[key] = self._known.pop(key)  # the youngest now
+            self.hits += 1
+        else:
+            self.misses += 1
+            result = t.call(self.func, args, kwargs)
+            self._keep(key, result)
+        self.calls.append(((*args, *kwargs.values()), tuple(kwargs), result))
+        return result
+
+    def _keep(self, key: Hashable | None, result: Value) -> None:
+        if key is None or self.maxsize == 0 or key in self._known:
+            return
+        if len(self._known) == self.maxsize:
+            del self._known[next(iter(self._known))]
+        self._known[key] = result
+
+    def meth_cache_info(self, t: Tracer) -> Value:
+        if not self._all_counted:
+            t.break_("call-builtin", function="cache_info", args=self.describe())
+        counts = (self.hits, self.misses, self.maxsize, len(self._known))
+        return TupleValue([t.make(each) for each in counts], cls=type(functools.lru_cache(len).cache_info()))
+
+    def meth_cache_clear(self, t: Tracer) -> Value:
+        self.hits = self.misses = 0
+        self._all_counted = True
+        self._known.clear()
+        self.calls.clear()
+        return t.make(None)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        if name in ("cache_info", "cache_clear", "cache_parameters"):
+        if name in _CACHE_METHODS:
             return BuiltinMethodValue(self, name)
         if name == "__class__":
             return t.make(_LRU_TYPE)
+        if name == "__dict__" and protocol.type_lookup(self.func.pytype(), name) is NOT_IMPLEMENTED:  # of a builtin, nothing is copied
+            return t.make({})
         return protocol.getattr_(t, self.func, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         t.effects.store_attr(self, name, value)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(_make_cached_function, self.func, *self.arguments)
+        flat = [part for args, names, result in self.calls for part in (len(args), names, result, *args)]
+        cg.call(_make_cached_function, self.func, self.maxsize, self.typed, *flat)
         for name, value in cg.effects.stored_attrs(self).items():
             if value is not None:
                 cg.asm.dup()
@@ -215,8 +311,24 @@ class MadeCachedFunctionValue(CachedFunctionValue):
                 cg.asm.store_attr(name)
 
 
-def _make_cached_function(func: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
-    return functools.lru_cache(maxsize, typed)(func)
+def _make_cached_function(func: Callable[..., Any], maxsize: int | None, typed: bool, *calls: Any) -> Any:
+    """A cached function that was called before: for each call there is the number of its arguments, the names of the last of
+    them, the result, and the arguments."""
+    if not calls:
+        return functools.lru_cache(maxsize, typed)(func)
+    known: list[Any] = []
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return known.pop() if known else func(*args, **kwargs)
+
+    made = functools.update_wrapper(functools.lru_cache(maxsize, typed)(answer), func)
+    while calls:
+        count, names, result, *rest = calls
+        known.append(result)
+        call_named(made, names, *rest[:count])
+        known.clear()
+        calls = tuple(rest[count:])
+    return made
 
 
 def call_named(fn: Callable[..., Any], names: tuple[str, ...], *args: Any) -> Any:
@@ -253,15 +365,22 @@ def wrap_static(t: Tracer, method: Any, source: Source) -> Value:
 @wraps(_LRU_TYPE)
 def wrap_cached(t: Tracer, fn: Any, source: Source) -> Value:
     t.guard(IdIs(source, fn))
-    return CachedFunctionValue(fn, source)
+    return CachedFunctionValue(fn, source, **_parameters(fn))
 
 
 @makes(_LRU_TYPE)
 def make_cached(t: Tracer, fn: Any) -> Value:
-    return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")))
+    return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")), **_parameters(fn))
+
+
+def _parameters(fn: Any) -> dict[str, Any]:
+    """The size and the kind of a cache, which nothing but `lru_cache` itself tells of."""
+    told: Any = getattr(fn, "cache_parameters", None)
+    known: dict[str, Any] = told() if callable(told) else {}
+    return {"maxsize": known.get("maxsize"), "typed": bool(known.get("typed"))}
 
 
 @handles(_LRU_TYPE)
 def _lru_cache_wrapper(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     func, maxsize, typed, *_ = args
-    return MadeCachedFunctionValue(func, (maxsize.as_constant(), typed.as_constant()))
+    return MadeCachedFunctionValue(func, maxsize.as_constant(), bool(typed.as_constant()))

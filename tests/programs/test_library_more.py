@@ -1,0 +1,284 @@
+"""More of the library: context variables that are set, cached functions and their counts, texts replaced by functions."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import re
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import check
+
+import fxjit
+
+X = torch.ones(3)
+LEVEL: contextvars.ContextVar[Any] = contextvars.ContextVar("level", default=0)
+UNSET: contextvars.ContextVar[Any] = contextvars.ContextVar("unset")
+
+
+# -- context variables ---------------------------------------------------------------------------------------------
+
+
+def test_a_variable_is_set_and_reset() -> None:
+    def run(x: torch.Tensor) -> Any:
+        outer = LEVEL.set(2)
+        inner = LEVEL.set(x + 1)
+        y = LEVEL.get() * 2
+        LEVEL.reset(inner)
+        seen = LEVEL.get(), outer.var is LEVEL, outer.old_value is contextvars.Token.MISSING, inner.old_value
+        LEVEL.reset(outer)
+        return y, seen, LEVEL.get(), LEVEL.get(7), LEVEL.name
+
+    check(run, X)
+
+
+def test_a_variable_that_is_not_set() -> None:
+    def run(x: torch.Tensor) -> Any:
+        try:
+            UNSET.get()
+        except LookupError as error:
+            return type(error), UNSET.get(5), x
+
+    check(run, X)
+
+
+def test_what_is_set_stays_set() -> None:
+    def run(x: torch.Tensor) -> Any:
+        LEVEL.set(LEVEL.get() + 1)
+        return x * LEVEL.get()
+
+    def three_times(fn: Any) -> list[torch.Tensor]:
+        return [*[fn(X) for _ in range(3)], torch.tensor(LEVEL.get())]
+
+    expected = contextvars.copy_context().run(three_times, run)
+    got = contextvars.copy_context().run(three_times, fxjit.compile(run, backend="eager", fullgraph=True))
+    assert [each.tolist() for each in got] == [each.tolist() for each in expected]
+
+
+def test_tokens_over_a_break() -> None:
+    def run(x: torch.Tensor) -> Any:
+        first, second, other = LEVEL.set(1), LEVEL.set(2), UNSET.set(x)
+        torch._dynamo.graph_break()
+        y = UNSET.get() + LEVEL.get()
+        UNSET.reset(other)
+        LEVEL.reset(second)
+        between = LEVEL.get()
+        LEVEL.reset(first)
+        return y, between, LEVEL.get(), UNSET.get(None), second.old_value
+
+    check(run, X, fullgraph=False)
+    assert LEVEL.get() == 0 and UNSET.get(None) is None
+
+
+@contextlib.contextmanager
+def at(level: int) -> Iterator[None]:
+    token = LEVEL.set(level)
+    try:
+        yield
+    finally:
+        LEVEL.reset(token)
+
+
+def test_a_variable_as_a_scope() -> None:
+    def run(x: torch.Tensor) -> Any:
+        with at(3):
+            y = x * LEVEL.get()
+            with at(4):
+                y = y + LEVEL.get()
+            with contextlib.suppress(ValueError), at(5):
+                raise ValueError
+            y = y - LEVEL.get()
+        return y, LEVEL.get()
+
+    check(run, X)
+
+
+def refuses(token: Any) -> bool:
+    try:
+        LEVEL.reset(token)
+    except (RuntimeError, ValueError):
+        return True
+    return False
+
+
+def test_errors_of_tokens() -> None:
+    def run(x: torch.Tensor) -> Any:
+        token, other = LEVEL.set(1), UNSET.set(2)
+        LEVEL.reset(token)
+        y = x + 1
+        return refuses(token), refuses(other), UNSET.reset(other), y
+
+    check(run, X, fullgraph=False)
+
+
+# -- cached functions ----------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def twice(n: Any) -> Any:
+    return n * 2
+
+
+def test_a_cache_made_inside_counts() -> None:
+    def run(x: torch.Tensor) -> Any:
+        @functools.lru_cache(maxsize=2)
+        def scaled(a: float, k: float = 1) -> float:
+            return a * k
+
+        @functools.lru_cache(typed=True)
+        def typed(a: object) -> object:
+            return a
+
+        seen = [scaled(1), scaled(2), scaled(1), scaled(3), scaled(2), scaled(1, k=2), scaled(1, 2), scaled(1.0, 2.0)]
+        seen += [typed(1), typed(1.0), typed(True)]
+        return seen, tuple(scaled.cache_info()), tuple(typed.cache_info()), scaled.cache_parameters(), x
+
+    check(run, X)
+
+
+def test_the_same_object_comes_out_again() -> None:
+    def run(x: torch.Tensor) -> Any:
+        calls = []
+
+        @functools.cache
+        def doubled(t: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return t * 2
+
+        return doubled(x) is doubled(x), len(calls), tuple(doubled.cache_info())
+
+    check(run, X)
+
+
+def test_a_cache_goes_on_after_a_break() -> None:
+    def run(x: torch.Tensor) -> Any:
+        calls = []
+
+        @functools.cache
+        def scaled(k: int) -> torch.Tensor:
+            calls.append(k)
+            return x * k
+
+        first = scaled(1)
+        scaled(2)
+        scaled(2)
+        torch._dynamo.graph_break()
+        return scaled(1) is first, scaled(3), calls, tuple(scaled.cache_info()), scaled.__wrapped__.__name__
+
+    check(run, X, fullgraph=False)
+
+
+def test_a_cache_is_cleared() -> None:
+    def run(x: torch.Tensor) -> Any:
+        @functools.cache
+        def same(a: int) -> int:
+            return a
+
+        same(1)
+        same.cache_clear()
+        return same(1), same(1), tuple(same.cache_info()), x
+
+    check(run, X)
+
+
+def test_a_recursion_through_its_cache() -> None:
+    def run(x: torch.Tensor) -> Any:
+        @functools.cache
+        def fib(n: int) -> int:
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+        return fib(60) * 1.0 * x, tuple(fib.cache_info())
+
+    check(run, X)
+
+
+def test_what_has_no_hash() -> None:
+    def run(x: torch.Tensor) -> Any:
+        seen = []
+        for argument in ([1], ({},), 2):
+            try:
+                seen.append(twice(argument))
+            except TypeError as error:
+                seen.append(str(error))
+        return seen, functools.lru_cache(maxsize=0)(len)([1, 2]), x
+
+    check(run, X)
+
+
+def test_a_cache_from_outside_that_is_asked() -> None:
+    def run(x: torch.Tensor) -> Any:
+        twice.cache_clear()
+        seen = twice(1), twice(1), twice(2)
+        return seen, tuple(twice.cache_info()), twice.cache_parameters(), x
+
+    check(run, X, fullgraph=False)
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+NUMBERS = re.compile(r"(?P<name>[a-z])(?P<number>\d+)")
+
+
+def test_matches_one_by_one() -> None:
+    def run(x: torch.Tensor) -> Any:
+        found = {match["name"]: int(match["number"]) for match in re.finditer(NUMBERS, "a1 b22 c3")}
+        rest = NUMBERS.finditer("a1 b2 c3")
+        first = next(rest)
+        return found, first.span(), [match.start() for match in rest], x * found["b"], type(rest).__name__
+
+    check(run, X)
+
+
+def test_matches_over_a_break() -> None:
+    def run(x: torch.Tensor) -> Any:
+        rest = NUMBERS.finditer("a1 b2 c3")
+        next(rest)
+        torch._dynamo.graph_break()
+        return next(rest).group(), next(rest).group(), next(rest, None), x
+
+    check(run, X, fullgraph=False)
+
+
+@pytest.mark.parametrize(("pattern", "text"), [("x*", "abxd"), (r"\w", "a b c"), ("b", ""), ("q", "abc"), (b"a", b"banana")])
+def test_replacing_by_a_function(pattern: Any, text: Any) -> None:
+    def run(x: torch.Tensor) -> Any:
+        seen: list[Any] = []
+
+        def upper(match: re.Match[Any]) -> Any:
+            seen.append((match.group(), x * match.start()))
+            return match.group().upper() if len(seen) < 3 else None
+
+        compiled = re.compile(pattern)
+        return re.sub(pattern, upper, text), compiled.sub(upper, text, 1), compiled.subn(upper, text), seen
+
+    check(run, X)
+
+
+def test_a_replacement_that_is_no_text() -> None:
+    def run(x: torch.Tensor) -> Any:
+        try:
+            re.sub("a", lambda match: 3, "banana")  # type: ignore[arg-type, return-value]
+        except TypeError as error:
+            return str(error), x
+
+    check(run, X)
+
+
+def test_templates() -> None:
+    def run(x: torch.Tensor) -> Any:
+        template = string.Template("$a is ${b}, $$5")
+        seen = [template.substitute(a=1, b=tuple(x.shape)), template.safe_substitute({"a": 2}), string.capwords("ab cd")]
+        for broken in (lambda: template.substitute(a=1), lambda: string.Template("$").substitute()):
+            try:
+                broken()
+            except (KeyError, ValueError) as error:
+                seen.append(repr(error))
+        formatter = string.Formatter()
+        return seen, formatter.format("{0} {k.real:>5} {1[0]!r}", 1, "a", k=2), list(formatter.parse("a{b!r:c}d")), x
+
+    check(run, X)
