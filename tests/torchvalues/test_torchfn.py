@@ -128,3 +128,12 @@ def ignored_by_script(x):
 
 def test_scripted_functions_are_the_functions_they_were_made_of(check):
     check(lambda x: scripted(x, 2.0) + scripted(x, 0.5) + scripted_if_tracing(x) + ignored_by_script(x), torch.randn(3))
+
+
+def test_a_composite_whose_kernel_looks_at_data_is_captured_by_its_decomposition(check):
+    window = torch.hann_window(16)
+
+    def vocoder(spectrum):
+        return torch.istft(spectrum * 2, 16, 4, window=window)
+
+    check(vocoder, torch.stft(torch.randn(2, 64), 16, 4, window=window, return_complex=True))

@@ -33,6 +33,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from fxjit import config
+from fxjit.drawing import may_draw
 from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
@@ -41,7 +42,7 @@ from fxjit.frontend.callables import families as _families  # noqa: F401 - built
 from fxjit.frontend.draws import Draws
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.expectations import Expectations, may_draw, version
+from fxjit.frontend.expectations import Expectations, version
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
@@ -323,11 +324,20 @@ class Trace:
 
     def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
+
+        def run() -> Any:
+            if isinstance(target, str):
+                return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
+            return target(*fake_args, **fake_kwargs)
+
         try:
             with self.fake_execution():
-                if isinstance(target, str):
-                    return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-                return target(*fake_args, **fake_kwargs)
+                try:
+                    return run()
+                except _DATA_DEPENDENT:
+                    # torch's decomposition of a composite operator may do without what its C++ looks at.
+                    with enable_python_dispatcher():
+                        return run()
         except _DATA_DEPENDENT as error:
             _let_go_of_frames(error)
             self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
