@@ -446,3 +446,16 @@ def test_a_derivative_uses_the_values_from_before_a_mutation(layout):
         torch.testing.assert_close(a, e)
         torch.testing.assert_close(ours, eagers)
         torch.testing.assert_close(torch.autograd.grad(a[0].sum(), x), torch.autograd.grad(e[0].sum(), x))
+
+
+def test_kernels_of_sizes_that_were_floats():
+    def fn(x):
+        shrunk = F.interpolate(x * 2.0, scale_factor=0.5, mode="bilinear", align_corners=False)
+        return shrunk + 1.0, x.new_zeros(int(x.shape[0] / 2.5)) + x.sum()
+
+    counters["native"].clear()
+    compiled = fxjit.compile(fn, dynamic=True, fullgraph=True)
+    for size in (8, 10, 15):
+        x = torch.randn(size, 3, size + 1, 2 * size)
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert not counters["native"]["interpreted graphs"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, FloorDiv, FloorToInt, ToFloat, TruncToInt
 
 from fxjit.backends.native import pipeline, reference, spec
 from fxjit.backends.native.codegen.cpp import operation
 from fxjit.backends.native.codegen.scatter import render
-from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments
+from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, without_floats
 from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
 from fxjit.backends.native.lower import lower_graph
 from fxjit.backends.native.lower.table import LOWERINGS, lowers
@@ -261,9 +264,6 @@ def test_the_verifier_refuses_what_is_illegal():
 
 
 def test_arithmetic_of_sizes():
-    import sympy
-    from torch.utils._sympy.functions import FloorDiv
-
     s, t = sympy.symbols("s t", integer=True, positive=True)
     assert segments((6, 4), (2, 12)) == [([0, 1], [0, 1])]
     assert segments((6, 4), (6, 2, 2)) == [([0], [0]), ([1], [1, 2])]
@@ -276,3 +276,22 @@ def test_arithmetic_of_sizes():
     assert exact_quotient(2 * t * third, 2 * third) == t and exact_quotient(s * third, FloorDiv(s, 3)) is None
     assert segments((t, 2 * third), (t, 2, third)) == [([0], [0]), ([1], [1, 2])]
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0, 3.25])
+def test_integers_made_of_floats_are_quotients(factor):
+    """A kernel's sizes are integers: `int(n * 1.5)`, which is how images are enlarged, has to be one."""
+    size = sympy.Symbol("n", integer=True, positive=True)
+    for rounding, python in ((TruncToInt, int), (FloorToInt, math.floor), (CeilToInt, math.ceil)):
+        scaled = without_floats(rounding(factor * ToFloat(size)))
+        divided = without_floats(rounding(FloatTrueDiv(ToFloat(size), sympy.Float(factor))))
+        for n in range(1, 50):
+            assert scaled.subs(size, n) == python(n * factor)
+            assert divided.subs(size, n) == python(n / factor)
+        assert not (scaled.has(ToFloat) or divided.has(ToFloat))
+
+
+def test_a_float_that_is_no_small_fraction_stays_one():
+    size = sympy.Symbol("n", integer=True, positive=True)
+    kept = TruncToInt(0.1 * ToFloat(size))
+    assert without_floats(kept) == kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ FUNCTIONS = {
     "arithmetic": lambda x: x * (x.shape[0] + 1) / (x.size(0) - 1) ** 2,
     "zeros": lambda x: torch.zeros(x.shape[0] // 2 + 1, 3) + 1,
     "slice": lambda x: x[: x.shape[0] // 2],
+    "whole part of a quotient": lambda x: x.new_zeros(int(x.shape[0] / (4 * 4 / 2 / 2)), math.floor(x.shape[0] / 2)),
+    "ceiling of a quotient": lambda x: torch.zeros(math.ceil(x.shape[0] / 3), math.ceil(x.shape[0] / 2.5)),
     "branch": lambda x: x + 1 if x.shape[0] > 2 else x - 1,
     "size": lambda x: (x + 0, x.shape, x.shape[0]),
     "numel": lambda x: x.sum() / x.numel(),
@@ -34,6 +38,21 @@ def test_one_graph_for_many_sizes(name):
         x = torch.randn(size, 5)
         torch.testing.assert_close(compiled(x), fn(x))
     assert counter.frame_count == 1
+
+
+def test_the_whole_part_of_a_quotient_of_sizes_is_an_integer_quotient():
+    """So that kernels are made for it: no arithmetic with floats is left in the shapes."""
+    backend = fxjit.testing.EagerAndRecordGraphs()
+
+    def fn(x):
+        return x.new_zeros(int(x.shape[0] / 4.0), math.ceil(x.shape[0] / 3))
+
+    compiled = fxjit.compile(fn, backend=backend, dynamic=True)
+    for size in (7, 8, 9):
+        assert compiled(torch.ones(size)).shape == (size // 4, -(-size // 3))
+    (graph,) = backend.graphs
+    (made,) = graph.graph.find_nodes(op="call_method", target="new_zeros")
+    assert "Float" not in str(made.meta["example_value"].shape)
 
 
 def test_a_size_that_changes_becomes_a_symbol():

@@ -8,9 +8,11 @@ products, equality and exact division.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import sympy
+from torch.utils._sympy.functions import FloorDiv
 
 Size: TypeAlias = "int | sympy.Expr"
 Sizes: TypeAlias = "tuple[Size, ...]"
@@ -25,7 +27,47 @@ def size_of(value: Any) -> Size:
     if isinstance(value, int):
         return value
     expr = value.node.expr if hasattr(value, "node") else value
-    return as_size(sympy.sympify(expr))
+    return as_size(without_floats(sympy.sympify(expr)))
+
+
+def without_floats(expr: sympy.Expr) -> sympy.Expr:
+    """The expression, in which integers that were made of floats are integer quotients: `int(n / 2.5)` is `2*n // 5`.
+
+    That is so for `n` from 0 up to what a float can count, for a factor or divisor that is a fraction of small numbers: the
+    float nearest to such a quotient is never rounded up to the next integer.
+    """
+    rounded = [part for part in expr.atoms(sympy.Function) if type(part).__name__ in _ROUNDINGS]
+    changed = {part: whole for part in rounded if (whole := _whole_quotient(part)) is not None}
+    return expr.xreplace(changed) if changed else expr
+
+
+_ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt")
+
+
+def _whole_quotient(rounded: sympy.Expr) -> sympy.Expr | None:
+    (inner,) = rounded.args
+    numerator, factor = _scaled(inner)
+    if numerator is None or not numerator.is_nonnegative or not 0 < factor.numerator * factor.denominator < 2**20:
+        return None
+    over = without_floats(numerator) * factor.numerator
+    if type(rounded).__name__ == "CeilToInt":
+        over += factor.denominator - 1
+    return over if factor.denominator == 1 else FloorDiv(over, factor.denominator)
+
+
+def _scaled(expr: sympy.Expr) -> tuple[sympy.Expr | None, Fraction]:
+    """An integer expression and the number by which this float is larger; None for other floats."""
+    name = type(expr).__name__
+    if name == "ToFloat":
+        return expr.args[0], Fraction(1)
+    if expr.is_Mul and len(expr.args) == 2 and expr.args[0].is_Float:
+        integer, factor = _scaled(expr.args[1])
+        return integer, factor * Fraction(float(expr.args[0])) if factor == 1 else Fraction(0)
+    if name in ("FloatTrueDiv", "IntTrueDiv") and expr.args[1].is_number:
+        integer, factor = _scaled(expr.args[0]) if name == "FloatTrueDiv" else (expr.args[0], Fraction(1))
+        by = Fraction(float(expr.args[1]))
+        return integer, factor / by if factor == 1 and by > 0 else Fraction(0)
+    return None, Fraction(0)
 
 
 def as_size(expr: Any) -> Size:

@@ -31,6 +31,8 @@ class SymValue(Value):
     """A symbolic number: `node` computes it, `sym` is its expression over the sizes of the graph's inputs."""
 
     node: torch.fx.Node
+    #: Of a float that is a quotient of two integers: what was divided, by what. Made an integer again, it needs no float.
+    quotient: tuple[Value, int] | None = None
 
     def __init__(self, node: torch.fx.Node, sym: Sym, source: Any = None) -> None:
         super().__init__(source)
@@ -115,7 +117,10 @@ class SymValue(Value):
 
     def _compute(self, t: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
         if not any(operand.is_constant() and isinstance(operand.as_constant(), complex) for operand in operands):
-            return t.emit(fn, operands)
+            result = t.emit(fn, operands)
+            if fn is operator.truediv and isinstance(result, SymValue):
+                result.quotient = _whole_quotient(*operands)
+            return result
         fixed = [operand.specialize(t) if isinstance(operand, SymValue) else operand for operand in operands]
         return protocol.fold(t, fn, *[operand.as_constant() for operand in fixed])
 
@@ -127,6 +132,11 @@ class SymValue(Value):
             return self
         if op == "float":
             return _as_float(t, self)
+        if self.quotient is not None and op in ("int", "trunc", "floor", "ceil"):
+            size, by = self.quotient
+            if op == "ceil":
+                size = t.emit(operator.add, [size, t.make(by - 1)])
+            return t.emit(operator.floordiv, [size, t.make(by)])
         target = _UNARY.get(op)
         if target is None or (op == "invert" and is_int):
             return protocol.unary(t, op, self.specialize(t))
@@ -153,6 +163,18 @@ def is_number(value: Value) -> bool:
     if isinstance(value, SymValue):
         return True
     return value.is_constant() and isinstance(value.as_constant(), (bool, int, float, complex))
+
+
+def _whole_quotient(size: Value, by: Value) -> tuple[Value, int] | None:
+    """`size` and `by` where `size // by` is what `int(size / by)` is: integers, also where `by` is a float, and neither
+    negative nor more than a float can count."""
+    divisor = by.as_constant() if by.is_constant() else None
+    if not isinstance(divisor, (int, float)) or divisor != divisor // 1 or not 1 <= divisor < 2**53:
+        return None
+    if not isinstance(size, SymValue) or not isinstance(size.sym, torch.SymInt):
+        return None
+    statically_known = torch.fx.experimental.symbolic_shapes.statically_known_true
+    return (size, int(divisor)) if statically_known(size.sym >= 0) else None
 
 
 def _as_float(t: Tracer, value: Value) -> Value:

@@ -103,7 +103,7 @@ class ProgramWriter:
 
     def number(self, *sizes: Any) -> int:
         """Where these sizes stand, one after the other."""
-        found = tuple(size if isinstance(size, (int, sympy.Expr)) else size.node.expr for size in sizes)
+        found = sizes_of(sizes)
         key = tuple((type(size).__name__, size) for size in found)
         if key not in self.places:
             self.places[key] = len(self.numbers)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import _C
 
-from ..index import UnprintableSize, prod, sizes_of, symbols_in, to_python
+from ..index import UnprintableSize, prod, size_of, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
@@ -105,7 +105,7 @@ class Wrapper:
         return name
 
     def symbolic(self, size: Any) -> str:
-        expr = size if isinstance(size, (int, sympy.Expr)) else size.node.expr
+        expr = size_of(size)
         if isinstance(expr, int):
             return str(expr)
         self.wanted_symbols |= symbols_in([expr])
