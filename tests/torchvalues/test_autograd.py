@@ -102,6 +102,55 @@ def test_a_forward_that_cannot_be_traced_breaks_the_graph(breaks):
     torch.testing.assert_close(fxjit.compile(Loud.apply, backend="eager")(x), Loud.apply(x))
 
 
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, steps):
+        scale = x.abs().max().item() / steps
+        rounded = (x / scale).round() * scale
+        ctx.save_for_backward(x, weight, rounded)
+        ctx.set_materialize_grads(False)
+        ctx.steps = steps
+        index = x.argmax(0)
+        ctx.mark_non_differentiable(index)
+        return rounded * weight, index
+
+    @staticmethod
+    def backward(ctx, gradient, nothing):
+        x, weight, rounded = ctx.saved_tensors
+        for_x = gradient * weight * (x > 0) * ctx.steps if ctx.needs_input_grad[0] else None
+        for_weight = gradient * rounded if ctx.needs_input_grad[1] else None
+        assert nothing is None
+        return for_x, for_weight, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_forward_and_backward_behind_a_break_are_compiled_too(backend):
+    def fn(x, weight):
+        result, index = Rounded.apply(x * 2, weight, 8)
+        return (result * result).sum(), index
+
+    graphs = []
+    inner = fxjit.lookup_backend(backend)
+
+    def counting(gm, inputs):
+        graphs.append(gm)
+        return inner(gm, inputs)
+
+    compiled = fxjit.compile(fn, backend=counting)
+    for wanted in ((True, True), (True, False), (False, True)):
+        theirs, mine = ([torch.arange(6.0).view(2, 3).add(at).requires_grad_(on) for at, on in enumerate(wanted)]
+                        for _ in range(2))
+        expected, found = fn(*theirs), compiled(*mine)
+        torch.testing.assert_close(found, expected)
+        assert not found[1].requires_grad
+        expected[0].backward()
+        found[0].backward()
+        for one, other in zip(theirs, mine, strict=True):
+            assert (one.grad is None and other.grad is None) or torch.allclose(one.grad, other.grad)
+    forwards = [gm.code for gm in graphs if "round" in gm.code]
+    assert forwards and all("argmax" in code for code in forwards), "what the context is told splits no graph"
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):

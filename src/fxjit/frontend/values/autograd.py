@@ -2,7 +2,8 @@
 
 Where no gradient is asked for, a call is its `forward`, traced like any other function. Where one is, the call is one
 node that runs the real `apply`, so that autograd finds the user's `backward`; what both of them read is guarded
-because they are rehearsed: traced, and the operators taken back.
+because they are rehearsed: traced, and the operators taken back. Where that cannot be done, the call breaks the graph, and
+`forward` and `backward` are frames of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import ConstIs, TypeIs
+from fxjit.guards.source import AttrSource, Source
 
 _APPLY: Final[Any] = torch.autograd.Function.apply
 
@@ -58,6 +62,33 @@ class FunctionContextValue(UserObjectValue):
     def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
         self.dirty = list(tensors)
         return t.make(None)
+
+
+#: What `forward` may set on a context that autograd made: only autograd looks at it, when `forward` is over.
+_SETTINGS: Final = frozenset(("to_save", "saved_for_forward", "non_differentiable", "materialize_grads"))
+
+
+class RunningContextValue(UserObjectValue):
+    """`ctx` of a `forward` or `backward` that autograd itself runs, behind a graph break."""
+
+    def generic_getattr(self, t: Tracer, name: str) -> Value:
+        if name == "needs_input_grad" and self.source is not None and self.obj is not None:
+            needed = self.obj.needs_input_grad
+            t.guard(ConstIs(AttrSource(self.source, name), needed))
+            return t.make(needed)
+        return super().generic_getattr(t, name)
+
+    def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name in _SETTINGS and value is not None:
+            t.effects.call_later(setattr, (self, name, value))
+        else:
+            super().generic_setattr(t, name, value)
+
+
+@wraps(torch._C._FunctionBase, subclasses=True)
+def _wrap_context(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, type(obj)))
+    return RunningContextValue(type(obj), source, obj)
 
 
 @handles(_APPLY.__func__)
