@@ -88,6 +88,7 @@ class _Innermost(Rest):
         given = FrameState(
             stack=tuple(NULL if value is NULL else _Given(f".stack{at}") for at, value in enumerate(state.stack)),
             locals={name: _Given(name) for name in state.locals},
+            kept=state.kept,
             cells={name: _Given(name if name in code.freevars else f".cell_{name}") for name in state.cells},
             blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.as_left))
                          for block in state.blocks),
@@ -105,7 +106,7 @@ class _Innermost(Rest):
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         asm = self.asm
-        live = live_before(self.code, outcome.index)
+        live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(sorted(name for name in self.bound if name in live))
         names = tuple(name for name in bound if name != self.first)
         noted = {block.stack_index for block in self.state.blocks if block.manager.as_left is not None}
@@ -209,9 +210,8 @@ class NestedRest(Rest):
         codes = [self.innermost.made()]
         for kept in self.inner[-2::-1]:
             codes.insert(0, _write_waiting(kept, codes[0].co_argcount))
-        asm.null_before()
+        _begin_call(asm)
         self._push_function(codes[0], 0)
-        asm.null_after()
         for depth, kept in enumerate(self.inner[:-1]):
             for at in kept.exits:
                 asm.take_local(kept.enter[at])
@@ -228,7 +228,7 @@ class NestedRest(Rest):
             asm.take_local(last.locals[name])
         for name in self.innermost.own:
             asm.load_local(last.cells[name])
-        asm.call(codes[0].co_argcount)
+        _call(asm, codes[0].co_argcount)
 
     def _push_function(self, code: CodeType, depth: int) -> None:
         """Push a function of inner frame `depth`: `code` with the frame's globals and its cells, as far as it has any."""
@@ -327,7 +327,7 @@ class NestedRest(Rest):
 def _behind_call(kept: _Kept, inner: Continuation, constructs: bool) -> Continuation:
     """The rest of a frame that waits for a call of which `inner` is the rest."""
     frame = kept.frame
-    live = live_before(frame.code, frame.index + 1)
+    live = live_before(frame.code, frame.index + 1) | frame.state.kept
     bound = tuple(sorted(name for name in frame.state.locals if name in live))
     nulls = (*(value is NULL for value in frame.state.stack), False)
     origin = locate(frame.code.code, frame.index + 1)
@@ -350,12 +350,11 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
             asm.take_local(manager)
             enter(asm)
     with asm.under(exits.innermost):
-        asm.null_before()
+        _begin_call(asm)
         asm.take_local(".function")
-        asm.null_after()
         for name in passed:
             asm.take_local(name)
-        asm.call(arguments)
+        _call(asm, arguments)
         returned = asm.fresh_local("returned")
         asm.store_local(returned)
     for nth, block in reversed(list(enumerate(frame.state.blocks))):
@@ -370,6 +369,19 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
     asm.return_value()
     exits.write()
     return _ours(asm.finish(frame.code.code))
+
+
+def _begin_call(asm: Asm) -> None:
+    """A function, its arguments and `_call` follow."""
+    asm.null_before()
+    asm.begin_call(_C.Continue)
+
+
+def _call(asm: Asm, arguments: int) -> None:
+    """Call the function so that its frame alone holds the arguments: what it lets go ends there and then."""
+    asm.call(1 + arguments)
+    asm.null_after()
+    asm.call(0)
 
 
 def _ours(code: CodeType) -> CodeType:

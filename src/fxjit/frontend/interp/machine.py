@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 from fxjit.errors import BreakGraph, RestartTrace, SkipFrameSignal
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
-from fxjit.frontend.interp import places
+from fxjit.frontend.interp import lifetimes, places
 from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.nesting import frame_to_stop_in, passed_through
 from fxjit.frontend.interp.restart import Stop, StopList
@@ -29,6 +29,7 @@ from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
 
+RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
 #: Backward jumps in one trace: a loop longer than this is left to CPython.
 MAX_BACKWARD_JUMPS = 100_000
@@ -249,7 +250,10 @@ class Machine:
         skip = places.why_not_resumable(place, index)
         if skip is not None:
             raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
-        kind = "branch" if place.instructions[index].opname in CONDITIONAL else "instruction"
+        opname = place.instructions[index].opname
+        kind = "branch" if opname in CONDITIONAL else "instruction"
+        if signal.reason == "object-let-go" and opname in RETURNS:
+            kind = "resume"  # what is handed on there does not hold it
         stops.decide(Stop(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
         raise RestartTrace(f"graph break: {signal}") from None
 
@@ -261,6 +265,8 @@ class Machine:
         for nth, frame in enumerate(frames[1:]):
             if frame.makes is not None:  # what the call that is under way will give lies ready
                 states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.makes))
+        if stop.kind == "resume":  # it is about to return
+            states[-1] = replace(states[-1], locals={}, kept=frozenset())
         left: list[Value] = []
         for state in states:
             left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
@@ -280,7 +286,7 @@ class Machine:
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = places.live_locals(self.code, self.pc)
-        kept = places.kept_alive(self, live, cause) if self.parent is None else frozenset()
+        kept = lifetimes.kept_alive(self, live, cause)
         return FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live or name in kept},

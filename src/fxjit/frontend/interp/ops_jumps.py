@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fxjit.frontend.bytecode.flow import only_raises
 from fxjit.frontend.bytecode.instruction import Instruction
+from fxjit.frontend.interp import lifetimes
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol, tensor_methods
@@ -91,11 +92,22 @@ def for_iter(m: Machine, i: Instruction) -> None:
 
 @op("RETURN_VALUE")
 def return_value(m: Machine, i: Instruction) -> Value:
+    _let_go(m)
     return m.stack.pop()
 
 
 @op("RETURN_CONST")
 def return_const(m: Machine, i: Instruction) -> Value:
+    _let_go(m)
     return m.t.make(i.argval)
+
+
+def _let_go(m: Machine) -> None:
+    """What a function that was called holds ends with it."""
+    if m.parent is None:
+        return
+    ending = lifetimes.ending(m, m.locals)
+    if ending:
+        m.t.break_("object-let-go", value=m.locals[ending[0]].describe())
 
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
-from fxjit.frontend.interp import places
+from fxjit.frontend.interp import lifetimes
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
@@ -67,7 +67,7 @@ def delete_fast(m: Machine, i: Instruction) -> None:
 
 def _let_go(m: Machine, name: str, value: Value) -> None:
     """A variable holds `value` no longer; where somebody waits for its end, the running program has to see to that."""
-    if places.end_is_awaited(m, name, value):
+    if lifetimes.end_is_awaited(m, name, value):
         m.t.break_("object-let-go", value=value.describe())
 
 

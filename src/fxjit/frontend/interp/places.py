@@ -5,8 +5,6 @@ machine.py asks before it decides a stop, and when it stands at one.
 
 from __future__ import annotations
 
-import weakref
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -17,12 +15,8 @@ from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, EffectLog, Lazy, Value
-from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.base import EffectLog, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
-from fxjit.frontend.values.protocol import type_lookup
-from fxjit.frontend.values.sequence import SequenceValue
-from fxjit.guards.source import CellContentsSource, ClosureSource, LocalSource
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -73,79 +67,6 @@ def is_in_try(code: Code, index: int) -> bool:
 def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
     """The plain locals that the frame may still read from `index` on."""
     return live_before(code, index)
-
-
-def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
-    """The locals that are read no more but may hold the last reference to an object whose end somebody can see: what earlier
-    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed, but for
-    those that weak references are to."""
-    given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
-    referred = {id(value) for value in machine.t.new_source_state("weak references").get("all", ())}
-    if cause is not None and cause.reason == "value-weak-reference":
-        referred |= given
-    return frozenset(name for name, value in machine.locals.items()
-                     if name not in live and (id(value) in referred or _end_is_seen(value, given)))
-
-
-def _end_is_seen(value: Value, given: set[int]) -> bool:
-    if not isinstance(value.source, LocalSource) and id(value) not in given:
-        return False
-    kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
-    if kind is type or issubclass(kind, type):
-        return True
-    if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
-        return weakref.getweakrefcount(value.peek()) > 0  # the program's own: nobody has looked at it in this trace
-    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not str(kind.__module__).startswith("torch")
-
-
-def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
-    """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it, and somebody sees
-    that: it has a finalizer, or weak references while no sequence holds it."""
-    given = isinstance(value.source, _VARIABLES)
-    made = value.source is None and isinstance(value, SequenceValue)
-    if machine.parent is not None or isinstance(value, ConstantValue) or not (given or made):
-        return False  # at once: most of what is overwritten is a tensor that the trace made
-    # A continuation's parameters that are no names of the user's are read once, at its beginning.
-    others = [each for other, each in machine.locals.items() if other != name and not other.startswith(".")]
-    held = {id(each) for each in (*machine.stack, *others)}
-    if id(value) in held:
-        return False
-    if made:
-        return _holds_finalized(value, held)
-    obj = _object(value)
-    if isinstance(obj, list | tuple):
-        return _has_finalizer(obj, within=2)
-    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
-
-
-def _object(value: Value) -> object:
-    """What existed before the trace; None for anything else."""
-    return value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
-
-
-def _holds_finalized(value: Value, held: set[int]) -> bool:
-    """Whether it is a new sequence of locals' objects that have finalizers."""
-    if not isinstance(value, SequenceValue) or id(value) in held:
-        return False
-    held.add(id(value))  # looked at once, also where it holds itself
-    return any(_holds_finalized(item, held) if item.source is None else
-               isinstance(item.source, LocalSource) and id(item) not in held and _has_finalizer(_object(item))
-               for item in value.items)
-
-
-def _has_finalizer(obj: object, within: int = 0) -> bool:
-    """Whether it, or what lists and tuples hold so many levels below it, has a `__del__`."""
-    if within and isinstance(obj, list | tuple):
-        return any(_has_finalizer(item, within - 1) for item in obj)
-    return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED
-
-
-#: Where a variable of the frame is, its own or one of a closure.
-_VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
-#: What has no weak references or finalizers.
-_UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
-#: Whose memory matters more.
-_LET_GO = (ModuleType, torch.Tensor, torch.nn.Module)
 
 
 def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> tuple[WithBlock, ...]:

@@ -1,0 +1,136 @@
+"""When objects of the program end, where somebody sees that: they have a finalizer, or weak references.
+
+What a trace made ends with the trace, unseen. What was handed to it ends where the last variable lets go of it: there the
+trace stops, and the running program lets go. machine.py asks at a stop which variables are handed on although nobody reads
+them any more, and the instructions that let go ask whether that is an end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+
+from fxjit.errors import BreakGraph
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
+from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.protocol import type_lookup
+from fxjit.frontend.values.sequence import SequenceValue
+from fxjit.guards.source import CellContentsSource, ClosureSource, LocalSource
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+#: Where a variable of a frame is, its own or one of a closure.
+_VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
+#: What has no weak references or finalizers.
+_UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
+#: Whose memory matters more.
+_LET_GO = (ModuleType, torch.Tensor, torch.nn.Module)
+
+
+def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
+    """The locals that are read no more but may hold the last reference to an object whose end somebody can see: what earlier
+    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed, but for
+    those that weak references are to."""
+    unread = [name for name in machine.locals if name not in live]
+    own = ending(machine, unread, stack_holds=False)
+    given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
+    if machine.parent is not None:  # others hold most of what it has
+        return frozenset([*own, *(name for name in unread if _gets_an_end(machine.locals[name], given))])
+    referred = {id(value) for value in machine.t.new_source_state("weak references").get("all", ())}
+    if cause is not None and cause.reason == "value-weak-reference":
+        referred |= given
+    kept = {name for name in unread if id(machine.locals[name]) in referred or _end_is_seen(machine.locals[name], given)}
+    return frozenset(kept.union(own))
+
+
+def _gets_an_end(value: Value, given: set[int]) -> bool:
+    """Whether it is a new object with a finalizer, a generator that nobody has started: the instruction gets it for real."""
+    if value.source is not None or id(value) not in given:
+        return False
+    return type_lookup(value.pytype(), "__del__") is not NOT_IMPLEMENTED
+
+
+def _end_is_seen(value: Value, given: set[int]) -> bool:
+    if not isinstance(value.source, LocalSource) and id(value) not in given:
+        return False
+    kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
+    if kind is type or issubclass(kind, type):
+        return True
+    if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
+        return weakref.getweakrefcount(value.peek()) > 0  # the program's own: nobody has looked at it in this trace
+    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not str(kind.__module__).startswith("torch")
+
+
+def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
+    """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it."""
+    return _may_end(value) and _is_last(value, _held(machine, (name,), stack_holds=True))
+
+
+def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True) -> list[str]:
+    """Those of the frame's locals whose objects may end when it lets go of all of them. `stack_holds`: what lies on its stack
+    is not about to be taken off."""
+    suspects = [name for name in names if _may_end(machine.locals[name])]
+    if not suspects:
+        return []
+    held = _held(machine, names, stack_holds=stack_holds)
+    return [name for name in suspects if _is_last(machine.locals[name], held)]
+
+
+def _may_end(value: Value) -> bool:
+    """Whether somebody sees the end of what a variable holds; quick, since most are tensors that the trace made."""
+    source = value.source
+    if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _VARIABLES)):
+        return False
+    if isinstance(value, SequenceValue):
+        return _holds_finalized(value, set())
+    if source is None:
+        return False
+    obj = _object(value)
+    if isinstance(obj, list | tuple):
+        return _has_finalizer(obj, within=2)
+    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
+
+
+def _is_last(value: Value, held: set[int]) -> bool:
+    return id(value) not in held and (not isinstance(value, SequenceValue) or _holds_finalized(value, held))
+
+
+def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[int]:
+    """What the frame, without the variables `but`, and those that wait for it hold."""
+    found: set[int] = set()
+    frame: Machine | None = machine
+    while frame is not None:
+        if stack_holds or frame is not machine:
+            found |= {id(value) for value in frame.stack}
+        # A continuation's parameters that are no names of the user's are read once, at its beginning.
+        found |= {id(value) for name, value in frame.locals.items()
+                  if not name.startswith(".") and not (frame is machine and name in but)}
+        frame = frame.parent
+    return found
+
+
+def _object(value: Value) -> object:
+    """What existed before the trace; None for anything else."""
+    return value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
+
+
+def _holds_finalized(value: Value, held: set[int]) -> bool:
+    """Whether it is a sequence of objects that have finalizers: of locals', where it is a new one."""
+    if not isinstance(value, SequenceValue) or id(value) in held:
+        return False
+    held.add(id(value))  # looked at once, also where it holds itself
+    return any(_holds_finalized(item, held) if isinstance(item, SequenceValue) else
+               (value.source is not None or isinstance(item.source, LocalSource))
+               and id(item) not in held and _has_finalizer(_object(item))
+               for item in value.items)
+
+
+def _has_finalizer(obj: object, within: int = 0) -> bool:
+    """Whether it, or what lists and tuples hold so many levels below it, has a `__del__`."""
+    if within and isinstance(obj, list | tuple):
+        return any(_has_finalizer(item, within - 1) for item in obj)
+    return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED

@@ -1,0 +1,151 @@
+"""Objects with finalizers end where they end in eager code, also in functions that are inlined and stopped in: a generator
+that is let go is closed there, an object of a function that returns goes with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fxjit
+
+LOG: list[object] = []
+
+
+def cut(value=None):
+    fxjit.graph_break()
+    return value
+
+
+class Ends:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        LOG.append(("end of", self.name))
+
+
+def items(x):
+    try:
+        yield cut(x)
+        yield x + 1
+    finally:
+        LOG.append(("closed", cut(1)))
+
+
+def deletes_a_generator(x):
+    generator = items(x)
+    y = next(generator)
+    del generator
+    LOG.append("deleted")
+    return y
+
+
+def leaves_a_generator(x):
+    generator = items(x)
+    y = next(generator)
+    cut()
+    LOG.append("leaving")
+    return y + 1
+
+
+def overwrites(x):
+    held = Ends("first")
+    y = cut(x)
+    LOG.append("before")
+    held = Ends("second")
+    LOG.append("after")
+    return y, held.name
+
+
+def reads_no_more(x):
+    held = Ends("unread")  # noqa: F841 - it lives as long as the function runs
+    y = cut(x)
+    LOG.append("one")
+    cut()
+    LOG.append("two")
+    return y
+
+
+def reads_between_breaks(x):
+    held = Ends("read")
+    y = cut(x)
+    LOG.append(held.name)
+    cut()
+    LOG.append("last")
+    return y + 1
+
+
+def inner(x, held):
+    y = cut(x)
+    LOG.append("inner")
+    del held
+    LOG.append("let go")
+    return y
+
+
+def shares(x):
+    held = Ends("shared")
+    y = inner(x, held)
+    LOG.append("after")
+    cut()
+    LOG.append(held.name)
+    return y
+
+
+def two_names(x):
+    one = two = Ends("twice named")  # noqa: F841 - both hold it
+    y = cut(x)
+    LOG.append("named")
+    return y
+
+
+def in_a_list(x):
+    held = [Ends("in a list")]
+    y = cut(x)
+    LOG.append("listed")
+    held = None
+    LOG.append(held)
+    return y
+
+
+def returns_what_it_holds(x):
+    held = Ends("returned")
+    cut()
+    return x, held
+
+
+PROGRAMS = [deletes_a_generator, leaves_a_generator, overwrites, reads_no_more, reads_between_breaks, shares, two_names,
+            in_a_list, returns_what_it_holds]  # fmt: skip
+
+
+def called_by(program):
+    def outer(x):
+        x = x * 2
+        result = program(x)
+        LOG.append("outer")
+        return result
+
+    return outer
+
+
+def story(fn):
+    LOG.clear()
+    result = fn(torch.ones(2))
+    LOG.append(type(result))
+    del result
+    return list(LOG)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("resumes", [False, True], ids=["default", "everywhere"])
+def test_ends_come_when_they_come_in_eager(program, depth, resumes):
+    fn = program
+    for _ in range(depth):
+        fn = called_by(fn)
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    with fxjit.config.patch(resume_in_loops=resumes, resume_in_try=resumes):
+        for _ in range(2):
+            assert story(compiled) == story(fn)
+    LOG.clear()
