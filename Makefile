@@ -1,11 +1,11 @@
-# Two commands: `make demo` installs into .venv and runs the main job, `make test` installs and passes the tests.
+# `make demo` installs into .venv and trains the demo's models; `make test` installs and runs lint, type checks and tests.
 # PYTHON=python3.12 chooses another Python; ARGS go to the demo (ARGS="--steps 50") or to pytest (ARGS="-k guards").
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Two threads a test process: the machines this runs on are small, and timings then mean something.
+# Two threads in each process: the machines this runs on are small, and timings mean something only if all use as many.
 export OMP_NUM_THREADS ?= 2
 
 .PHONY: demo test lint build clean gpu-wheels
@@ -17,15 +17,16 @@ help:
 demo: build
 	$(BIN)/python -m fxjit demo --plot demo.png $(ARGS)
 
+LINT := $(BIN)/ruff check src tests benchmarks tools && $(BIN)/mypy
+
 # Lint and types first, but the tests run whatever those say, and their summary comes last.
 test: build
-	@status=0; $(MAKE) --no-print-directory lint || status=1; \
+	@status=0; $(LINT) || status=1; \
 	$(BIN)/python -m pytest -q $(ARGS) || status=1; \
 	exit $$status
 
 lint: build
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/mypy
+	$(LINT)
 
 # What a GPU machine without a network may lack beside torch and Triton, for the models of benchmarks.gpu:
 # `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there.

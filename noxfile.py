@@ -27,5 +27,5 @@ def tests(session: nox.Session, torch: str) -> None:
 @nox.session(python="3.11")
 def lint(session: nox.Session) -> None:
     session.install("ruff", "mypy", "numpy", "torch>=2.11,<2.14")
-    session.run("ruff", "check", "src", "tests", "benchmarks")
+    session.run("ruff", "check", "src", "tests", "benchmarks", "tools")
     session.run("mypy")
