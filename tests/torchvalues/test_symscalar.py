@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.testing import CompileCounter
+from fxjit.testing import CompileCounter, CompileCounterWithBackend
 
 FUNCTIONS = {
     "view": lambda x: x.view(x.shape[0] * x.shape[1], -1).view(x.shape[1], -1),
@@ -112,3 +112,21 @@ def test_one_graph_for_many_subscripts(name, written):
     assert counter.frame_count == 2
     with pytest.raises(IndexError):
         compiled(x, 7)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_strides_that_vary_alone_become_symbols(backend):
+    """The last column of a matrix that grows, as a language model is given its last token."""
+
+    def fn(x):
+        x.mul_(2.0)
+        return x.reshape(-1) + 1.0, x.stride(0)
+
+    fxjit.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = fxjit.compile(fn, backend=counter, fullgraph=True)
+    for width in (5, 6, 7, 9):
+        rows, again = (torch.arange(2.0 * width).reshape(2, width) for _ in range(2))
+        got, wanted = compiled(rows[:, -1:]), fn(again[:, -1:])
+        torch.testing.assert_close((got, rows), (wanted, again))
+    assert counter.frame_count == 2

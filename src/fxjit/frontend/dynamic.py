@@ -38,9 +38,10 @@ _WORD: Final = 1 << 62
 
 @dataclass(slots=True)
 class FrameHistory:
-    """What earlier compiles of one code object saw, by source name: sizes with None where they varied."""
+    """What earlier compiles of one code object saw, by source name: sizes and strides with None where they varied."""
 
     sizes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    strides: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     numbers: dict[str, object] = field(default_factory=dict)
     varying_numbers: set[str] = field(default_factory=set)
     #: Floats that vary, and are constants all the same.
@@ -52,12 +53,12 @@ class FrameHistory:
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
-        before = self.sizes.get(name)
-        if before is None or len(before) != len(seen):
-            merged: tuple[int | None, ...] = seen
-        else:
-            merged = tuple(new if old == new else None for old, new in zip(before, seen, strict=True))
-        self.sizes[name] = merged
+        merged = self.sizes[name] = _merged(self.sizes.get(name), seen)
+        return merged
+
+    def merge_strides(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
+        """The same for strides."""
+        merged = self.strides[name] = _merged(self.strides.get(name), seen)
         return merged
 
     def varies(self, name: str, number: object) -> bool:
@@ -66,6 +67,12 @@ class FrameHistory:
             self.varying_numbers.add(name)
         self.numbers[name] = number
         return name in self.varying_numbers
+
+
+def _merged(before: tuple[int | None, ...] | None, seen: tuple[int, ...]) -> tuple[int | None, ...]:
+    if before is None or len(before) != len(seen):
+        return seen
+    return tuple(new if old == new else None for old, new in zip(before, seen, strict=True))
 
 
 #: By id, with a weak reference that drops the row: codes compare by value, and equal-looking code is another frame.
@@ -123,6 +130,7 @@ class ShapePolicy:
         marked = _marks(tensor, "_dynamo_dynamic_indices")
         context = StatefulSymbolicContext(
             dynamic_sizes=dims,
+            dynamic_strides=self._strides(tensor, source, dims),
             constraint_sizes=[RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
                               for dim in range(tensor.dim())],
             tensor_source=torch_source(source),
@@ -200,6 +208,18 @@ class ShapePolicy:
             else DimDynamic.STATIC
             for dim in range(len(sizes))
         ]
+
+    def _strides(self, tensor: torch.Tensor, source: Source, dims: list[DimDynamic]) -> list[DimDynamic]:
+        """A stride that varied that the sizes do not tell, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
+        inferred = [DimDynamic.INFER_STRIDE] * len(dims)
+        automatic = config.automatic_dynamic_shapes and self.dynamic is None
+        if not automatic or tensor.layout is not torch.strided or isinstance(tensor, torch.nn.Parameter):
+            return inferred
+        sizes, strides = tensor.shape, tensor.stride()
+        merged = self.history.merge_strides(source.name, strides)
+        spans = {1, *(size * stride for size, stride in zip(sizes, strides, strict=True))}
+        return [DimDynamic.DYNAMIC if merged[dim] is None and stride > 1 and stride not in spans and size > 1 else inferred[dim]
+                for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True))]
 
     def number_is_symbolic(self, number: int | float, source: Source) -> bool:
         """Whether a number of the frame's inputs becomes a symbol: it varied between compiles, or dynamic=True."""

@@ -247,8 +247,10 @@ class Trace:
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         fake, symbolic = self.policy.fake(tensor, source)
-        self._has_symbols |= bool(symbolic)
-        self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, TensorSpec.of(tensor, dynamic_dims=symbolic)))
+        open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
+        self._has_symbols |= bool(symbolic) or open_strides
+        spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)
+        self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(source, tensor, fake)
         self.expectations.met(node, fake)
