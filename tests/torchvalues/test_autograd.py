@@ -151,6 +151,23 @@ def test_forward_and_backward_behind_a_break_are_compiled_too(backend):
     assert forwards and all("argmax" in code for code in forwards), "what the context is told splits no graph"
 
 
+def test_what_was_saved_is_unpacked_as_often_as_in_eager():
+    def train(fn):
+        unpacked = []
+        x, weight = torch.arange(6.0).view(2, 3).requires_grad_(), torch.ones(2, 3, requires_grad=True)
+
+        def unpack(tensor):
+            unpacked.append(tuple(tensor.shape))
+            return tensor
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, unpack):
+            result, _ = fn(Rounded.apply, x, weight, 8)
+        fn(torch.Tensor.backward, result.sum())
+        return unpacked, x.grad
+
+    expected = train(lambda fn, *args: fn(*args))
+    torch.testing.assert_close(train(fxjit.compile(lambda fn, *args: fn(*args), backend="eager")), expected)
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):

@@ -123,3 +123,40 @@ def test_a_hook_on_a_parameter():
     for fn in (theirs, fxjit.compile(ours, backend="eager", fullgraph=True)):
         fn(x).square().sum().backward()
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+
+
+class Watched(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+        self.seen = []
+        self.second.register_full_backward_hook(self.note)
+        self.second.register_full_backward_hook(lambda module, ins, outs: (ins[0] * FACTOR,))
+        self.first.register_full_backward_pre_hook(lambda module, outs: (outs[0] + 1,))
+
+    def note(self, module, ins, outs):
+        assert module is self.second
+        self.seen += [ins[0].clone(), outs[0].clone()]
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)) * 2).softmax(-1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_backward_hooks_of_modules_break_around_their_operators(backend, graphs_of):
+    x = torch.randn(5, 3)
+    theirs = Watched()
+    ours = Watched()
+    ours.load_state_dict(theirs.state_dict())
+    compiled = fxjit.compile(ours, backend=backend)
+    for needs in (False, True):
+        inputs = [x.clone().requires_grad_(needs) for _ in range(2)]
+        for model, given in zip((theirs, compiled), inputs, strict=True):
+            model(given)[:, 0].sum().backward()
+        torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
+        torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
+    torch.testing.assert_close(ours.seen, theirs.seen)
+    with torch.no_grad():
+        _, graphs = graphs_of(ours, x, fullgraph=True)
+    assert len(graphs) == 1, "without gradients nothing calls them"
+    assert fxjit.explain(Watched())(x.requires_grad_()).graph_break_count <= 4, "two a module"

@@ -66,12 +66,16 @@ class FunctionContextValue(UserObjectValue):
 
 #: What `forward` may set on a context that autograd made: only autograd looks at it, when `forward` is over.
 _SETTINGS: Final = frozenset(("to_save", "saved_for_forward", "non_differentiable", "materialize_grads"))
+_SAVED: Final = frozenset(("saved_tensors", "saved_variables", "_raw_saved_tensors"))
 
 
 class RunningContextValue(UserObjectValue):
     """`ctx` of a `forward` or `backward` that autograd itself runs, behind a graph break."""
 
     def generic_getattr(self, t: Tracer, name: str) -> Value:
+        if name in _SAVED:
+            t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
+                     why="hooks on saved tensors and checkpoints count how often it is read")
         if name == "needs_input_grad" and self.source is not None and self.obj is not None:
             needed = self.obj.needs_input_grad
             t.guard(ConstIs(AttrSource(self.source, name), needed))

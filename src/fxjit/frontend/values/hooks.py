@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.utils.hooks import BackwardHook
 
+from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.hops import SubgraphTracer, trace_body
 from fxjit.frontend.values.sequence import TupleValue
@@ -53,6 +55,16 @@ def _register_later(t: HookTracer, leaf: TensorValue, args: Sequence[Value], cal
     _require_no_handle(t, name)
     t.effects.call_later(call, [leaf, args[0]])
     return t.make(None)
+
+
+@handles(BackwardHook._apply_on_tensors)
+def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """How a module with backward hooks is told of the gradients of what it takes and gives: two nodes of autograd's graph."""
+    _, _, tensors = args
+    if torch.is_grad_enabled() and any(isinstance(each, TensorValue) and each.fake.requires_grad
+                                       for each in protocol.unpack(t, tensors)):
+        t.break_("tensor-hook", function="Module.register_full_backward_hook", why="autograd calls it, with the module itself")
+    return t.inline(t.make(BackwardHook._apply_on_tensors), args, kwargs)
 
 
 @method("register_post_accumulate_grad_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
