@@ -228,7 +228,7 @@ def truth(t: Tracer, v: Value) -> bool:
             break
         v = v.nb_bool(t)
     if not v.is_constant():
-        t.break_("data-dependent-branch", value=v.describe())
+        t.break_("data-branch", value=v.describe())
     return bool(v.as_constant())
 
 
