@@ -23,7 +23,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
-from fxjit import _C, config, debug, events, logs, process_state, resume
+from fxjit import _C, config, debug, events, generated, logs, process_state, resume
 from fxjit.backends.registry import is_built_in
 from fxjit.counters import add_time
 from fxjit.errors import (
@@ -46,6 +46,7 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
+from fxjit.skips import replaced_method
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
@@ -117,8 +118,13 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
-        with debug.compile_folder(frame.code):
-            return _compile(options, frame)
+        replaced = replaced_method()
+        if replaced is not None:
+            raise SkipFrameSignal("skip-torch-replaced", {"method": replaced})
+        with debug.compile_folder(frame.code), generated.noted() as texts:
+            entry = _compile(options, frame)
+            texts.holder = None if entry is None else entry.payload
+            return entry
     except SkipFrameSignal as signal:
         _skip(options, frame, signal)
         return None
@@ -168,8 +174,11 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
     if isinstance(broke, BreakGraph):
         cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
     events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
-    if signal.reason != "skip-lazy-module":
+    if signal.reason not in _SKIPPED_ONLY_NOW:
         entries.mark_skipped(frame.code, options, signal.reason)
+
+
+_SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-torch-replaced")
 
 
 def _is_users_error(broke: object) -> TypeGuard[BreakGraph]:

@@ -180,15 +180,6 @@ CALLS = (
 
 DATA_DEPENDENT = (
     Reason(
-        "data-dependent-branch",
-        "Data-dependent branching",
-        "The branch depends on `{value}`, which is known only when the graph runs.",
-        (
-            "Use `torch.cond` to express it in the graph, or `torch.where` if both sides are cheap.",
-            "Move the branch out of the compiled function.",
-        ),
-    ),
-    Reason(
         "data-dependent-operator",
         "Operator whose output depends on data",
         "What `{operator}` gives is known only when the graph runs: {error}",
@@ -382,6 +373,13 @@ TENSORS = (
         "Operator failed on fake tensors",
         "`{function}` raised {error} while its output's shape and dtype were worked out.",
         ("If the operator is a custom one, register a fake implementation (`torch.library.register_fake`).",),
+    ),
+    Reason(
+        "tensor-recurrent-length",
+        "Recurrent layer over sequences whose length varies",
+        "`{function}` runs step by step, so that a graph of it is for sequences of one length. Once lengths are seen to vary, "
+        "it runs as it stands, between graphs that serve all of them.",
+        ("Mark the length as static (`fxjit.mark_static`) to have a graph for each.", "Pad the sequences to one length."),
     ),
     Reason(
         "tensor-method",
@@ -584,6 +582,12 @@ SKIPS = (
         "Call of a module that has no parameters yet",
         "`{module}` makes its parameters in this call, from its input; the next call is compiled.",
         ("Call the module once before it is compiled.",),
+    ),
+    Reason(
+        "skip-torch-replaced",
+        "A method of tensors that tracing relies on was replaced",
+        "`torch.Tensor.{method}` is not torch's own now, so that `{function}` cannot be traced; it is when torch's is back.",
+        ("Put the method back before compiled functions are called for the first time.",),
     ),
     Reason(
         "skip-nothing-captured",

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import logging
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -115,4 +118,149 @@ def test_autocast_that_the_program_switches_on_itself_is_no_switch_from_outside(
     compiled = fxjit.compile(program, backend="eager")
     for _ in range(2):
         assert compiled(X)[1] is torch.float16
+    assert counters["frames"]["ok"] == 1
+
+
+def _grad_mode_inside(x: torch.Tensor, manager: Any) -> torch.Tensor:
+    weight = torch.ones(4, requires_grad=True)
+    with manager():
+        y = x * weight
+    return y.detach() * (2 if y.requires_grad else 3)
+
+
+MANAGERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Any, str, Any]] = {
+    "entering no_grad": (lambda x: _grad_mode_inside(x, torch.no_grad), torch.no_grad, "__enter__", lambda self: None),
+    "leaving no_grad": (lambda x: _grad_mode_inside(x, torch.no_grad) + torch.is_grad_enabled(), torch.no_grad, "__exit__",
+                        lambda self, *error: None),
+    "entering enable_grad": (lambda x: _grad_mode_inside(x, torch.enable_grad), torch.enable_grad, "__enter__",
+                             lambda self: setattr(self, "prev", True) or torch._C._set_grad_enabled(False)),
+    "making no_grad": (lambda x: _grad_mode_inside(x, torch.no_grad), torch.no_grad, "__new__",
+                       lambda cls: contextlib.nullcontext()),
+    "entering autocast": (lambda x: _product_under_autocast(x), torch.autocast, "__enter__", lambda self: None),
+}
+
+
+def _product_under_autocast(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ x.T
+
+
+@pytest.mark.parametrize("what", MANAGERS)
+def test_a_manager_of_torchs_that_a_program_changes(what: str) -> None:
+    program, owner, name, by = MANAGERS[what]
+    compiled = fxjit.compile(lambda x: program(x), backend="eager")
+
+    def agree() -> None:
+        results = []
+        for fn in (program, compiled):
+            torch._C._set_grad_enabled(True)  # whatever the manager left
+            try:
+                results.append(fn(X))
+            except AttributeError as error:
+                results.append(str(error))
+        torch._C._set_grad_enabled(True)
+        torch.testing.assert_close(results[1], results[0]) if isinstance(results[0], torch.Tensor) else None
+        assert type(results[0]) is type(results[1])
+
+    agree()
+    had = name in vars(owner)
+    before = vars(owner).get(name)
+    setattr(owner, name, by)
+    try:
+        agree()
+    finally:
+        setattr(owner, name, before) if had else delattr(owner, name)
+    agree()
+
+
+def _a_module(name: str, value: int) -> types.ModuleType:
+    made = types.ModuleType(name)
+    made.value = value  # type: ignore[attr-defined]
+    return made
+
+
+def _imported(x: torch.Tensor) -> torch.Tensor:
+    import not_there_before  # type: ignore[import-not-found]
+
+    return x * not_there_before.value  # type: ignore[no-any-return]
+
+
+def _imported_from(x: torch.Tensor) -> torch.Tensor:
+    from not_there_before import value
+
+    return x * value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("program", [_imported, _imported_from])
+def test_another_module_under_the_name_that_a_function_imports(program: Callable[[torch.Tensor], torch.Tensor],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = fxjit.compile(program, backend="eager", dynamic=False)
+    for value in (2, 3, 3):
+        monkeypatch.setitem(sys.modules, "not_there_before", _a_module("not_there_before", value))
+        torch.testing.assert_close(compiled(X), X * value)
+        torch.testing.assert_close(compiled(X), X * value)
+
+
+def test_an_import_is_done_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> float:
+        import math
+
+        return x * math.floor(2.5)  # type: ignore[return-value]
+
+    compiled, importer = fxjit.compile(program, backend="eager"), builtins.__import__
+    torch.testing.assert_close(compiled(X), X * 2)
+
+    def other(name: str, *rest: Any) -> Any:
+        return types.SimpleNamespace(floor=lambda number: 7) if name == "math" and len(rest) == 4 and (
+            rest[0] is not None and rest[0].get("__name__") == __name__) else importer(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", other)
+    torch.testing.assert_close(compiled(X), X * 7)
+    monkeypatch.setattr(builtins, "__import__", importer)
+    torch.testing.assert_close(compiled(X), X * 2)
+    assert counters["frames"]["ok"] == 2
+
+
+def test_builtins_that_a_functions_globals_bring_with_them() -> None:
+    own = dict(vars(builtins))
+    namespace: dict[str, Any] = {"__builtins__": own}
+    exec("def inner(x):\n    return x * abs(-2)", namespace)
+    inner = namespace["inner"]
+    compiled = fxjit.compile(lambda x: inner(x), backend="eager")
+    torch.testing.assert_close(compiled(X), X * 2)
+    own["abs"] = lambda number: 5
+    torch.testing.assert_close(compiled(X), X * 5)
+
+
+def test_a_level_of_logging_that_is_set_later() -> None:
+    logger = logging.getLogger("fxjit.tests.levels")
+    compiled = fxjit.compile(lambda x: x * 2 if logger.isEnabledFor(logging.INFO) else x + 1, backend="eager")
+    torch.testing.assert_close(compiled(X), X + 1)
+    try:
+        logger.setLevel(logging.INFO)
+        torch.testing.assert_close(compiled(X), X * 2)
+        logger.parent.setLevel(logging.INFO)  # type: ignore[union-attr]  # asked no more: this one has a level
+        torch.testing.assert_close(compiled(X), X * 2)
+        logger.disabled = True
+        torch.testing.assert_close(compiled(X), X + 1)
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logger.parent.setLevel(logging.NOTSET)  # type: ignore[union-attr]
+        logger.disabled = False
+    assert counters["frames"]["ok"] == 3
+
+
+def test_a_tensor_is_an_instance_of_its_legacy_type() -> None:
+    compiled = fxjit.compile(lambda x: x * 2 if isinstance(x, torch.FloatTensor) else x, backend="eager")
+    for given in (X, X.double(), torch.nn.Parameter(X)):
+        torch.testing.assert_close(compiled(given), given * 2 if given.dtype is torch.float32 else given)
+
+
+def test_nothing_is_traced_while_tensors_have_another_size() -> None:
+    compiled = fxjit.compile(lambda x: x * x.size(0), backend="eager")
+    with replaced(torch.Tensor, "size", lambda self, dim: 7):
+        result = compiled(X)
+    torch.testing.assert_close(result, X * 7)
+    assert counters["skip"]["A method of tensors that tracing relies on was replaced"] and not counters["frames"]["ok"]
+    torch.testing.assert_close(compiled(X), X * 3)
     assert counters["frames"]["ok"] == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import linecache
 import os
 import random
 import resource
@@ -174,6 +175,21 @@ def test_calls_and_recompiles_leave_nothing_behind() -> None:
     steps = list(itertools.pairwise(held[1:]))
     assert min(objects_then - objects for (objects, _), (objects_then, _) in steps) < 200
     assert min(memory_then - memory for (_, memory), (_, memory_then) in steps) < 50_000  # kilobytes
+
+
+def test_texts_of_generated_code_go_with_what_was_compiled() -> None:
+    def texts() -> int:
+        return sum("eval_with_key" in name for name in linecache.cache)
+
+    before = texts()
+    for by in range(4):
+        compiled = fxjit.compile(lambda x, by=by: (x * by).sin(), backend="aot_eager", dynamic=False)
+        compiled(torch.ones(3, requires_grad=True)).sum().backward()
+    assert texts() > before
+    del compiled
+    fxjit.reset()
+    gc.collect()
+    assert texts() <= before
 
 
 def test_nothing_is_kept_of_models_that_threads_compiled_and_dropped() -> None:

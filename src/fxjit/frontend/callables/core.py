@@ -47,6 +47,7 @@ def len_(t: Tracer, obj: Value) -> Value:
 
 @function(callable)
 def callable_(t: Tracer, obj: Value) -> Value:
+    look_up(t, obj.pytype(), "__call__")
     return t.make(callable_type(obj.pytype()))
 
 
@@ -235,15 +236,30 @@ def dir_(t: Tracer, obj: Value | None = None) -> Value:
     if obj.is_constant() and not isinstance(obj.as_constant(), types.ModuleType):
         if written_classes(t) and isinstance(obj.as_constant(), type):
             t.break_("call-builtin", function="dir", args=obj.describe())
+        _guard_names(t, obj)
         return fold_call(t, dir, [obj])
     own = [name for name in ("__dir__", "__class__") if protocol.type_lookup(obj.pytype(), name) is not object.__dict__[name]]
     if own or not hasattr(obj, "obj"):
         t.break_("call-builtin", function="dir", args=obj.describe())
+    _guard_names(t, obj)
     names_of_class = set(dir(obj.pytype()))
     namespace = protocol.getattr_or_none(t, obj, "__dict__")
     if isinstance(namespace, DictValue):
         names_of_class.update(str(key) for key in namespace.items)
     return t.make(sorted(names_of_class))
+
+
+def _guard_names(t: Tracer, obj: Value) -> None:
+    """What `dir` says of `obj` has the names of its class, or those that it has as a class."""
+    known = obj.as_constant() if obj.is_constant() else None
+    cls = known if isinstance(known, type) else obj.pytype()
+    own, _ = look_up(t, type(known) if isinstance(known, type) else cls, "__dir__")
+    if own not in (object.__dict__["__dir__"], type.__dict__["__dir__"]) and not isinstance(known, types.ModuleType):
+        t.break_("call-builtin", function="dir", args=obj.describe())
+    guard_bases(t, cls)
+    for base in cls.__mro__:
+        if not is_trusted(base.__module__):
+            protocol.unpack(t, protocol.getattr_(t, t.make(base), "__dict__"))  # all its keys are guarded
 
 
 @function(globals)
@@ -306,6 +322,8 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
             t.raise_(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
         return protocol.truth(t, t.call(method, [obj]))
     hook, _ = look_up(t, type(known), "__instancecheck__")
+    if isinstance(known, _TENSOR_TYPES) and issubclass(pytype, torch.Tensor):
+        return _has_tensor_type(t, obj, known)
     if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):
         guard_bases(t, pytype)
         return issubclass(pytype, known) or _says_so(t, obj, known)
@@ -321,6 +339,13 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
 
 
+def _has_tensor_type(t: Tracer, obj: Value, cls: Any) -> bool:
+    """`isinstance(x, torch.FloatTensor)`, which asks for dtype, layout and device."""
+    device = protocol.getattr_(t, obj, "device").as_constant()
+    same = all(protocol.getattr_(t, obj, name).as_constant() == getattr(cls, name) for name in ("dtype", "layout"))
+    return same and device.type == ("cuda" if cls.is_cuda else "cpu")
+
+
 def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
     """A proxy: its class has a `__class__` of its own, and what that gives is a subclass."""
     if look_up(t, obj.pytype(), "__class__")[1] is object:
@@ -330,6 +355,8 @@ def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
     return isinstance(known, type) and issubclass(known, cls)
 
 
+#: The type of `torch.FloatTensor` and its like.
+_TENSOR_TYPES: Any = type(torch.FloatTensor)
 _C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 #: Classes that tensors belong to by a mark on the instance.
 _PARAMETERS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}

@@ -14,7 +14,7 @@ from fxjit.frontend.callables.reorder import is_reorderable
 from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.waiting import as_it_is_now
-from fxjit.guards.kinds import ConstIs
+from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import AttrSource, ConstSource
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
@@ -35,12 +35,28 @@ def write_to_root(level: int, where: tuple[str, int, str], message: Any, *args: 
     write_record(root, level, where, message, *args)
 
 
+def _is_enabled(t: Tracer, logger: logging.Logger, level: int) -> bool:
+    """`logger.isEnabledFor(level)`, with guards on what it asks: levels up to the first that is set, and what switches off."""
+    manager = ConstSource(logger.manager, "logging.Manager")
+    t.guard(ConstIs(AttrSource(manager, "disable"), logger.manager.disable))  # logging.disable() sets it
+    asked: logging.Logger | None = logger
+    while asked is not None:
+        source = ConstSource(asked, f"logging.getLogger({asked.name!r})")
+        t.guard(ConstIs(AttrSource(source, "level"), asked.level))
+        t.guard(ConstIs(AttrSource(source, "disabled"), asked.disabled))
+        if asked.level:
+            break
+        t.guard(IdIs(AttrSource(source, "parent"), asked.parent))
+        asked = asked.parent
+    return logger.isEnabledFor(level)
+
+
 def _logs(name: str, level: int) -> None:
     @handles(getattr(logging.Logger, name))
     def method(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         logger = getattr(args[0], "obj", None)
         if isinstance(logger, logging.Logger):
-            if not logger.isEnabledFor(level):
+            if not _is_enabled(t, logger, level):
                 return t.make(None)
             known = _that_can_wait(t, logger, getattr(logging.Logger, name), args[1:])
             if name != "exception" and not kwargs and known:
@@ -50,7 +66,7 @@ def _logs(name: str, level: int) -> None:
 
     @handles(getattr(logging, name))
     def on_root(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not logging.getLogger().isEnabledFor(level):
+        if not _is_enabled(t, logging.getLogger(), level):
             return t.make(None)
         if is_reorderable(getattr(logging, name)) and name != "exception" and not kwargs:
             known = _that_can_wait(t, logging.getLogger(), getattr(logging, name), args)
@@ -89,6 +105,5 @@ def is_enabled_for(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     logger = getattr(args[0], "obj", None)
     if not isinstance(logger, logging.Logger):
         t.break_("call-builtin", function="logging.Logger.isEnabledFor", args=args[0].describe())
-    manager = ConstSource(logger.manager, "logging.Manager")
-    t.guard(ConstIs(AttrSource(manager, "disable"), logger.manager.disable))  # logging.disable() sets it
+    _is_enabled(t, logger, logging.CRITICAL)
     return fold_call(t, logger.isEnabledFor, args[1:], kwargs)

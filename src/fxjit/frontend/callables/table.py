@@ -25,11 +25,26 @@ H = TypeVar("H", bound=Callable[..., Value])
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HANDLERS: Final[dict[Any, Handler]] = {}
+#: What a call of a class asks it for.
+CONSTRUCTORS: Final = ("__new__", "__init__")
+#: What those were of the classes that have a handler.
+_MADE_BY: Final[dict[type, tuple[Any, ...]]] = {}
 
 
 def _claim(fn: object, handler: Handler) -> None:
     assert fn not in _HANDLERS, f"{fn!r} is handled twice"
     _HANDLERS[fn] = handler
+    if isinstance(fn, type):
+        _MADE_BY[fn] = _constructors(fn)
+
+
+def _constructors(cls: type) -> tuple[Any, ...]:
+    return tuple(protocol.type_lookup(cls, name) for name in CONSTRUCTORS)
+
+
+def is_made_as_it_was(cls: type) -> bool:
+    """Whether nobody has given a class that has a handler another constructor."""
+    return all(now is then for now, then in zip(_constructors(cls), _MADE_BY.get(cls, ()), strict=False))
 
 
 def handles(*fns: Any) -> Callable[[H], H]:

@@ -162,8 +162,8 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
         t.break_("call-recursion", function=fn.qualname, depth=depth)
     locals_ = bind(t, fn, args, kwargs)
     decoded = decode(code)
-    root = t.root
-    namespace = namespace_value(t, fn.globals, root.globals.builtins)
+    builtins = t.root.globals.builtins if fn.fn is None else fn.fn.__builtins__
+    namespace = namespace_value(t, fn.globals, builtins)
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
     if caller is not None and caller is parent:

@@ -3,6 +3,8 @@ the new bytecode runs."""
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
@@ -12,7 +14,8 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.guards.source import ConstSource
+from fxjit.guards.kinds import HasKey, IdIs
+from fxjit.guards.source import ConstSource, ItemSource
 
 
 def module_value(t: Tracer, module: object, name: str) -> Value:
@@ -31,7 +34,22 @@ def import_name(m: Machine, i: Instruction) -> None:
         module = __import__(name, m.globals.namespace, None, names or (), level.as_constant())
     except Exception as error:
         t.raise_(type(error), *error.args)
+    _guard_import(m, name, level.as_constant(), bool(names), module)
     m.stack.append(module_value(t, module, getattr(module, "__name__", name)))
+
+
+def _guard_import(m: Machine, name: str, level: int, is_from: bool, module: object) -> None:
+    """The same import finds the same module later: programs put others in their place in `sys.modules`."""
+    t = m.t
+    importer = builtins.__import__
+    t.guard(IdIs(ItemSource(ConstSource(builtins.__dict__, "builtins"), "__import__"), importer))
+    package = m.globals.namespace.get("__package__") or ""
+    full = importlib.util.resolve_name("." * level + name, package) if level else name
+    found_as = full if is_from else full.partition(".")[0]
+    if sys.modules.get(found_as) is module:
+        t.guard(IdIs(ItemSource(ConstSource(sys.modules, "sys.modules"), found_as), module))
+    if found_as != full:
+        t.guard(HasKey(ConstSource(sys.modules, "sys.modules"), full, full in sys.modules))
 
 
 @op("IMPORT_FROM")

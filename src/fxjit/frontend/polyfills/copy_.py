@@ -14,6 +14,9 @@ import torch
 from fxjit.frontend.callables.library import register_copy
 from fxjit.frontend.callables.table import handles, polyfill, unknown_call
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.descriptors import look_up
+from fxjit.guards.kinds import HasKey
+from fxjit.guards.source import ConstSource
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type, range, types.FunctionType, property,
                     types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented), types.CodeType, torch.dtype,
@@ -33,6 +36,9 @@ def _needs_eager_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     return result
 
 
+_COPIED_BY = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+
+
 def _is_plain(cls: Any) -> Any:
     """Whether `object.__reduce_ex__` copies instances of the class, and does it through its attributes and items."""
     raise AssertionError(cls)
@@ -41,6 +47,9 @@ def _is_plain(cls: Any) -> Any:
 @handles(_is_plain)
 def _is_plain_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls = args[0].as_constant()
+    for name in _COPIED_BY:
+        look_up(t, cls, name)
+    t.guard(HasKey(ConstSource(copyreg.dispatch_table, "copyreg.dispatch_table"), cls, cls in copyreg.dispatch_table))
     own = [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name, None) is not getattr(object, name)]
     others = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
     return t.make(not own and not others and cls not in copyreg.dispatch_table and not copyreg._slotnames(cls))  # type: ignore[attr-defined]

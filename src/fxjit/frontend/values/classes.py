@@ -14,10 +14,10 @@ from fxjit.frontend.values import descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.natives import BuiltinMethodValue
-from fxjit.frontend.values.sequence import TupleValue, plain_tuple_class
+from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
+from fxjit.guards.kinds import IdIs, LengthIs
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, Source, namespace_of
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Attributes of a class that are more than entries of its namespace.
@@ -116,6 +116,10 @@ class ClassValue(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         handler = table.lookup(self.cls)
         if handler is not None:
+            if not table.is_made_as_it_was(self.cls):
+                t.break_("call-unsupported", callable=self.describe())
+            for name in table.CONSTRUCTORS:
+                descriptors.look_up(t, self.cls, name)
             return handler(t, list(args), dict(kwargs))
         meta_call, owner = descriptors.look_up(t, type(self.cls), "__call__")
         if isinstance(meta_call, types.FunctionType) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
@@ -149,9 +153,18 @@ class ClassValue(Value):
         plain = descriptors.look_up(t, cls, "__new__")[1] is object and descriptors.look_up(t, cls, "__del__")[1] is None
         return plain and not getattr(cls, "__abstractmethods__", None)
 
+    def _guard_members(self, t: Tracer) -> None:
+        """The trace relied on which members the enum has: libraries add some to those of others."""
+        for table_of_members in ("_member_map_", "_member_names_"):
+            found = self.cls.__dict__.get(table_of_members)
+            if isinstance(found, (dict, list)):
+                source = ClassItemSource(ConstSource(self.cls, self.cls.__qualname__), table_of_members)
+                t.guard(LengthIs(source, len(found)))
+
     def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         if kwargs or not all(arg.is_constant() for arg in args):
             t.break_("call-unsupported", callable=self.describe())
+        self._guard_members(t)
         return protocol.fold(t, self.cls, *[arg.as_constant() for arg in args])
 
     def instantiate(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -199,6 +212,7 @@ class ClassValue(Value):
         if descriptors.look_up(t, cls, "__del__")[1] is not None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)  # when it dies is part of the program
         if base_type is tuple and plain_tuple_class(cls):
+            guard_plain_tuple(t, cls)
             return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)
         if native is object:
             if args or kwargs:
@@ -215,6 +229,7 @@ class ClassValue(Value):
 
     def tp_iter(self, t: Tracer) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
+            self._guard_members(t)
             return protocol.iter_(t, t.make(tuple(self.cls)))
         return self._special_or_default(t, "__iter__") or super().tp_iter(t)
 
@@ -226,12 +241,14 @@ class ClassValue(Value):
 
     def sq_length(self, t: Tracer) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
+            self._guard_members(t)
             return t.make(len(self.cls))
         return self._special_or_default(t, "__len__") or super().sq_length(t)
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         if isinstance(self.cls, enum.EnumMeta) and item.is_constant():
             known = item.as_constant()
+            self._guard_members(t)
             return protocol.fold(t, lambda: known in self.cls)  # type: ignore[operator]
         return self._special_or_default(t, "__contains__", item) or NOT_IMPLEMENTED
 
@@ -241,8 +258,11 @@ class ClassValue(Value):
             return found
         if isinstance(self.cls, enum.EnumMeta) and key.is_constant():
             members = self.cls
+            self._guard_members(t)
             return protocol.fold(t, lambda: members[key.as_constant()])
-        item = descriptors.look_up(t, self.cls, "__class_getitem__")[0]
+        item, owner = descriptors.look_up(t, self.cls, "__class_getitem__")
+        if owner is not None and isinstance(item, classmethod) and not descriptors.is_trusted(owner.__module__):
+            return t.call(descriptors.bind(t, item, owner, "__class_getitem__", None, self), [key], None)
         if item is not NOT_IMPLEMENTED:
             if not _all_constant(t, key):
                 t.break_("subscript-unsupported", value=self.describe())
@@ -260,6 +280,24 @@ def constructed(t: Tracer, obj: Value, result: Value) -> Value:
     if not (result.is_constant() and result.as_constant() is None):
         t.raise_(TypeError, f"__init__() should return None, not '{result.pytype().__name__}'")
     return obj
+
+
+@handles(type.__subclasses__)
+def _subclasses(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls = args[0].as_constant() if len(args) == 1 and args[0].is_constant() else None
+    if kwargs or not isinstance(cls, type):
+        t.break_("call-builtin", function="type.__subclasses__", args=", ".join(arg.describe() for arg in args))
+    source = ApplySource(ConstSource(cls, cls.__qualname__), type.__subclasses__, "type.__subclasses__")
+    return ListValue(protocol.unpack(t, t.wrap(type.__subclasses__(cls), source)))
+
+
+@handles(type.mro)
+def _mro(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls = args[0].as_constant() if len(args) == 1 and args[0].is_constant() else None
+    if kwargs or not isinstance(cls, type):
+        t.break_("call-builtin", function="type.mro", args=", ".join(arg.describe() for arg in args))
+    descriptors.guard_bases(t, cls)
+    return protocol.fold(t, type.mro, cls)
 
 
 def _refuse_excess(t: Tracer, cls: type) -> None:

@@ -9,6 +9,7 @@ stop point trace.py calls `leave` on those that are open, and resume/ has `push_
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import torch
 import torch.nn.attention
 
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.wrap import wraps
@@ -65,6 +66,10 @@ class ContextValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "clone"):
+            raw, _ = descriptors.look_up(t, self.cls, name)
+            if isinstance(raw, types.FunctionType) and not descriptors.is_trusted(raw.__globals__.get("__name__")):
+                t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__,
+                         why=f"the program has put a `{name}` of its own there")
             return ContextMethodValue(self, name)
         if name == "__class__":
             return t.make(self.cls)

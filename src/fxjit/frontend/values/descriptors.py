@@ -27,6 +27,8 @@ _TRUSTED: Final = frozenset({
 #: What is read and written where it is, also in classes of trusted packages (`weakref.finalize` keeps a registry).
 _CHANGEABLE: Final = (dict, list, set, collections.deque)
 _DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
+#: The descriptor of a named tuple's field.
+_FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
 
@@ -57,16 +59,25 @@ def look_up(t: Tracer, cls: type, name: str) -> tuple[Any, type | None]:
 
 def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
     """`name` was found in `owner` (None: in no class). What a trusted class has is guarded here, since programs put functions
-    of their own there (`nn.Linear.forward = mine`); what others have is where it is used."""
+    of their own there (`nn.Linear.forward = mine`). Of what others have, the type is, since it says whether and how it binds;
+    more is guarded where it is used."""
     if not cls.__flags__ & _IMMUTABLE:
         t.guard(FoundIn(ConstSource(cls, cls.__qualname__), name, owner))
-    if owner is not None and not owner.__flags__ & _IMMUTABLE and class_attribute_source(owner, name) is None:
-        raw, source = namespace_of(owner)[name], ClassItemSource(ConstSource(owner, owner.__qualname__), name)
-        if isinstance(raw, types.MemberDescriptorType):  # it cannot be held weakly, and leads to its class
-            t.guard(TypeIs(source, types.MemberDescriptorType))
-            t.guard(ConstIs(AttrSource(source, "__name__"), raw.__name__))
-        else:
-            t.guard(IdIs(source, raw))
+    if owner is None or owner.__flags__ & _IMMUTABLE:
+        return
+    raw, source = namespace_of(owner)[name], ClassItemSource(ConstSource(owner, owner.__qualname__), name)
+    if isinstance(raw, types.MemberDescriptorType):  # it cannot be held weakly, and leads to its class
+        t.guard(TypeIs(source, types.MemberDescriptorType))
+        t.guard(ConstIs(AttrSource(source, "__name__"), raw.__name__))
+    elif class_attribute_source(owner, name) is None or type(raw) is _FIELD:
+        t.guard(IdIs(source, raw))
+    else:
+        t.guard(TypeIs(source, type(raw)))
+
+
+def field_index(raw: Any) -> int | None:
+    """Which item of a named tuple the descriptor `raw` reads; None where it is no field's."""
+    return raw.__reduce__()[1][0] if type(raw) is _FIELD else None
 
 
 def guard_bases(t: Tracer, cls: type) -> None:
@@ -120,9 +131,14 @@ _OURS = (_C.DisabledFunction, _C.CompiledFunction)
 
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
-    if isinstance(raw, _DATA):
+    if isinstance(raw, _DATA) and _binds_as_builtin(t, raw):
         return True
     return any(look_up(t, type(raw), method)[1] is not None for method in ("__set__", "__delete__"))
+
+
+def _binds_as_builtin(t: Tracer, raw: object) -> bool:
+    """Whether an instance of a descriptor type of C, or of a class derived from one, is read as those are."""
+    return isinstance(look_up(t, type(raw), "__get__")[0], types.WrapperDescriptorType)
 
 
 def _raw_value(t: Tracer, raw: object, source: Source | None) -> Value:
@@ -146,7 +162,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_OURS)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
-    if isinstance(raw, property):
+    if isinstance(raw, property) and _binds_as_builtin(t, raw):
         if obj is None:
             return _raw_value(t, raw, source)
         if raw.fget is None:

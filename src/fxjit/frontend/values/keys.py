@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Tracer, Value
 from fxjit.frontend.values.sequence import TupleValue
 
@@ -78,6 +78,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if isinstance(value, TupleValue):
         return tuple(key_of(t, item, among) for item in value.realized())
     cls = value.pytype()
+    for name in ("__hash__", "__eq__"):
+        descriptors.look_up(t, cls, name)
     if cls.__hash__ is None:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
     if compares_by_identity(cls):

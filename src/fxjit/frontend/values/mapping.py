@@ -88,7 +88,11 @@ class DictValue(Value):
         where: Source = ItemSource(self.source, key)
         if isinstance(real, dict) and type(real).__getitem__ is not dict.__getitem__:
             where = ApplySource(self.source, RawItem(dict, key), "dict.__getitem__")
-        return Lazy(self._t, dict.__getitem__(real, key) if isinstance(real, dict) else real[key], where)
+        try:
+            item = dict.__getitem__(real, key) if isinstance(real, dict) else real[key]
+        except KeyError:  # the key has another hash than when it was put there
+            self._t.break_("value-slot", slot="__hash__", type=type(key).__name__)
+        return Lazy(self._t, item, where)
 
     def find(self, t: Tracer, key: Value) -> Entry | None:
         """The entry of a key, or None."""

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.frontend.values.functions import NAMESPACE, MadeFunctionValue
+from fxjit.frontend.values.functions import NAMESPACE, FunctionValue
 from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
@@ -32,8 +32,6 @@ _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert
 BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, int, float)
 
 
-#: The descriptor of a named tuple's field.
-_FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
 _NATIVE_METHODS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -121,7 +119,7 @@ class UserObjectValue(Value):
     def _read_data_descriptor(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
         if name == "__dict__":
             if self._namespace is None:
-                self._namespace = InstanceDictValue(t, self)
+                self._namespace = InstanceDictValue(t, self, self.source)
             return self._namespace
         if isinstance(raw, types.MemberDescriptorType):
             written = t.effects.load_attr(self, name)
@@ -140,8 +138,9 @@ class UserObjectValue(Value):
             if self.source is not None and self.obj is not None and name not in t.effects.stored_attrs(self):
                 return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
             t.break_("attribute-unsupported", value=self.describe(), name=name)
-        if type(raw) is _FIELD and self.base is not None:
-            return self.base.mp_subscript(t, t.make(raw.__reduce__()[1][0]))
+        index = descriptors.field_index(raw)
+        if index is not None and self.base is not None:
+            return self.base.mp_subscript(t, t.make(index))
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def instance_attr(self, t: Tracer, name: str) -> Value | None:
@@ -514,11 +513,12 @@ class InstanceDictValue(DictValue):
 
     shell = False
 
-    def __init__(self, t: Tracer, owner: UserObjectValue | MadeFunctionValue) -> None:
-        super().__init__(t, source=None if owner.source is None else InstanceDictSource(owner.source))
+    def __init__(self, t: Tracer, owner: UserObjectValue | FunctionValue, root: Source | None) -> None:
+        super().__init__(t, source=None if root is None else InstanceDictSource(root))
         self.owner = owner
-        if owner.obj is not None and owner.source is not None:
-            self._real = instance_namespace(owner.obj)
+        existing = owner.fn if isinstance(owner, FunctionValue) else owner.obj
+        if existing is not None and root is not None:
+            self._real = instance_namespace(existing)
 
     def _written(self) -> dict[str, Value | None]:
         """Pending writes, those to slots left out."""

@@ -20,8 +20,8 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer,
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.wrap import makes, wraps, wraps_if
-from fxjit.guards.kinds import LengthIs, TypeIs
-from fxjit.guards.source import ApplySource, ItemSource, Source
+from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
+from fxjit.guards.source import ApplySource, ClassItemSource, ConstSource, ItemSource, Source
 
 
 class SequenceValue(Value):
@@ -348,11 +348,13 @@ class TupleValue(SequenceValue):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if self.cls is not tuple:
             raw, owner = descriptors.look_up(t, self.cls, name)
-            index = None if isinstance(raw, property) else field_names(self.cls).get(name)
+            index = _field_of(self.cls, raw, name)
             if index is not None:
                 return self.item(index)
-            if owner not in (None, tuple, object, torch.Size) and not hasattr(self, "meth_" + name):
-                return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
+            if owner not in (None, tuple, object, torch.Size):
+                if not hasattr(self, "meth_" + name) or not _is_made_by_namedtuple(raw):
+                    return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
+                t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), raw))
         return super().tp_getattro(t, name)
 
     def meth__asdict(self, t: Tracer) -> Value:
@@ -426,19 +428,27 @@ def is_structseq_class(cls: type) -> bool:
     return issubclass(cls, tuple) and isinstance(getattr(cls, "n_sequence_fields", None), int)
 
 
+def _is_made_by_namedtuple(raw: object) -> bool:
+    return isinstance(raw, types.FunctionType) and raw.__module__ == "collections"
+
+
+def _field_of(cls: type, raw: object, name: str) -> int | None:
+    """Which item the attribute `name` is, found as `raw` in the class."""
+    return field_names(cls).get(name) if is_structseq_class(cls) else descriptors.field_index(raw)
+
+
 _FIELDS: weakref.WeakKeyDictionary[type, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 def field_names(cls: type) -> dict[str, int]:
     """Name to index, in order; empty for what has no named fields."""
+    if is_namedtuple_class(cls):
+        fields: tuple[str, ...] = getattr(cls, "_fields", ())
+        return {name: i for i, name in enumerate(fields) if descriptors.field_index(getattr(cls, name, None)) is not None}
     known = _FIELDS.get(cls)
     if known is None:
         known = {}
-        if is_namedtuple_class(cls):
-            fields: tuple[str, ...] = getattr(cls, "_fields", ())
-            known = {name: i for i, name in enumerate(fields)
-                     if type(getattr(cls, name, None)).__name__ == "_tuplegetter"}
-        elif is_structseq_class(cls):
+        if is_structseq_class(cls):
             try:
                 sample = cls(range(getattr(cls, "n_fields", 0)))
             except TypeError:  # sys.flags and its like: only the interpreter makes one
@@ -465,6 +475,14 @@ def plain_tuple_class(cls: type) -> bool:
         return False
     return all(name not in vars(base) for base in cls.__mro__ if base not in (tuple, object)
                for name in _SEQUENCE_SLOTS)
+
+
+def guard_plain_tuple(t: Tracer, cls: type) -> None:
+    """The trace relied on `plain_tuple_class`."""
+    guarded: dict[Any, Any] = t.new_source_state("plain tuples")
+    if guarded.setdefault(cls, t) is t and len(guarded) and cls not in (tuple, torch.Size):
+        for name in _SEQUENCE_SLOTS:
+            descriptors.look_up(t, cls, name)
 
 
 class FoundListValue(ListValue):
@@ -518,8 +536,10 @@ def wrap_list(t: Tracer, obj: list[Any], source: Source) -> Value:
 @wraps(tuple, torch.Size)
 def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    t.guard(LengthIs(source, len(obj)))
+    t.guard(LengthIs(source, tuple.__len__(obj)))
     plain = plain_tuple_class(type(obj))  # or the tuple part of an instance of a subclass
+    if plain:
+        guard_plain_tuple(t, type(obj))
     return TupleValue(lazy_items(t, obj, source), source, type(obj) if plain else tuple)
 
 

@@ -480,6 +480,21 @@ for _layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
     _recurrent_layer(_layer.forward)
 
 
+def _recurrent_stack(fn: Callable[..., Any]) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
+        sizes = [size for tensor in tensors_in(args[:1]) for size in tensor.fake.shape if isinstance(size, torch.SymInt)]
+        result = t.emit(fn, args, kwargs)
+        if any(size.node.maybe_as_int() is not None for size in sizes):
+            t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
+        return result
+
+
+for _stack in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    _recurrent_stack(_stack)
+
+
 @handles(torch.Size)
 def _size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue(protocol.unpack(t, args[0]) if args else [], cls=torch.Size)
