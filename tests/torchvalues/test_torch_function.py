@@ -1,9 +1,11 @@
-"""Modes and subclasses with a `__torch_function__`: they see what they see in eager, and tracing never calls them."""
+"""Modes and subclasses with a `__torch_function__` see what they see in eager: modes that a function enters are traced with it,
+and a subclass's own is never called while tracing."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tests.differential import same
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 import fxjit
@@ -57,7 +59,7 @@ def entering(x, mode):
 @pytest.mark.parametrize("mode", [Counting, Doubling])
 def test_a_mode_that_is_entered(backend, mode):
     theirs, ours = mode(), mode()
-    compiled = fxjit.compile(entering, backend=backend)
+    compiled = fxjit.compile(entering, backend=backend, fullgraph=True)
     for _ in range(2):
         assert torch.equal(compiled(torch.ones(3), ours), entering(torch.ones(3), theirs))
     assert getattr(ours, "seen", None) == getattr(theirs, "seen", None)
@@ -76,6 +78,161 @@ def test_a_mode_that_is_active(backend, mode):
         assert torch.equal(got, expected)
         assert torch.equal(compiled(x), inner(x))
     assert getattr(ours, "seen", None) == getattr(theirs, "seen", None)
+
+
+class Telling(TorchFunctionMode):
+    """Keeps all that it is told, as text."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.told.append((func.__name__, types, len(args), None if kwargs is None else list(kwargs)))
+        return func(*args, **(kwargs or {}))
+
+
+def operators(x, i):
+    y = 2 - x + 1 / x - (x ** 2) * (3 ** x) // 2
+    z = -y @ x + abs(y).sum() - (x > 1).float().mean() + (~(i == 1)).sum() + (i & 1).sum() + (2 % (x + 1)).sum()
+    y += 1
+    y *= x
+    y[1:] = x[0]
+    return y, z, y[..., 1], len(x), (1.0 in x) if False else None
+
+
+def attributes(x, i):
+    y = x.reshape(1, -1)
+    return y.T, y.shape, y.dtype, y.ndim, y.device.type, y.requires_grad, y.real, x.size(0), x.dim(), x.is_floating_point()
+
+
+def functions(x, i):
+    y = torch.stack([x, x * 2]).softmax(0)
+    first, second = torch.split(y, 1)
+    z = torch.nn.functional.linear(x, torch.ones(2, 3), bias=torch.zeros(2))
+    made = torch.tensor([1.0, 2.0]), torch.arange(3), torch.Tensor.mul(x, 3)
+    summed = torch.add(x, x, alpha=2), torch.einsum("i,i->", x, x)
+    return summed, torch.cat((x, x)), first, second, torch.nn.functional.relu(z), made
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.GELU())
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter, 0.3)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+SMALL = Small()
+
+
+def module(x, i):
+    return SMALL(x), SMALL.layers[0].weight * 2
+
+
+@pytest.mark.parametrize("body", [operators, attributes, functions, module])
+def test_a_mode_is_told_what_torch_tells_it(body):
+    def run(x, i, mode):
+        with mode:
+            result = body(x, i)
+        return result, torch.add(x, 1)
+
+    given = torch.tensor([1.0, 2.0, 3.0]), torch.arange(3)
+    theirs, ours = Telling(), Telling()
+    expected = run(*given, theirs)
+    got = fxjit.compile(run, backend="eager", fullgraph=True)(*given, ours)
+    same(got, expected, "result")
+    assert ours.told == theirs.told
+
+
+class Replacing(TorchFunctionMode):
+    """Other functions in the place of some, by what they are."""
+
+    others = {torch.sin: torch.cos, torch.Tensor.add: torch.Tensor.sub}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in (torch.zeros, torch.ones):
+            kwargs = {"dtype": torch.float64} | kwargs
+        if func is torch.nn.functional.relu:
+            return args[0] * 0
+        return self.others.get(func, func)(*args, **kwargs)
+
+
+def test_a_mode_that_calls_others():
+    def run(x):
+        with Replacing():
+            y = torch.sin(x) + 1
+            return y, torch.nn.functional.relu(x), torch.zeros(2), torch.ones(2, dtype=torch.int32), x.sin()
+    torch.testing.assert_close(fxjit.compile(run, backend="eager", fullgraph=True)(torch.ones(3)), run(torch.ones(3)))
+
+
+def test_modes_inside_modes():
+    class Scaling(TorchFunctionMode):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {})) * self.factor
+
+    def run(x, outer, inner, counting):
+        with outer, inner, counting:
+            y = torch.add(x, 1)
+        try:
+            with inner:
+                raise ValueError
+        except ValueError:
+            pass
+        return y, torch.add(x, 1)
+
+    given, theirs, ours = (torch.ones(3), Scaling(2), Scaling(5)), Counting(), Counting()
+    expected = run(*given, theirs)
+    torch.testing.assert_close(fxjit.compile(run, backend="eager", fullgraph=True)(*given, ours), expected)
+    assert ours.seen == theirs.seen
+
+
+def overridable(a, b):
+    if torch.overrides.has_torch_function((a, b)):
+        return torch.overrides.handle_torch_function(overridable, (a, b), a, b=b)
+    return a + b
+
+
+def test_a_function_of_the_program_that_can_be_overridden():
+    def run(x, mode):
+        with mode:
+            return overridable(x, x * 2)
+    theirs, ours = Telling(), Telling()
+    assert torch.equal(fxjit.compile(run, backend="eager", fullgraph=True)(torch.ones(3), ours), run(torch.ones(3), theirs))
+    assert ours.told == theirs.told
+
+
+@pytest.mark.parametrize("inside", [
+    "torch._dynamo.graph_break()", "y = [part * 2 for part in y][0]", "y.requires_grad_(False).requires_grad = True",
+    "y = y.item() if y.numel() == 1 else y", "torch.set_grad_enabled(True)", "y = y + int(y[0])",
+    "y = torch.zeros(3) + (torch.no_grad().__enter__() is None)",
+])
+def test_what_is_left_to_eager_under_a_mode(inside):
+    namespace = {"torch": torch}
+    exec(f"def run(x, mode):\n    with mode:\n        y = x + 1\n        {inside}\n        z = y * 2\n    return z", namespace)
+    with torch.enable_grad():
+        theirs, ours = Counting(), Counting()
+        expected = namespace["run"](torch.ones(3), theirs)
+        torch.set_grad_enabled(True)
+        got = fxjit.compile(namespace["run"], backend="eager")(torch.ones(3), ours)
+    assert torch.equal(got, expected) and ours.seen == theirs.seen
+
+
+def test_a_mode_that_is_entered_by_a_call():
+    def run(x, mode):
+        mode.__enter__()
+        y = torch.add(x, 1)
+        mode.__exit__(None, None, None)
+        return y
+    assert torch.equal(fxjit.compile(run, backend="eager")(torch.ones(3), Doubling()), run(torch.ones(3), Doubling()))
 
 
 def test_the_mode_that_does_nothing():

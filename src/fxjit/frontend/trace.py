@@ -50,7 +50,7 @@ from fxjit.frontend.interp.places import reach
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.result import Break, Return, TraceResult
-from fxjit.frontend.values import contexts
+from fxjit.frontend.values import contexts, modes
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
@@ -482,6 +482,8 @@ class Trace:
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
         named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
+        if modes.FAMILY in self._scratch and (told := modes.ask_about_call(self, fn.realize(), realized, named)) is not None:
+            return told
         caller, self.caller = self.caller, None
         if caller is not None:
             return self._call_from(caller, fn.realize(), realized, named).realize()

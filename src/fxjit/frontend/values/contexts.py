@@ -17,7 +17,7 @@ import torch
 import torch.nn.attention
 
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values import descriptors, modes, protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.wrap import wraps
@@ -115,6 +115,8 @@ class ContextMethodValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         manager = self.manager
+        if isinstance(manager, DeviceValue) and modes.innermost(t) is not None:
+            modes.refuse(t, "a default device, which is a mode as well, is entered under it")
         if self.name == "__enter__":
             manager.entered.append((t.root.steps, t.root.index))  # type: ignore[attr-defined]  # InterpTracer
             _entered_managers(t).append(manager)
@@ -180,6 +182,8 @@ def leave_state(t: Tracer, grad_mode_before: bool) -> None:
 
 def set_grad_mode(t: Tracer, mode: bool) -> None:
     """From here on, in the graph and in the trace."""
+    if modes.innermost(t) is not None:
+        modes.refuse(t, "the grad mode is set under it")
     if torch.is_grad_enabled() != mode:
         t.emit(torch._C._set_grad_enabled, [t.make(mode)])
         root = t.root  # type: ignore[attr-defined]  # InterpTracer

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit.frontend.values import descriptors, protocol, tensor_index, tensor_methods
+from fxjit.frontend.values import descriptors, modes, protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -118,6 +118,10 @@ class TensorValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         self._refuse_others(t, "__getattribute__")
+        if modes.innermost(t) is not None and modes.is_descriptor(self.cls, name):
+            told = modes.ask(t, lambda tensor: getattr(tensor, name), [self])
+            if told is not None:
+                return told
         pending = t.effects.load_attr(self, name)
         if isinstance(pending, Value):
             return pending
@@ -191,6 +195,8 @@ class TensorValue(Value):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
+        if modes.innermost(t) is not None and modes.is_descriptor(self.cls, name):
+            modes.refuse(t, f"`{name}` of a tensor is written under it")
         if name == "requires_grad" and value is not None and value.is_constant():
             tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
             return
@@ -234,6 +240,9 @@ class TensorValue(Value):
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:
+        told = modes.ask(t, bool, [self])
+        if told is not None:
+            return told
         self._refuse_others(t, "__bool__")
         known = tensor_methods.known_item(self)
         if known is not None:
@@ -248,21 +257,23 @@ class TensorValue(Value):
         if operand is None:
             return NOT_IMPLEMENTED
         self._refuse_others(t, f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__")
-        return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand])
+        return _operate(t, protocol.BINARY[op], [operand, self] if reflected else [self, operand])
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         operand = as_operand(t, other)
         if operand is None or op == "@":
             return NOT_IMPLEMENTED
         self._refuse_others(t, f"__i{protocol.BINARY_METHODS[op]}__")
-        return same_or(self, t.emit(protocol.INPLACE[op], [self, operand]))
+        return same_or(self, _operate(t, protocol.INPLACE[op], [self, operand]))
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op in ("neg", "pos", "invert", "abs"):
             self._refuse_others(t, f"__{op}__")
-            return t.emit(_UNARY[op], [self])
+            return _operate(t, _UNARY[op], [self])
         if op in ("int", "float", "complex", "index"):
             self._refuse_others(t, f"__{op}__")
+            if modes.innermost(t) is not None:
+                modes.refuse(t, f"`{op}` of a tensor is asked for under it")
             return tensor_methods.as_number(t, self, op)
         return NOT_IMPLEMENTED
 
@@ -271,17 +282,22 @@ class TensorValue(Value):
         if operand is None:
             return NOT_IMPLEMENTED
         self._refuse_others(t, protocol.COMPARE_METHODS[op])
-        return t.emit(protocol.COMPARE[op], [self, operand])
+        return _operate(t, protocol.COMPARE[op], [self, operand])
 
     # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
+        told = modes.ask(t, len, [self])
+        if told is not None:
+            return told
         self._refuse_others(t, "__len__")
         if self.fake.dim() == 0:
             t.raise_(TypeError, "len() of a 0-d tensor")
         return self.size(t, 0)
 
     def tp_iter(self, t: Tracer) -> Value:
+        if modes.innermost(t) is not None:
+            modes.refuse(t, "a tensor is iterated over under it")
         self._refuse_others(t, "__iter__")
         if self.fake.dim() == 0:
             t.raise_(TypeError, "iteration over a 0-d tensor")
@@ -292,17 +308,20 @@ class TensorValue(Value):
         if operand is None:
             t.raise_(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
                                    f"{item.pytype()}.")
-        return t.emit("any", [t.emit(operator.eq, [self, operand])])
+        told = modes.ask(t, operator.contains, [self, operand])
+        return t.emit("any", [t.emit(operator.eq, [self, operand])]) if told is None else told
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
         self._refuse_others(t, "__getitem__")
-        return tensor_index.load(t, self, key)
+        told = modes.ask(t, operator.getitem, [self, key])
+        return tensor_index.load(t, self, key) if told is None else told
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(TypeError, "Tensor does not support deleting items")
         self._refuse_others(t, "__setitem__")
-        tensor_index.store(t, self, key, value)
+        if modes.ask(t, operator.setitem, [self, key, value]) is None:
+            tensor_index.store(t, self, key, value)
 
     # -- text ----------------------------------------------------------------------------------------------------
 
@@ -389,6 +408,12 @@ class OpaqueValue(Value):
 
     def rebuild(self, cg: Rebuilder) -> None:
         raise AssertionError("an opaque value does not leave the graph")
+
+
+def _operate(t: Tracer, target: Callable[..., Any], operands: list[Value]) -> Value:
+    """An operator of Python's on tensors."""
+    told = modes.ask(t, target, operands)
+    return t.emit(target, operands) if told is None else told
 
 
 def same_or(value: TensorValue, result: Value) -> Value:

@@ -1,19 +1,20 @@
 """Tensor subclasses and objects with `__torch_function__`: found out and reported, never silently bypassed.
 
-tensor.py refuses subclasses that take part in dispatch; this module refuses to enter a mode that would, but for the mode that
-does nothing, and flex attention's in which a subscript is an operator, whatever it is of.
+tensor.py refuses subclasses that take part in dispatch. A mode of `__torch_function__` is entered by `with`, and from then on
+modes.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
+whatever it is of.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Protocol
 
 import torch
-from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import tensor_index
+from fxjit.frontend.values import modes, protocol, tensor_index
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
@@ -24,7 +25,7 @@ from fxjit.guards.source import Source
 
 
 class ModeValue(UserObjectValue):
-    """An instance of a TorchFunctionMode or TorchDispatchMode: an ordinary object that cannot be entered."""
+    """An instance of a TorchDispatchMode: an ordinary object that cannot be entered."""
 
     def bind_special(self, t: Tracer, name: str) -> Value | None:
         if name in ("__enter__", "__exit__"):
@@ -33,7 +34,7 @@ class ModeValue(UserObjectValue):
         return super().bind_special(t, name)
 
 
-@wraps(TorchFunctionMode, TorchDispatchMode, subclasses=True)
+@wraps(TorchDispatchMode, subclasses=True)
 def _wrap_mode(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ModeValue(type(obj), source, obj)
@@ -41,44 +42,52 @@ def _wrap_mode(t: Tracer, obj: object, source: Source) -> Value:
 
 @handles(torch.overrides.handle_torch_function)
 def _handle_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) > 1 and modes.innermost(t) is not None:
+        api, relevant, *rest = args
+        classes = {cls: None for cls in (each.pytype() for each in protocol.unpack(t, relevant)) if _takes_part(cls)}
+        return modes.tell(t, api.as_constant() if api.is_constant() else getattr(api, "fn", None), tuple(classes), rest, kwargs)
     t.break_("tensor-subclass", type=args[1].describe() if len(args) > 1 else "an argument")
 
 
-#: Flex attention's mode: by name, since it lives in a compiler that is not imported here.
-_SUBSCRIPTS: Final = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+def _takes_part(cls: type) -> bool:
+    disabled = torch._C._disabled_torch_function_impl
+    return getattr(cls, "__torch_function__", disabled) is not disabled
 
 
-def _entered(t: Tracer) -> list[Value]:
-    """The modes that the trace has entered and not left, innermost last."""
-    entered: list[Value] = t.new_source_state("torch function modes").setdefault("entered", [])
-    return entered
+class FrameTracer(Tracer, Protocol):
+    """The trace, as this file sees it."""
 
-
-def _is_subscripts(mode: Value) -> bool:
-    cls: Any = mode.pytype()
-    return (cls.__module__, cls.__qualname__) == _SUBSCRIPTS
+    frame: Any
 
 
 @handles(torch._C._push_on_torch_function_stack)
-def _push_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _push_mode(t: FrameTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     mode = args[0]
-    if not _is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode:
+    if not modes.is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode and not _is_entered_by_with(t.frame):
         t.break_("context-unsupported", value=mode.describe(), type=mode.pytype().__name__,
-                 why="it changes what every operator in the block does")
-    _entered(t).append(mode)
+                 why="it is entered by a call, and who leaves it is not known")
+    modes.entered(t).append(mode)
     return t.make(None)
+
+
+def _is_entered_by_with(frame: Any) -> bool:
+    """Whether the calls under way begin at a `with`, and are of nothing but `__enter__`."""
+    frame = frame.parent  # out of torch's function that pushes
+    while frame is not None and frame.code.code.co_name == "__enter__":
+        frame = frame.parent
+    return frame is not None and frame.instructions[frame.index].opname == "BEFORE_WITH"
 
 
 @handles(torch._C._pop_torch_function_stack)
 def _pop_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not _entered(t):
+    if not modes.entered(t):
         t.break_("call-c-extension", function="torch._C._pop_torch_function_stack", module="torch._C")
-    return _entered(t).pop()
+    return modes.entered(t).pop()
 
 
 def _load_or_index(t: Tracer, tensor: TensorValue, key: Value) -> Value | None:
     """`tensor[key]` where a mode that was entered makes an operator of it."""
-    if not any(map(_is_subscripts, _entered(t))):
+    if not any(map(modes.is_subscripts, modes.entered(t))):
         return None
     keys = [each.realize() for each in (key.realized() if isinstance(key, TupleValue) else [key])]
     if not all(isinstance(each, TensorValue) or each.pytype() is int for each in keys):

@@ -22,7 +22,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn.utils.rnn import PackedSequence
 
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import protocol, tensor_methods
+from fxjit.frontend.values import modes, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
@@ -243,6 +243,7 @@ def _operators() -> dict[int, Any]:
 
 
 _OPERATORS: Final = _operators()
+modes.OPERATORS.update(_OPERATORS)
 
 
 def lookup(fn: Any) -> Handler | None:
@@ -258,6 +259,8 @@ def lookup(fn: Any) -> Handler | None:
         owner: type = fn.__objclass__
         name: str = fn.__name__
         return _method_handler(name) if issubclass(torch.Tensor, owner) and owner is not object else None
+    if isinstance(fn, types.MethodWrapperType):
+        return _attribute_handler(fn)
     if isinstance(fn, types.FunctionType) and fn.__module__ is not None:
         spelled = str(fn.__name__)
         if torch.Tensor.__dict__.get(spelled) is fn:
@@ -288,6 +291,16 @@ def _method_handler(name: str) -> Handler:
     return call
 
 
+def _attribute_handler(fn: types.MethodWrapperType) -> Handler | None:
+    """`torch.Tensor.shape.__get__`, which is what modes are told of an attribute."""
+    descriptor: Any = fn.__self__
+    getter: Any = descriptor.fget if isinstance(descriptor, property) else descriptor
+    name: str = getattr(getter, "__name__", "")
+    if fn.__name__ != "__get__" or getattr(torch.Tensor, name, None) is not descriptor:
+        return None
+    return lambda t, args, kwargs: protocol.getattr_(t, args[0], name)
+
+
 # -- what the program may ask --------------------------------------------------------------------------------------
 
 #: Functions of compilers that say whether they are at work, wherever they are imported from.
@@ -303,11 +316,20 @@ for _fn, _answer in (
     (torch.compiler.is_exporting, False),
     (torch._jit_internal.is_scripting, False), (torch.jit._trace.is_tracing, False), (torch._C._get_tracing_state, None),
     (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
-    (torch._C._len_torch_function_stack, 0), (torch._C._len_torch_dispatch_stack, 0),
-    (torch._C._is_torch_function_mode_enabled, False),
+    (torch._C._len_torch_dispatch_stack, 0),
     (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
 ):
     handles(_fn)(_known_handler(_answer))
+
+
+@handles(torch._C._len_torch_function_stack)
+def _len_function_stack(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(len(modes.entered(t)))
+
+
+@handles(torch._C._is_torch_function_mode_enabled)
+def _is_function_mode_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(bool(modes.entered(t)))
 
 
 def _state_handler(fn: Callable[..., Any]) -> Handler:
@@ -450,12 +472,12 @@ def overrides_torch_function(value: Value) -> bool:
 
 @handles(torch._C._has_torch_function)
 def _has_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(any(map(overrides_torch_function, protocol.unpack(t, args[0]))))
+    return t.make(modes.innermost(t) is not None or any(map(overrides_torch_function, protocol.unpack(t, args[0]))))
 
 
 @handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 def _has_torch_function_of(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(any(map(overrides_torch_function, args)))
+    return t.make(modes.innermost(t) is not None or any(map(overrides_torch_function, args)))
 
 
 @handles(torch.overrides.is_tensor_like)

@@ -293,7 +293,7 @@ class MadeCachedFunctionValue(CachedFunctionValue):
             return BuiltinMethodValue(self, name)
         if name == "__class__":
             return t.make(_LRU_TYPE)
-        if name == "__dict__" and protocol.type_lookup(self.func.pytype(), name) is NOT_IMPLEMENTED:  # of a builtin, nothing is copied
+        if name == "__dict__" and protocol.type_lookup(self.func.pytype(), name) is NOT_IMPLEMENTED:
             return t.make({})
         return protocol.getattr_(t, self.func, name)
 
