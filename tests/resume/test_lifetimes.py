@@ -3,6 +3,8 @@ that is let go is closed there, an object of a function that returns goes with i
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -114,8 +116,22 @@ def returns_what_it_holds(x):
     return x, held
 
 
+def raises(x):
+    held = Ends("raising")  # noqa: F841 - it lives as long as the traceback
+    cut(x)
+    LOG.append("about to raise")
+    raise ValueError("on purpose")
+
+
+def raises_what_the_trace_finds(x):
+    held = Ends("found")  # noqa: F841 - it lives as long as the traceback
+    cut(x)
+    return x + not_there  # noqa: F821 - the error is on purpose
+
+
 PROGRAMS = [deletes_a_generator, leaves_a_generator, overwrites, reads_no_more, reads_between_breaks, shares, two_names,
             in_a_list, returns_what_it_holds]  # fmt: skip
+RAISING = [raises, raises_what_the_trace_finds]
 
 
 def called_by(program):
@@ -130,10 +146,38 @@ def called_by(program):
 
 def story(fn):
     LOG.clear()
-    result = fn(torch.ones(2))
-    LOG.append(type(result))
-    del result
+    try:
+        result = fn(torch.ones(2))
+        LOG.append(type(result))
+        del result
+    except (ValueError, NameError) as error:
+        LOG.append(str(error))
     return list(LOG)
+
+
+@pytest.mark.parametrize("program", RAISING, ids=lambda fn: fn.__name__)
+def test_nothing_of_a_call_that_raised_waits_for_the_collector(program):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            assert story(compiled) == story(program)
+    finally:
+        gc.enable()
+    LOG.clear()
+
+
+def test_an_exception_that_the_caller_handles_keeps_its_traceback():
+    fxjit.reset()
+    compiled = fxjit.compile(leaves_a_generator, backend="eager")
+    try:
+        {}["missing"]
+    except KeyError as error:
+        compiled(torch.ones(2))
+        assert error.__traceback__ is not None
+    LOG.clear()
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)

@@ -242,7 +242,10 @@ class Machine:
     def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
         """Stop before the instruction that broke, and start again; or skip the frame where it cannot be resumed."""
         place = self if step is not None else frame_to_stop_in(self, signal)
-        signal.__traceback__, signal.frames = None, ()  # they hold the whole trace, and with it the user's objects
+        for error in (signal, sys.exc_info()[1]):
+            if isinstance(error, (BreakGraph, Raised, NotConstant)):  # a caller of the program may be handling one of its own
+                error.__traceback__ = error.__context__ = None  # they hold the whole trace, and with it the user's objects
+        signal.frames = ()
         step = place.steps if step is None else step
         index = place.index if index is None else index
         if not place.instructions[index].original:
