@@ -45,7 +45,7 @@ class OptimizedModule(nn.Module):
         options: RegionOptions | None = self.options  # type: ignore[assignment]  # nn.Module types every attribute
         if options is None:
             disabled = _C.DisabledFunction(module.__call__)
-            marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]
+            marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]  # not only functions
             return disabled
         target = inlining(module) if _needs_own_frame(module) else module.__call__
         region = _C.Region(options, None if self.frozen else on_miss)
@@ -94,7 +94,7 @@ class OptimizedModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         modules = self.__dict__.get("_modules")
         if name == "training":
-            OptimizedModule.training.fset(self, value)  # type: ignore[attr-defined]
+            OptimizedModule.training.fset(self, value)  # type: ignore[attr-defined]  # a property
         elif modules is None or "_orig_mod" not in modules or name in _OWN_ATTRIBUTES:
             super().__setattr__(name, value)
         else:
@@ -117,13 +117,13 @@ class OptimizedModule(nn.Module):
         return bool(self._orig_mod)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._orig_mod[key]  # type: ignore[index]
+        return self._orig_mod[key]  # type: ignore[index]  # modules that are containers can
 
     def __iter__(self) -> Any:
-        return iter(self._orig_mod)  # type: ignore[call-overload]
+        return iter(self._orig_mod)  # type: ignore[call-overload]  # see above
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._orig_mod  # type: ignore[operator]
+        return key in self._orig_mod  # type: ignore[operator]  # see above
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         hooks = {name: dict(self.__dict__[name]) for name in _HOOKS if self.__dict__.get(name)}

@@ -112,7 +112,7 @@ def _name(code: CodeType, arg: int) -> object:
 
 def _local(code: CodeType, arg: int) -> object:
     # Slots are locals, then cells that are no arguments, then free variables: CPython keeps that order to itself.
-    return code._varname_from_oparg(arg)  # type: ignore[attr-defined]
+    return code._varname_from_oparg(arg)  # type: ignore[attr-defined]  # not in the stubs
 
 
 def _constant(code: CodeType, arg: int) -> object:

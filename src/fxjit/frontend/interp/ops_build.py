@@ -71,27 +71,27 @@ def build_slice(m: Machine, i: Instruction) -> None:
 @op("LIST_APPEND")
 def list_append(m: Machine, i: Instruction) -> None:
     item = m.stack.pop()
-    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]  # an instruction with an argument
     target.meth_append(m.t, item)
 
 
 @op("SET_ADD")
 def set_add(m: Machine, i: Instruction) -> None:
     item = m.stack.pop()
-    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]  # an instruction with an argument
     target.meth_add(m.t, item)
 
 
 @op("MAP_ADD")
 def map_add(m: Machine, i: Instruction) -> None:
     value, key = m.stack.pop(), m.stack.pop()
-    protocol.setitem(m.t, m.stack[-i.arg], key, value)  # type: ignore[operator]
+    protocol.setitem(m.t, m.stack[-i.arg], key, value)  # type: ignore[operator]  # an instruction with an argument
 
 
 @op("LIST_EXTEND")
 def list_extend(m: Machine, i: Instruction) -> None:
     t, items = m.t, m.stack.pop()
-    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]  # an instruction with an argument
     if not is_iterable(items):
         t.raise_(TypeError, f"Value after * must be an iterable, not {items.pytype().__name__}")
     target.meth_extend(t, items)
@@ -106,7 +106,7 @@ def is_iterable(value: Value) -> bool:
 @op("SET_UPDATE")
 def set_update(m: Machine, i: Instruction) -> None:
     items = m.stack.pop()
-    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]  # an instruction with an argument
     target.meth_update(m.t, items)
 
 
@@ -119,7 +119,7 @@ def _require_mapping(m: Machine, value: Value, where: str) -> None:
 def dict_update(m: Machine, i: Instruction) -> None:
     mapping = m.stack.pop()
     _require_mapping(m, mapping, "")
-    target: Any = m.stack[-i.arg]  # type: ignore[operator]
+    target: Any = m.stack[-i.arg]  # type: ignore[operator]  # an instruction with an argument
     target.meth_update(m.t, mapping)
 
 

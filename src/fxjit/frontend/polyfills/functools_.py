@@ -37,19 +37,19 @@ class Compared:
         self.obj = obj
 
     def __lt__(self, other: Compared) -> bool:
-        return self.mycmp(self.obj, other.obj) < 0  # type: ignore[no-any-return]
+        return self.mycmp(self.obj, other.obj) < 0  # type: ignore[no-any-return]  # whatever the comparison gives
 
     def __gt__(self, other: Compared) -> bool:
-        return self.mycmp(self.obj, other.obj) > 0  # type: ignore[no-any-return]
+        return self.mycmp(self.obj, other.obj) > 0  # type: ignore[no-any-return]  # whatever the comparison gives
 
     def __eq__(self, other: object) -> bool:
         return self.mycmp(self.obj, other.obj) == 0  # type: ignore[attr-defined, no-any-return]
 
     def __le__(self, other: Compared) -> bool:
-        return self.mycmp(self.obj, other.obj) <= 0  # type: ignore[no-any-return]
+        return self.mycmp(self.obj, other.obj) <= 0  # type: ignore[no-any-return]  # whatever the comparison gives
 
     def __ge__(self, other: Compared) -> bool:
-        return self.mycmp(self.obj, other.obj) >= 0  # type: ignore[no-any-return]
+        return self.mycmp(self.obj, other.obj) >= 0  # type: ignore[no-any-return]  # whatever the comparison gives
 
 
 @polyfill(functools.cmp_to_key)

@@ -52,7 +52,7 @@ def is_plain_constant(obj: object) -> bool:
     if cls in _PLAIN_SET or issubclass(cls, enum.Enum):
         return True
     if cls is tuple or cls is frozenset:
-        return all(is_plain_constant(item) for item in obj)  # type: ignore[attr-defined]
+        return all(is_plain_constant(item) for item in obj)  # type: ignore[attr-defined]  # its type is one of containers
     return False
 
 
@@ -155,15 +155,15 @@ class ConstantValue(Value):
         if isinstance(self.obj, (str, bytes)) and getattr(key, "specialize", None) is not None:
             key = key.specialize(t)  # type: ignore[attr-defined]  # a size that varies: which character is a fact
         if isinstance(self.obj, (str, bytes)) and key.is_constant():
-            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
+            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]  # fold raises what that raises
         if isinstance(self.obj, (str, bytes)):
             parts: list[Any] = [getattr(key, part, None) for part in ("start", "stop", "step")]
             parts = [part.specialize(t) if hasattr(part, "specialize") else part for part in parts]
             if all(part is not None and part.is_constant() for part in parts):
                 where = slice(*[part.as_constant() for part in parts])
-                return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]
+                return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]  # the same
         if isinstance(self.obj, (*_TYPING, types.GenericAlias, re.Match)) and key.is_constant():
-            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]
+            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]  # fold raises what that raises
         return super().mp_subscript(t, key)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

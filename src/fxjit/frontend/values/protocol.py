@@ -160,7 +160,7 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     if right_first:
         result = b.tp_richcompare(t, SWAPPED[op], a)
         if result is not NOT_IMPLEMENTED:
-            return result  # type: ignore[return-value]
+            return result  # type: ignore[return-value]  # not NotImplemented here
     result = a.tp_richcompare(t, op, b)
     if result is NOT_IMPLEMENTED and not right_first:
         result = b.tp_richcompare(t, SWAPPED[op], a)

@@ -72,17 +72,17 @@ def wrap_object(t: Tracer, obj: object, source: Source) -> Value:
     """The value of `obj`. Memoising by identity is the tracer's part."""
     wrapper = _exact.get(type(obj))
     if wrapper is not None:
-        return wrapper(t, obj, source)  # type: ignore[no-any-return]
+        return wrapper(t, obj, source)  # type: ignore[no-any-return]  # wrappers sign up untyped
     for _, predicate, candidate in _predicates:
         if predicate(obj):
-            return candidate(t, obj, source)  # type: ignore[no-any-return]
+            return candidate(t, obj, source)  # type: ignore[no-any-return]  # wrappers sign up untyped
     wrapper = next((_by_mro[base] for base in type(obj).__mro__ if base in _by_mro), _fallback[0])
-    return wrapper(t, obj, source)  # type: ignore[no-any-return]
+    return wrapper(t, obj, source)  # type: ignore[no-any-return]  # wrappers sign up untyped
 
 
 def wrap_as_base(t: Tracer, obj: object, source: Source) -> Value:
     """The builtin part of an instance of a subclass of a builtin type: wrapped by the nearest base's own wrapper."""
     for base in type(obj).__mro__[1:]:
         if base in _exact:
-            return _exact[base](t, obj, source)  # type: ignore[no-any-return]
+            return _exact[base](t, obj, source)  # type: ignore[no-any-return]  # wrappers sign up untyped
     raise AssertionError(f"{type(obj).__name__} derives from no builtin type that has a wrapper")
