@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import torch
 from tests.differential import check
@@ -245,3 +246,16 @@ def test_a_callable_iterator_at_its_end_stays_there():
 
     _, numbers = fxjit.compile(f, backend="eager", fullgraph=True)(X)
     assert list(numbers) == []
+
+
+def test_counts_and_repeats_under_warnings_that_are_errors():
+    """From 3.12 on, asking an iterator of itertools for its state warns; a trace that asks does not."""
+
+    def f(count, repeat, x):
+        return next(count), list(repeat), x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = fxjit.compile(f, backend="eager")
+        assert compiled(itertools.count(3), itertools.repeat("a", 2), X)[:2] == (3, ["a", "a"])
+        assert compiled(itertools.count(4), itertools.repeat("b", 1), X)[:2] == (4, ["b"])

@@ -26,7 +26,9 @@ _FUNCTION_SLOTS: Final = frozenset({
 class FunctionValue(Value):
     """A Python function that exists already. What it holds besides its code is read, and guarded, when it is needed."""
 
+    cls = types.FunctionType
     fn: Any  # the function; None where it is made while tracing
+    _namespace: Value | None = None
 
     def __init__(self, fn: types.FunctionType, source: Source | None = None) -> None:
         super().__init__(source)
@@ -114,7 +116,7 @@ class FunctionValue(Value):
         if name == "__code__":
             return t.make(self.code)
         if name == "__dict__":
-            return t.wrap(self.fn.__dict__, AttrSource(self._root, "__dict__"))
+            return self._own_namespace(t, self._root)
         try:
             found = getattr(self.fn, name)
         except AttributeError as error:
@@ -123,6 +125,11 @@ class FunctionValue(Value):
         if name not in _FUNCTION_SLOTS and name not in self.fn.__dict__ and callable(found):
             return protocol.generic_getattr(t, self, name)
         return t.wrap(found, AttrSource(self._root, name))
+
+    def _own_namespace(self, t: Tracer, root: Source | None) -> Value:
+        if self._namespace is None:
+            self._namespace = NAMESPACE[0](t, self, root)
+        return self._namespace
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         _set_function_attr(t, self, name, value)
@@ -143,15 +150,12 @@ class FunctionValue(Value):
         cg.push_const(self.fn)
 
 
-#: Makes the value of a function's `__dict__`: objects.py puts it here, which stands above.
-NAMESPACE: Final[list[Callable[[Tracer, Any], Value]]] = []
+#: Makes the value of a function's `__dict__`, by the function's source: objects.py puts it here, which stands above.
+NAMESPACE: Final[list[Callable[[Tracer, Any, Source | None], Value]]] = []
 
 
 class MadeFunctionValue(FunctionValue):
     """A function that MAKE_FUNCTION made in a traced frame. Its globals are those of the frame that made it."""
-
-    cls = types.FunctionType
-    obj: object = None
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], qualname: str | None = None) -> None:
         Value.__init__(self, None)
@@ -203,7 +207,7 @@ class MadeFunctionValue(FunctionValue):
         if name in ("__class__", "__call__", "__get__"):
             return protocol.generic_getattr(t, self, name)
         if name == "__dict__":
-            return NAMESPACE[0](t, self)
+            return self._own_namespace(t, None)
         slot = self._slot(t, name)
         if slot is not None:
             return slot

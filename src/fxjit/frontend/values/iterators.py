@@ -8,6 +8,7 @@ its state can be read without moving it; otherwise advancing it breaks the graph
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -320,12 +321,19 @@ def _position(iterator: Any) -> int:
     return int(reduced[2] or 0) if len(reduced) > 2 else 0
 
 
+def _arguments(iterator: Any) -> Any:
+    """What an iterator of itertools would be made anew with. From 3.12 on asking it warns, whoever asks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return iterator.__reduce__()[1]
+
+
 def _first_argument(iterator: Any) -> Any:
-    return iterator.__reduce__()[1][0]
+    return _arguments(iterator)[0]
 
 
 def _second_argument(iterator: Any) -> Any:
-    arguments = iterator.__reduce__()[1]
+    arguments = _arguments(iterator)
     return arguments[1] if len(arguments) > 1 else None
 
 

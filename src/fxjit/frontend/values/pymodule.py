@@ -40,6 +40,8 @@ class PyModuleValue(Value):
         written = self._written(t, name)
         if isinstance(written, Value):
             return written
+        if name == "__dict__" and type(self.module) is types.ModuleType:
+            return namespace_value(t, vars(self.module), vars(builtins))
         try:
             found = getattr(self.module, name)
         except AttributeError as error:

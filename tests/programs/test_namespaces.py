@@ -1,0 +1,91 @@
+"""`__dict__` of functions and modules, read after and before attributes were set in the same frame."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+
+import torch
+
+import fxjit
+
+X = torch.ones(2)
+HOLDER = types.ModuleType("holder")
+
+
+def fresh():
+    def function():
+        """What it is for."""
+
+    return function
+
+
+def agrees(program):
+    """Eager and compiled give the same, and leave the same in the function that they are given."""
+    given, given_compiled = fresh(), fresh()
+    want = program(given, X)
+    got = fxjit.compile(program, backend="eager")(given_compiled, X)
+    assert got == want
+    assert given_compiled.__dict__ == given.__dict__
+
+
+def test_a_functions_namespace_has_what_was_just_set():
+    def program(function, x):
+        x = x + 1
+        function.first = 1
+        function.second = 2
+        del function.first
+        return dict(function.__dict__), list(vars(function).items()), "first" in function.__dict__, len(function.__dict__)
+
+    agrees(program)
+
+
+def test_a_functions_namespace_stays_the_same_object():
+    def program(function, x):
+        x = x + 1
+        namespace = function.__dict__
+        function.first = 1
+        namespace["second"] = 2
+        namespace.setdefault("third", 3)
+        return dict(namespace), function.second, namespace.pop("first"), hasattr(function, "first"), namespace is vars(function)
+
+    agrees(program)
+
+
+def test_what_a_function_has_of_its_own_is_not_in_it():
+    def program(function, x):
+        x = x + 1
+        function.__doc__ = "another"
+        function.__name__ = "renamed"
+        return dict(function.__dict__), function.__doc__, function.__name__
+
+    agrees(program)
+
+
+def test_update_wrapper_takes_attributes_set_before():
+    def program(function, x):
+        def wrapper():
+            pass
+
+        x = x + 1
+        function.mark = "set"
+        functools.update_wrapper(wrapper, function)
+        return wrapper.mark, wrapper.__wrapped__ is function, wrapper.__doc__
+
+    agrees(program)
+
+
+def test_a_modules_namespace_has_what_was_just_set():
+    def program(function, x):
+        x = x + 1
+        namespace = HOLDER.__dict__
+        HOLDER.value = 2
+        found = namespace["value"], vars(HOLDER).get("value"), "value" in namespace, namespace is vars(HOLDER)
+        namespace["other"] = 3
+        found += (HOLDER.other,)
+        del HOLDER.value, HOLDER.other
+        return found, "value" in namespace, math.__dict__["pi"]
+
+    agrees(program)
+    assert not hasattr(HOLDER, "value") and not hasattr(HOLDER, "other")
