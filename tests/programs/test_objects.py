@@ -793,3 +793,21 @@ def test_a_list_that_declines_to_be_added(operate):
             return x - 1, str(error)
 
     check(program, torch.ones(2), DecliningList([2]), fullgraph=False)
+
+
+def test_binding_a_method_that_is_bound():
+    """It stays bound from Python 3.13 on; before, its function is bound to the other object."""
+
+    class First:
+        def method(self):
+            return self
+
+    class Second:
+        pass
+
+    def f(x):
+        first, second = First(), Second()
+        second.method = first.method.__get__(second, Second)
+        return second.method() is first, second.method() is second, x + 1
+
+    check(f, X)

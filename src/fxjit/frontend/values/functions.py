@@ -360,7 +360,12 @@ class MethodValue(Value):
             return self.self_value
         if name == "__class__":
             return t.make(types.MethodType)
+        if name == "__get__" and name in vars(types.MethodType):  # from 3.13 on; before, it is the function's
+            return protocol.generic_getattr(t, self, name)
         return protocol.getattr_(t, self.func, name)
+
+    def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        return self  # what is bound stays bound
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, MethodValue):
