@@ -115,7 +115,14 @@ class Callee:
         return found._op if namespace == "aten" else found
 
 
-HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right, "as_tensor": as_tensor}
+def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any, **keywords: Any) -> tuple[Any, ...]:
+    """What torch's operator of this name does (the check of `torch.linalg.inv`, say), without its way through Python."""
+    results = target(*args, **keywords)
+    return (torch.empty(0), *results) if isinstance(results, tuple) else (torch.empty(0), results)
+
+
+HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right, "as_tensor": as_tensor,
+                                          "with_effects": with_effects}
 
 
 #: What calculates with numbers that Python has: its operators and functions, and torch's own of the kind.
@@ -136,6 +143,8 @@ def python_callee(target: Any) -> Any:
     for name in HELPERS:
         if HELPERS[name] is target:
             return Callee("helper", name)
+    if target is torch.ops.higher_order.with_effects:
+        return Callee("helper", "with_effects")
     return Callee("python", _NAMES[id(target)]) if id(target) in _NAMES else target
 
 
