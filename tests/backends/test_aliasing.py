@@ -113,6 +113,11 @@ CASES: dict[str, tuple[Make, Callable[..., Any]]] = {
     "unfolded": (one, lambda x: also(x.unfold(0, 2, 2).mul_(3), x)),
     "a strided write": (one, lambda x: also(x.as_strided((2,), (5,), 2).fill_(9), x + 0)),
     "a write into an expansion of a copy": (one, lambda x: also(x.select(1, 0).copy_(x[:, 2]), x)),
+    "into an expansion to the size that is there": (
+        plain((1, 3)), lambda x: (lambda y: also((y[:, 1:].fill_(-torch.inf), y[:, 2:].fill_(2)), y))((x + 1).expand(1, -1))),
+    "into such an expansion of an input": (plain((1, 3)), lambda x: also(x.expand(1, 3)[0].mul_(2), x + 1)),
+    "into such an expansion of booleans": (
+        plain((1, 3)), lambda x: (lambda y: also(y.logical_or_(x > 2), y))(torch.broadcast_to(x < 2, (1, 3)))),
     "a view taken before the write": (one, lambda x: (lambda v: also(x.add_(1), (v, v * 2)))(x[1])),
     "a result taken before the write": (one, lambda x: (lambda y: also(x.add_(1), y))(x * 2)),
     "a copy into the other": (two, lambda x, y: also(x.copy_(y), x * y)),

@@ -31,6 +31,7 @@ from fxjit.drawing import may_draw
 
 from .components import compile_parts
 from .direct import Parts, describe, direct_call
+from .expansions import with_plain_views
 from .hidden import count_new_shapes_first, keep_versions
 from .inference import compile_blocks
 from .plan import Plan
@@ -106,7 +107,7 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
 
 def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way: Way) -> Callable[..., Any]:
     """The graph, compiled through AOTAutograd; called with the graph's own inputs."""
-    gm = with_dropout_between_layers(gm)
+    gm = with_plain_views(with_dropout_between_layers(gm))
     for cut in (compile_blocks, compile_parts):
         in_parts = cut(gm, example_inputs, lambda part, inputs: compile_with_aot(part, inputs, way))
         if in_parts is not None:
