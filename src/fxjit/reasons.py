@@ -123,12 +123,6 @@ CALLS = (
         (_MOVE_OUT,),
     ),
     Reason(
-        "call-not-callable",
-        "Call of a value that cannot be called while tracing",
-        "`{value}` (of type `{type}`) was called; fxjit has no rule for calling such a value.",
-        (_REPORT,),
-    ),
-    Reason(
         "call-generator",
         "Call of a generator or coroutine function that cannot be inlined",
         "`{function}` returns a {kind}, which is not run to its end inside this frame.",

@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "drawing"}
-FRONTEND_LOW = LOW | {"guards", "skips", "torch_compat", "tensor_shim"}
+FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
 LAYERS: dict[str, set[str]] = {
@@ -24,14 +24,13 @@ LAYERS: dict[str, set[str]] = {
     "counters": {"config", "errors"},
     "events": {"config", "errors", "reasons", "logs", "counters"},
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
-    "torch_compat": LOW,
     "process_state": set(),
     "generated": set(),
     "drawing": set(),
     "tensor_shim": LOW,
-    "guards": LOW | {"tensor_shim", "torch_compat"},
+    "guards": LOW | {"tensor_shim"},
     "skips": LOW,
-    "backends": LOW | {"tensor_shim", "torch_compat", "repro"},
+    "backends": LOW | {"tensor_shim", "repro"},
     "frontend.bytecode": {"errors"},
     "frontend.callables.table": {
         "frontend.values.base",
@@ -59,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
     | {"guards", "frontend.bytecode", "frontend.draws", "frontend.result", "frontend.values", "frontend.effects"},
-    "interop": LOW | {"skips", "torch_compat"},
+    "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,
     "repro": LOW | {"verify"},
@@ -230,8 +229,7 @@ def test_versions_are_looked_at_in_one_place_each():
         text = path.read_text(encoding="utf-8")
         if module_name(path) != "frontend.bytecode.versions":
             assert not re.search(r"\bsys\.version_info\b|\bsys\.hexversion\b", text), path
-        if module_name(path) != "torch_compat":
-            assert not re.search(r"\btorch\.__version__\b.*[<>]", text), path
+        assert not re.search(r"\btorch\.__version__\b.*[<>]", text), path
     for path in c_files():
         if path.name != "cpython_compat.h":
             assert "PY_VERSION_HEX" not in path.read_text(encoding="utf-8"), path

@@ -85,7 +85,7 @@ class ContextValue(Value):
         """As a decorator: torch's own wrapper is traced."""
         call = protocol.type_lookup(self.cls, "__call__")
         if not hasattr(call, "__code__"):
-            t.break_("call-not-callable", value=self.describe(), type=self.cls.__name__)
+            t.break_("call-unsupported", callable=self.describe())
         return t.call(t.make(call), [self, *args], kwargs)
 
     def push_manager(self, cg: Rebuilder) -> None:
