@@ -64,3 +64,17 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", sc
 @pytest.fixture
 def same() -> Callable[..., None]:
     return assert_same
+
+
+@pytest.fixture
+def agrees() -> Callable[..., None]:
+    """`agrees(function, *inputs)`: each of the results is eager's when every operator with a lowering is a kernel."""
+
+    def check(
+        function: Callable[..., Any], *inputs: Any, mode: str = "fake", scale: float = 1.0, decompositions: Any = None
+    ) -> None:
+        actual = to_kernels(function, *inputs, mode=mode, decompositions=decompositions)(*inputs)
+        for place, (mine, theirs) in enumerate(zip(actual, function(*inputs), strict=True)):
+            assert_same(mine, theirs, str(place), scale=scale)
+
+    return check

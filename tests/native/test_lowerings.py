@@ -15,13 +15,6 @@ ALL_TYPES = [
 ]  # fmt: skip
 
 
-def compare(kernels, same, function, *inputs, mode="fake", scale=1.0):
-    actual, expected = kernels(function, *inputs, mode=mode, decompositions=table())(*inputs), function(*inputs)
-    assert len(actual) == len(expected)
-    for k, (a, e) in enumerate(zip(actual, expected)):
-        same(a, e, str(k), scale=scale)
-
-
 # The place of an extreme: NaN is the extreme, the first of equals counts.
 
 
@@ -40,7 +33,7 @@ def of_type(dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("dtype", ALL_TYPES, ids=str)
-def test_places_of_extremes(kernels, same, dtype, mode):
+def test_places_of_extremes(agrees, dtype, mode):
     def function(x):
         out = []
         for dim in (0, 1, -1):
@@ -53,7 +46,7 @@ def test_places_of_extremes(kernels, same, dtype, mode):
             out += [(x * 2).argmax(-1), (x.abs() + 1).max(0)[1], torch.softmax(x, -1).argmax(-1)]
         return out
 
-    compare(kernels, same, function, of_type(dtype), mode=mode)
+    agrees(function, of_type(dtype), mode=mode, decompositions=table())
 
 
 # Random numbers
@@ -163,7 +156,7 @@ def test_upsampling_is_one_operator_while_a_graph_is_traced():
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_derivatives_of_slices(kernels, same, mode):
+def test_derivatives_of_slices(agrees, mode):
     """Zeros with the gradient in its place: steps, negative places, other layouts of the gradient."""
 
     def function(x, y):
@@ -174,7 +167,7 @@ def test_derivatives_of_slices(kernels, same, mode):
             aten.select_backward(x, [4, 5, 6, 7], 0, -1), aten.select_backward(y, [5, 6, 3], 2, 1) * 2,
         ]  # fmt: skip
 
-    compare(kernels, same, function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode)
+    agrees(function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode, decompositions=table())
 
 
 @pytest.mark.parametrize("shape,dims", [((4, 1), 1), ((1, 4), 0), ((4, 3), 1), ((), ()), ((1, 1), (0, 1))])

@@ -21,14 +21,8 @@ def numbers(*shape, dtype=torch.float32):
     return (torch.randn(shape) * 3).to(dtype) if dtype is not torch.uint8 else torch.randint(0, 9, shape).to(dtype)
 
 
-def check(kernels, same, function, *inputs, mode="fake"):
-    expected = function(*inputs)
-    for k, (a, e) in enumerate(zip(kernels(function, *inputs, mode=mode)(*inputs), expected, strict=True)):
-        same(a, e, str(k))
-
-
 @pytest.mark.parametrize("dtype,mode", [*((dtype, "fake") for dtype in TYPES), *((dtype, "symbolic") for dtype in TYPES[::4])])
-def test_all_ways_to_store(kernels, same, dtype, mode):
+def test_all_ways_to_store(agrees, dtype, mode):
     """Indices repeat: the last value stands, sums are added in eager's order."""
 
     def function(x, index, source):
@@ -46,10 +40,10 @@ def test_all_ways_to_store(kernels, same, dtype, mode):
         ]  # fmt: skip
 
     x, source = numbers(4, 5, dtype=dtype), numbers(4, 3, dtype=dtype)
-    check(kernels, same, function, x, torch.tensor([[0, 2, 2], [4, 4, 4], [1, 0, 3], [2, 2, 2]]), source, mode=mode)
+    agrees(function, x, torch.tensor([[0, 2, 2], [4, 4, 4], [1, 0, 3], [2, 2, 2]]), source, mode=mode)
 
 
-def test_bools_and_masks(kernels, same):
+def test_bools_and_masks(agrees):
     def function(x, mask, row):
         flags = mask.clone()
         return [
@@ -62,7 +56,7 @@ def test_bools_and_masks(kernels, same):
         ]  # fmt: skip
 
     x = numbers(4, 5)
-    check(kernels, same, function, x, x > 0, torch.arange(5.0))
+    agrees(function, x, x > 0, torch.arange(5.0))
     # As many values as the mask has places.
     values = torch.arange(float((x > 0).sum()))
     compiled = fxjit.compile(lambda x, v: torch.clone(x).index_put_((x > 0,), v))
@@ -111,7 +105,7 @@ def test_not_a_number_and_signs(kernels):
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_nothing_to_store_and_nowhere(kernels, same, mode):
+def test_nothing_to_store_and_nowhere(agrees, mode):
     def function(x, none, empty):
         few = none[:, 0]
         return [
@@ -119,7 +113,7 @@ def test_nothing_to_store_and_nowhere(kernels, same, mode):
             empty.scatter(0, none, empty), empty.index_add(1, few, empty[:, :0] * 2),
         ]  # fmt: skip
 
-    check(kernels, same, function, torch.randn(4, 5), torch.zeros(0, 5, dtype=torch.int64), torch.randn(0, 5), mode=mode)
+    agrees(function, torch.randn(4, 5), torch.zeros(0, 5, dtype=torch.int64), torch.randn(0, 5), mode=mode)
 
 
 WRONG = {
