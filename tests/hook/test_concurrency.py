@@ -152,7 +152,7 @@ def test_a_frame_that_another_thread_compiles(way: str) -> None:
     assert counters["frames"]["ok"] == 1
 
 
-def test_calls_and_recompiles_leave_nothing_behind() -> None:
+def test_calls_and_recompiles_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """As many calls again must not make the process hold more objects, nor much more memory."""
     x = torch.ones(4)
 
@@ -170,10 +170,11 @@ def test_calls_and_recompiles_leave_nothing_behind() -> None:
     for _ in range(4):  # the first fills caches, as does what is imported meanwhile
         in_threads(work)
         fxjit.reset()
+        caplog.clear()  # what torch logs of each compile, which the test runner keeps
         gc.collect()
         held.append((len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
     steps = list(itertools.pairwise(held[1:]))
-    assert min(objects_then - objects for (objects, _), (objects_then, _) in steps) < 200
+    assert min(objects_then - objects for (objects, _), (objects_then, _) in steps) < 50
     assert min(memory_then - memory for (_, memory), (_, memory_then) in steps) < 50_000  # kilobytes
 
 

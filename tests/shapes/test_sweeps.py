@@ -43,6 +43,59 @@ def resnet() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor]]:
     return model.eval(), lambda batch, size: torch.randn(batch, 3, 8 * size, 8 * size)
 
 
+def _images(channels: int, step: int) -> Callable[[int, int], torch.Tensor]:
+    return lambda batch, size: torch.randn(batch, channels, step * size, step * size)
+
+
+def vit() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor]]:
+    from transformers import ViTConfig, ViTModel
+
+    model = ViTModel(ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                               image_size=120, patch_size=8))
+    forward = model.forward
+    model.forward = lambda pixels: forward(pixels, interpolate_pos_encoding=True)  # type: ignore[method-assign]
+    return model.eval(), _images(3, 8)
+
+
+def convnext() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor]]:
+    from transformers import ConvNextConfig, ConvNextModel
+
+    model = ConvNextModel(ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2))
+    return model.eval(), _images(3, 8)
+
+
+class _Seq2Seq(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+
+
+def t5() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor]]:
+    from transformers import T5Config, T5Model
+
+    model = T5Model(T5Config(vocab_size=100, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, use_cache=False))
+    return _Seq2Seq(model).eval(), _ids
+
+
+class _Denoiser(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        diffusers = pytest.importorskip("diffusers")
+        self.model = diffusers.UNet2DModel(
+            sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
+            down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.model(x, 3)
+
+
+def unet() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor]]:
+    return _Denoiser().eval(), _images(3, 4)
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     fxjit.reset()
@@ -50,7 +103,7 @@ def fresh() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("make", [bert, llama, resnet], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [bert, llama, resnet, vit, convnext, t5, unet], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("axis", ["batch", "length"])
 def test_a_sweep_compiles_at_most_twice(backend: str, make: Make, axis: str) -> None:
     model, sample = make()
