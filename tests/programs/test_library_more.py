@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import functools
+import inspect
+import itertools
 import re
 import string
 from collections.abc import Iterator
@@ -282,3 +285,57 @@ def test_templates() -> None:
         return seen, formatter.format("{0} {k.real:>5} {1[0]!r}", 1, "a", k=2), list(formatter.parse("a{b!r:c}d")), x
 
     check(run, X)
+
+
+# -- what is raised for wrong arguments ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [
+    "itertools.islice([1], -1)", "itertools.islice([1], 'a')", "itertools.islice([1], 1, -2)", "itertools.islice([1], 1, 2, 0)",
+    "itertools.islice([1])", "itertools.repeat()", "itertools.count('a')", "itertools.product([1], repeat=-1)",
+    "list(itertools.starmap(pow, [1]))", "itertools.starmap(pow, 3)", "itertools.pairwise(3)", "itertools.takewhile(len)",
+    "itertools.takewhile(len, 3)", "itertools.dropwhile(len, 3)", "itertools.compress([1], 3)", "itertools.groupby()",
+    "itertools.zip_longest([1], foo=2)", "functools.reduce()", "iter(3, 4)", "abs()", "callable()", "[].sort(1)", "{}.get()",
+    "[].append()", "copy.copy()", "''.split(1, 2, 3)",
+])
+def test_the_words_of_errors(wrong: str) -> None:
+    namespace: dict[str, Any] = {"itertools": itertools, "functools": functools, "copy": copy}
+    exec(f"""
+def run(x):
+    y = x + 1
+    try:
+        {wrong}
+    except Exception as error:
+        return type(error), str(error), y
+""", namespace)
+    check(namespace["run"], X)
+
+
+class Answers(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return instance == 3
+
+    def __getattr__(cls, name: str) -> str:
+        return name
+
+
+class Three(metaclass=Answers):
+    pass
+
+
+def test_a_class_that_has_every_attribute() -> None:
+    def run(x: torch.Tensor) -> Any:
+        return isinstance(3, Three), isinstance(4, Three), Three.anything, x + 1
+
+    check(run, X)
+
+
+def test_frames_are_the_programs_own() -> None:
+    def run(x: torch.Tensor) -> Any:
+        def inner() -> Any:
+            frame = inspect.currentframe()
+            return frame.f_back.f_code.co_name if frame is not None and frame.f_back is not None else ""
+
+        return inner(), inspect.stack()[0].function, x + 1
+
+    check(run, X, fullgraph=False)

@@ -330,7 +330,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if known in _PARAMETERS:
         return issubclass(pytype, known) or (
             issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, _PARAMETERS[known]))
-    if getattr(known, "_is_protocol", False):
+    if isinstance(known, _PROTOCOL_META) and getattr(known, "_is_protocol", False):
         return _is_protocol_instance(t, obj, known)
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
         return _subclass_of_constant(t, pytype, known)
@@ -355,6 +355,7 @@ def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
     return isinstance(known, type) and issubclass(known, cls)
 
 
+_PROTOCOL_META: Any = type(typing.Protocol)
 #: The type of `torch.FloatTensor` and its like.
 _TENSOR_TYPES: Any = type(torch.FloatTensor)
 _C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -421,7 +422,11 @@ def _is_subclass(t: Tracer, sub: Value, cls: Value) -> bool:
 
 @function(iter)
 def iter_(t: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
-    return protocol.iter_(t, obj) if sentinel is None else CallIteratorValue(obj, sentinel)
+    if sentinel is None:
+        return protocol.iter_(t, obj)
+    if not callable_type(obj.pytype()):
+        t.raise_(TypeError, "iter(v, w): v must be callable")
+    return CallIteratorValue(obj, sentinel)
 
 
 @function(next)

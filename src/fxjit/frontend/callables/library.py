@@ -331,7 +331,13 @@ def chain_from_iterable(t: Tracer, parts: Value, /) -> Value:
 
 @function(itertools.count)
 def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
+    for number in (start, step):
+        if number is not None and not any(hasattr(number.pytype(), name) for name in _OF_NUMBERS):
+            t.raise_(TypeError, "a number is required")
     return CountValue(t.make(0) if start is None else start, t.make(1) if step is None else step)
+
+
+_OF_NUMBERS = ("__index__", "__int__", "__float__", "__complex__")
 
 
 @function(itertools.repeat)
@@ -347,6 +353,8 @@ def cycle(t: Tracer, values: Value, /) -> Value:
 @handles(itertools.product)
 def product(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.pop("repeat", None)
+    if times is not None and as_index(t, times) < 0:
+        t.raise_(ValueError, "repeat argument cannot be negative")
     pools = [protocol.unpack(t, arg) for arg in args] * (1 if times is None else as_index(t, times))
     rows = _rows(t, itertools.product(*pools))
     return FixedIteratorValue(itertools.product, rows, [TupleValue(pool) for pool in pools])
@@ -553,5 +561,5 @@ def _breaks(fn: Any, reason: str) -> None:
 
 _depends_on_process([
     time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
-    time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe,
+    time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace,
 ])

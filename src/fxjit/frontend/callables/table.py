@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.natives import CALL_TABLE
+from fxjit.frontend.values.natives import CALL_TABLE, refusal
 from fxjit.frontend.values.plain import NotPlain, is_plain, plain
 
 __all__ = ["BEFORE_LOOKUP", "Handler", "NotPlain", "callable_name", "fold_call", "function", "handler_of", "handles",
@@ -67,7 +67,7 @@ def function(*fns: Any) -> Callable[[H], H]:
             try:
                 signature.bind(t, *args, **kwargs)
             except TypeError as error:
-                t.raise_(TypeError, f"{name}() {error}")
+                t.raise_(TypeError, refusal(fns[0], len(args), kwargs) or f"{name}() {error}")
             return handler(t, *args, **kwargs)
 
         for fn in fns:
@@ -79,7 +79,15 @@ def function(*fns: Any) -> Callable[[H], H]:
 def polyfill(*fns: Any) -> Callable[[F], F]:
     """Trace the decorated Python function in place of these callables."""
     def register(body: F) -> F:
+        signature = inspect.signature(body)
+
         def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError:
+                text = refusal(fns[0], len(args), kwargs)
+                if text is not None:
+                    t.raise_(TypeError, text)
             return t.inline(t.make(body), args, kwargs)
 
         for fn in fns:

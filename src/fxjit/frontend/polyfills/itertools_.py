@@ -15,11 +15,24 @@ def islice(iterable: Iterable[Any], *args: Any) -> Iterator[Any]:
     if not 1 <= len(args) <= 3:
         raise TypeError(f"islice expected at {'least 2' if not args else 'most 4'} arguments, got {len(args) + 1}")
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (args[0], args[1], args[2] if len(args) == 3 else 1)
-    start = 0 if start is None else operator.index(start)
-    step = 1 if step is None else operator.index(step)
-    if start < 0 or step < 1 or (stop is not None and operator.index(stop) < 0):
+    stop = None if stop is None else _index_or_less(stop)
+    if stop == -1:
+        raise ValueError("Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    start = 0 if start is None else _index_or_less(start)
+    if start < 0 or (stop is not None and stop < 0):
         raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    step = 1 if step is None else _index_or_less(step)
+    if step < 1:
+        raise ValueError("Step for islice() must be a positive integer or None.")
     return _islice(iter(iterable), start, stop, step)
+
+
+def _index_or_less(value: Any) -> int:
+    """-1 for what is no integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
 
 
 def _islice(items: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
@@ -61,7 +74,11 @@ def _accumulate(items: Iterator[Any], func: Callable[[Any, Any], Any], total: An
 
 @polyfill(itertools.takewhile)
 def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    for item in iterable:
+    return _takewhile(predicate, iter(iterable))
+
+
+def _takewhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
+    for item in items:
         if not predicate(item):
             break
         yield item
@@ -69,7 +86,10 @@ def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 @polyfill(itertools.dropwhile)
 def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    items = iter(iterable)
+    return _dropwhile(predicate, iter(iterable))
+
+
+def _dropwhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
     for item in items:
         if not predicate(item):
             yield item
@@ -80,12 +100,20 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 @polyfill(itertools.starmap)
 def starmap(function: Callable[..., Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    for args in iterable:
-        yield function(*args)
+    return _starmap(function, iter(iterable))
+
+
+def _starmap(function: Callable[..., Any], items: Iterator[Any]) -> Iterator[Any]:
+    for args in items:
+        yield function(*tuple(args))
 
 
 @polyfill(itertools.compress)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    return _compress(iter(data), iter(selectors))
+
+
+def _compress(data: Iterator[Any], selectors: Iterator[Any]) -> Iterator[Any]:
     for item, selected in zip(data, selectors):
         if selected:
             yield item
@@ -93,7 +121,10 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
 
 @polyfill(itertools.pairwise)
 def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
-    items = iter(iterable)
+    return _pairwise(iter(iterable))
+
+
+def _pairwise(items: Iterator[Any]) -> Iterator[Any]:
     for before in items:
         break
     else:

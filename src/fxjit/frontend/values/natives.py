@@ -9,10 +9,11 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import operator
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
@@ -252,7 +253,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         return _call_on_constants(t, receiver, name, args, kwargs, owner)
     problem = _misfit(method, args, kwargs)
     if problem is not None:
-        t.raise_(TypeError, f"{receiver.pytype().__name__}.{name}() {problem}")
+        _refuse(t, receiver, name, len(args), kwargs, problem)
     result = method(t, *args, **kwargs)
     assert isinstance(result, Value), f"meth_{name} of {type(receiver).__name__} gave {result!r}"
     return result
@@ -275,6 +276,40 @@ def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Val
 PLAIN_OPERANDS: Final = (int, float, complex, str, bytes)
 
 _signatures: dict[Any, inspect.Signature | None] = {}
+
+
+def refusal(fn: Any, count: int, names: Iterable[str]) -> str | None:
+    """In what words `fn` itself refuses this many arguments and these names. None where its signature would take them, or is
+    not known: then nothing is called."""
+    if hasattr(fn, "__wrapped__"):
+        return None
+    given, named = [None] * count, dict.fromkeys(names)
+    try:
+        inspect.signature(fn).bind(*given, **named)
+    except TypeError:
+        pass
+    except ValueError:
+        if fn not in _HARMLESS:
+            return None
+    else:
+        return None
+    try:
+        fn(*given, **named)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+#: Callables without a signature that do nothing when they are called with None.
+_HARMLESS: Final = frozenset({functools.reduce, itertools.repeat, itertools.zip_longest})
+#: Builtin types whose methods an empty instance can be asked for.
+_EMPTY: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, collections.deque, collections.OrderedDict)
+
+
+def _refuse(t: Tracer, receiver: Value, name: str, count: int, names: Iterable[str], problem: str) -> NoReturn:
+    cls = receiver.pytype()
+    text = refusal(getattr(cls(), name), count, names) if cls in _EMPTY else None
+    t.raise_(TypeError, text or f"{cls.__name__}.{name}() {problem}")
 
 
 def _misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:
