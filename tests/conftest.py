@@ -11,6 +11,7 @@ from fxjit import config
 
 @pytest.fixture(autouse=True)
 def compiled_anew() -> Iterator[None]:
-    """No graph comes from what another test, or an earlier run, left on the disk: tests look at how graphs are compiled."""
-    with config.patch(cache_graphs=False):
+    """No graph comes from what another test, or an earlier run, left on the disk, and none is left to eager for being small:
+    tests look at how graphs are compiled."""
+    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
         yield

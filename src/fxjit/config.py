@@ -142,6 +142,10 @@ cache_graphs: bool = _row(
     True, "Keep on the disk what whole graphs became, too, so that the next process does not lower and schedule them again."
 )
 cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")
+small_graphs_as_captured: bool = _row(
+    True, "Run a training graph as it was captured where a compiled autograd node would cost more than the few operators do.",
+    in_cache_key=True,
+)
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 
 

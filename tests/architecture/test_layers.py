@@ -90,6 +90,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.stored"),
+    ("backends.native.__init__", "backends.native.worth"),
     ("backends.native.runtime.cc", "backends.native.codegen.prelude"),
     ("doctor", "_C"),
     ("dropin", "module"),

@@ -31,6 +31,7 @@ from fxjit.drawing import may_draw
 
 from .components import compile_parts
 from .direct import Parts, describe, direct_call
+from .eager import eager
 from .expansions import with_plain_views
 from .hidden import count_new_shapes_first, keep_versions
 from .inference import compile_blocks
@@ -82,6 +83,9 @@ class Way:
     min_cut: bool = True
     #: The place of a graph with such inputs on the disk, if it has one.
     stored: Callable[[torch.fx.GraphModule, Sequence[Any]], Stored | None] = lambda gm, inputs: None
+    #: Whether a captured graph had better run as it is than by this plan and these compiled parts.
+    better_as_captured: Callable[[torch.fx.GraphModule, Plan | None, Mapping[str, Callable[..., Any]]], bool] = (
+        lambda gm, plan, graphs: False)
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -140,6 +144,8 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
             compiled, plan, parts = _compile_anew(gm, example_inputs, way)
         if place is not None and (plan is not None or compiled is gm):
             place.keep(plan, parts.graphs if plan is not None else {})
+    if compiled is gm:
+        compiled = eager(gm, example_inputs)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 
 
@@ -199,6 +205,9 @@ def _compile_anew(
     if parts.meta is not None and _gives_only_inputs(parts.meta):
         return gm, None, parts
     plan = describe(parts, gm, len(example_inputs), autocast)
+    if way.better_as_captured(gm, plan, parts.graphs):
+        counters["aot"]["small graphs run as captured"] += 1
+        return gm, None, parts
     if plan is not None:
         compiled = direct_call(plan, parts.graphs, gm)
     compiled = count_new_shapes_first(keep_versions(compiled, gm, example_inputs, parts.meta), parts.meta)

@@ -5,10 +5,13 @@ Works under our front end and under torch.compile (`backend="fxjit"`, or this ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
+
+if TYPE_CHECKING:
+    from fxjit.backends.plan import Plan
 
 
 def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -20,7 +23,14 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     from .stored import stored
 
     with kept_whole(gm):
-        return compile_with_aot(gm, example_inputs, Way(_compile_aten, "native", table, stored=stored))
+        way = Way(_compile_aten, "native", table, stored=stored, better_as_captured=_better_as_captured)
+        return compile_with_aot(gm, example_inputs, way)
+
+
+def _better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
+    from .worth import better_as_captured
+
+    return better_as_captured(gm, plan, graphs)
 
 
 def _compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:

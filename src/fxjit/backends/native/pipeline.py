@@ -39,6 +39,7 @@ from .runtime.gpu_products import worth_it
 from .schedule.fuse import Group, Hints, Step, fuse, group_work, reads_of
 from .schedule.products import with_products
 from .target import by_triton
+from .worth import overhead
 
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
 Boxed = Callable[[list[Any]], Any]
@@ -69,11 +70,13 @@ def compile_graph(
         verify("schedule", low, steps)
     with timed("native.codegen", name):
         try:
-            return CompiledGraph(gm, *generate(gm, low, steps, hints), name)
+            compiled = CompiledGraph(gm, *generate(gm, low, steps, hints), name)
         except UnprintableSize as problem:
             logs.artifact("compile").info("%s runs node by node: %s", name, problem)
             counters["native"]["interpreted graphs"] += 1
             return CompiledGraph(gm, None, None, name)
+    compiled.overhead = overhead(steps, low, hints)
+    return compiled
 
 
 def verify(stage: str, low: Lowering, what: Any) -> None:

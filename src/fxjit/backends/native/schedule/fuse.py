@@ -495,6 +495,11 @@ def group_work(group: Group, hints: Hints) -> int:
     return sum(sum(map(work, member.compute.exprs)) * hints(prod(group.outer + member.inner)) for member in group.members)
 
 
+def group_elements(group: Group, hints: Hints) -> int:
+    """How often the longest of its loops runs."""
+    return max(hints(prod(group.outer + member.inner)) for member in group.members)
+
+
 def group_symbols(group: Group) -> set[sympy.Symbol]:
     """Every size that varies in the loops, strides and gathers of a group: what its kernel takes as numbers."""
     found: set[sympy.Symbol] = set(symbols_in(group.outer))
