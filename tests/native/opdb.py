@@ -59,6 +59,7 @@ UNDEFINED = {
 KNOWN = {
     "ormqr": "strides: of a gradient, as AOTAutograd lays it out",
     "rot90": "strides: of a gradient, for which AOTAutograd makes the cotangent contiguous where sizes are symbols",
+    "tensordot": "strides: of a gradient; torch's fake tensors of half types convert an expanded operand, then take its layout",
     "nn.functional.max_unpool2d": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
     "nn.functional.max_unpool2d.grad": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
 }
@@ -245,16 +246,17 @@ def difference(op: OpInfo, actual: torch.Tensor, expected: torch.Tensor, exact: 
 
 
 def no_further(actual: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, rtol: float, atol: float) -> bool:
-    """Whether the result is about as near to the one of float64 as eager's is there or on average."""
+    """Whether the result is about as near to the one of float64 as eager's is there or on average, or as a whole is nearer."""
     if exact.shape != actual.shape or not actual.dtype.is_floating_point or not exact.dtype.is_floating_point:
         return False
     a, e, x = actual.double(), expected.double(), exact.double()
-    if not torch.equal(a.isnan(), e.isnan()):
+    if bool((a.isnan() & ~e.isnan()).any()):
         return False
-    same = (a == e) | a.isnan()
-    errors = (e - x).abs().nan_to_num(0.0, 0.0)
+    # Eager's NaN may come of a half type's overflow on the way, where what the result is held in has the number.
+    same = (a == e) | (a.isnan() & e.isnan()) | (a == exact.to(actual.dtype).double())
+    errors, ours = (e - x).abs().nan_to_num(0.0, 0.0), torch.where(same, 0.0, (a - x).abs())
     bound = 2 * (errors + errors.mean()) + atol + rtol * x.abs()
-    return bool((same | ((a - x).abs() <= bound)).all())
+    return bool((same | (ours <= bound)).all()) or bool(ours.max() <= errors.max() and ours.mean() <= errors.mean())
 
 
 def shares(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[int]:
