@@ -155,6 +155,30 @@ def story(fn):
     return list(LOG)
 
 
+def test_what_others_hold_too_is_no_reason_to_stop():
+    counter = fxjit.testing.CompileCounter()
+    held = Ends("in a closure")
+
+    def reads(obj):
+        return len(obj.name)
+
+    def by_closure(x):
+        return x + reads(held)
+
+    def by_cell(x, obj):
+        def inner():
+            return reads(obj)
+
+        return x + inner() + reads(obj)
+
+    fxjit.reset()
+    compiled = fxjit.compile(by_closure, backend=counter, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), by_closure(torch.ones(2)))
+    compiled = fxjit.compile(by_cell, backend=counter, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2), held), by_cell(torch.ones(2), held))
+    assert counter.frame_count == 2
+
+
 @pytest.mark.parametrize("program", RAISING, ids=lambda fn: fn.__name__)
 def test_nothing_of_a_call_that_raised_waits_for_the_collector(program):
     fxjit.reset()

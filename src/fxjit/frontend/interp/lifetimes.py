@@ -73,7 +73,7 @@ def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
 def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True) -> list[str]:
     """Those of the frame's locals whose objects may end when it lets go of all of them. `stack_holds`: what lies on its stack
     is not about to be taken off."""
-    suspects = [name for name in names if _may_end(machine.locals[name])]
+    suspects = [name for name in names if _may_end(machine.locals[name]) and not _is_of_a_closure(machine.locals[name])]
     if not suspects:
         return []
     held = _held(machine, names, stack_holds=stack_holds)
@@ -95,6 +95,11 @@ def _may_end(value: Value) -> bool:
     return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
 
 
+def _is_of_a_closure(value: Value) -> bool:
+    """Whether a cell that existed before the trace holds it too."""
+    return value.source is not None and not isinstance(value.source, LocalSource)
+
+
 def _is_last(value: Value, held: set[int]) -> bool:
     return id(value) not in held and (not isinstance(value, SequenceValue) or _holds_finalized(value, held))
 
@@ -102,6 +107,7 @@ def _is_last(value: Value, held: set[int]) -> bool:
 def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[int]:
     """What the frame, without the variables `but`, and those that wait for it hold."""
     found: set[int] = set()
+    emptied = [machine.cells[name] for name in but if name in machine.cells]
     frame: Machine | None = machine
     while frame is not None:
         if stack_holds or frame is not machine:
@@ -109,6 +115,7 @@ def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[i
         # A continuation's parameters that are no names of the user's are read once, at its beginning.
         found |= {id(value) for name, value in frame.locals.items()
                   if not name.startswith(".") and not (frame is machine and name in but)}
+        found |= {id(getattr(cell, "contents", None)) for cell in frame.cells.values() if cell not in emptied}
         frame = frame.parent
     return found
 
