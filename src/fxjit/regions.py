@@ -86,6 +86,8 @@ def on_miss(
         entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
         events.log_passed_by(code, verdict.rule)
         return None
+    if verdict.shared and _may_not_fail(region.key):
+        return None
     if not stance.on_miss(code, region.key) or _under_a_transform():
         return None
     if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
@@ -103,6 +105,12 @@ def on_miss(
         raise error.with_traceback(None) from error.__cause__
     finally:
         _tracing.on = before
+
+
+def _may_not_fail(chosen: RegionOptions) -> bool:
+    """Whether a frame that cannot be compiled, or not again, is an error now."""
+    recompiles = config.error_on_recompile or config.fail_on_recompile_limit_hit or stance.current().name == "fail_on_recompile"
+    return chosen.fullgraph or recompiles
 
 
 def _under_a_transform() -> bool:

@@ -99,6 +99,14 @@ def test_a_loop_that_runs_as_it_stands_has_its_models_and_steps_compiled(backend
     assert len(layers) == 2 and 4 <= len(steps) <= 6, "two models; steps that make state, and then others of two learning rates"
 
 
+def test_what_torch_runs_in_a_loop_is_no_error_where_the_users_functions_would_be():
+    expected = epoch(lambda fn: fn)
+    for setting in ("error_on_recompile", "fail_on_recompile_limit_hit"):
+        fxjit.reset()
+        with fxjit.config.patch({setting: True, "recompile_limit": 1}):
+            torch.testing.assert_close(epoch(lambda fn: fxjit.compile(fn, backend="eager")), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_same_layers_in_a_model_that_is_captured_whole_are_one_graph():
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     graphs = fxjit.testing.CompileCounter()

@@ -30,15 +30,18 @@ MAX_CODE_BYTES = 400_000
 
 @dataclass(frozen=True, slots=True)
 class FrameVerdict:
-    """`skip`: run it as it stands; `recursive`: and everything it calls; `reason` is an id, `rule` says which rule."""
+    """`skip`: run it as it stands; `recursive`: and everything it calls; `reason` is an id, `rule` says which rule.
+    `shared`: the code is a library's, compiled for whoever calls it next, and that it could not be is nobody's error."""
 
     skip: bool
     recursive: bool = False
     reason: str = ""
     rule: str = ""
+    shared: bool = False
 
 
 TOUCH = FrameVerdict(skip=False)
+TOUCH_SHARED = FrameVerdict(skip=False, rule="torch, where it runs many operators", shared=True)
 
 
 def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) -> FrameVerdict:
@@ -62,12 +65,13 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
     verdict = _file_verdict(code.co_filename)
     if verdict.rule == "the standard library: unittest" and config.trace_unittest:
         return TOUCH
-    return TOUCH if _is_entered(code) else verdict
+    return TOUCH_SHARED if _is_entered(code) else verdict
 
 
 def is_librarys(code: CodeType, globals: Mapping[str, Any]) -> bool:
     """Whether the code is one that many programs share: its frames pass by, or are compiled for whoever calls it next."""
-    return frame_verdict(code, globals).reason == "skip-internal" or _is_entered(code)
+    verdict = frame_verdict(code, globals)
+    return verdict.shared or verdict.reason == "skip-internal"
 
 
 def _is_entered(code: CodeType) -> bool:

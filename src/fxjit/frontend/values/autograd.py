@@ -76,8 +76,8 @@ class RunningContextValue(UserObjectValue):
         if name in _SAVED:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="hooks on saved tensors and checkpoints count how often it is read")
-        if name == "needs_input_grad" and self.source is not None and self.obj is not None:
-            needed = self.obj.needs_input_grad
+        if name == "needs_input_grad" and self.source is not None:
+            needed = getattr(self.obj, name)
             t.guard(ConstIs(AttrSource(self.source, name), needed))
             return t.make(needed)
         return super().generic_getattr(t, name)
