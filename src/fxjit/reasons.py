@@ -441,7 +441,7 @@ BYTECODE = (
     Reason(
         "opcode-import",
         "Import that has not happened yet",
-        "`import {name}` would run a module for the first time while tracing.",
+        "`import {name}` would run a module for the first time while tracing, or comes after a change of `sys.modules`.",
         ("Import it at the top of the file.",),
     ),
     Reason(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+import textwrap
 import types
 
 import torch
@@ -89,3 +91,21 @@ def test_a_modules_namespace_has_what_was_just_set():
 
     agrees(program)
     assert not hasattr(HOLDER, "value") and not hasattr(HOLDER, "other")
+
+
+def test_the_table_of_modules():
+    def program(function, x):
+        x = x + 1
+        found = "math" in sys.modules, sys.modules["math"].pi, sys.modules.get("no_such_module", 3)
+        real = sys.modules["textwrap"]
+        sys.modules["textwrap"] = HOLDER
+        import textwrap
+
+        found += (textwrap is HOLDER,)
+        sys.modules["textwrap"] = real
+        import textwrap
+
+        return *found, textwrap is HOLDER, len([name for name in list(sys.modules) if name == "math"])
+
+    agrees(program)
+    assert sys.modules["textwrap"] is textwrap

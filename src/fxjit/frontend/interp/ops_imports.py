@@ -14,6 +14,7 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.guards.kinds import HasKey, IdIs
 from fxjit.guards.source import ConstSource, ItemSource
 
@@ -30,6 +31,9 @@ def import_name(m: Machine, i: Instruction) -> None:
     fromlist, level = m.stack.pop(), m.stack.pop()
     names = None if fromlist.is_constant() and fromlist.as_constant() is None else tuple(
         item.as_constant() for item in protocol.unpack(t, fromlist))
+    found_by = known_namespace(t, sys.modules)
+    if found_by is not None and found_by.written:
+        t.break_("opcode-import", name=name)
     try:
         module = __import__(name, m.globals.namespace, None, names or (), level.as_constant())
     except Exception as error:

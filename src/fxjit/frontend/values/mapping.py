@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer,
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
+from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -671,6 +673,8 @@ def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     if type(obj) is collections.OrderedDict and vars(obj):
         return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="__dict__")
+    if obj is sys.modules:  # which modules there are changes with what torch itself imports: only names are looked up
+        return namespace_value(t, sys.modules, {})
     return DictValue.around(t, obj, source)
 
 

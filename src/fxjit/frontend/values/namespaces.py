@@ -1,4 +1,4 @@
-"""Global namespaces: the globals dict of the traced frame, and those of functions inlined into it.
+"""Global namespaces: the globals dict of the traced frame, those of functions inlined into it, and `sys.modules`.
 
 The interpreter's *_GLOBAL instructions read and write them by name. One dict has one value, so that a write in one
 inlined function is seen by all that share the module; the final state is written back when the frame ends.
@@ -7,6 +7,7 @@ inlined function is seen by all that share the module; the final state is writte
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from typing import Any, Final
 
@@ -138,7 +139,8 @@ def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, An
     known: dict[Any, Any] = t.new_source_state("namespaces")
     found = known.get(id(namespace))
     if found is None:
-        label = f"sys.modules[{namespace.get('__name__')!r}].__dict__"
+        is_modules = namespace is sys.modules
+        label = "sys.modules" if is_modules else f"sys.modules[{namespace.get('__name__')!r}].__dict__"
         source: Source = GlobalsSource() if is_root else ConstSource(namespace, label)
         found = known[id(namespace)] = NamespaceValue(namespace, builtins, source)
     assert isinstance(found, NamespaceValue)
