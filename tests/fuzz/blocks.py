@@ -63,6 +63,13 @@ class Box:
         self.value = value
 
 
+class Ends(Box):
+    """Somebody sees when it goes."""
+
+    def __del__(self):
+        log.append(("end", self.value))
+
+
 class Held(Box):
     """Breaks, and may raise, while it is made."""
 
@@ -134,6 +141,14 @@ def gathers(first, *rest, scale=1, **named):
         total = total + each
     fxjit.graph_break()
     return total + sum(named.values())
+
+
+def keeps(held, x):
+    """Holds what nobody else does over a break, and past its last use."""
+    log.append(held.value)
+    x = cut(x + 1)
+    log.append("kept")
+    return x
 
 
 def around(fn):
@@ -350,6 +365,9 @@ class Writer:
             options = self.of_objects(k)
         if self.chance(6):
             options = ["del x", "del y; y = x", f"del box; box = Box(x + {k})", "del items[0]", "del table"]
+        if self.chance(6):
+            options = [f"last = Ends({k})", f"last = Ends({k}); cut()", "last = None", f"last = [Ends({k})]; cut()",
+                       "last = 0; del last", f"keeps(Ends({k}), cut(x))", f"y = keeps(Ends(may({k}, n)), y)"]
         if self.chance(25):
             options = [f"if n == {k}: raise {self.pick(*ERRORS)}({k})", f"if n > {k}: return x, y, 'early'",
                        "x = x[7]", f"assert n != {k}", "{}[n]"]
@@ -519,7 +537,7 @@ class Writer:
         self.emit(depth, f"{made} = {name}(x, y)")
         self.emit(depth, f"y = next({made})")
         self.emit(depth, self.pick(f"log.append(type({made}.send(y)))", f"x = {made}.throw({self.pick(*ERRORS)}({k}))",
-                                   f"{made}.close()", f"del {made}"))
+                                   f"{made}.close()", f"del {made}", f"{made} = None", f"may({k}, n)"))
 
     @contextmanager
     def inside_function(self) -> Iterator[None]:
