@@ -15,15 +15,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fxjit", description="Compile PyTorch programs.")
     parser.add_argument("--version", action="version", version=f"fxjit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    run = commands.add_parser("run", help="run a script with torch.compile going to fxjit")
+    run = commands.add_parser("run", help="run a script whose torch.compile calls use fxjit")
     run.add_argument("script", help="a Python file, or -m and a module's name")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    commands.add_parser("demo", help="train two small models eager, with fxjit and with torch.compile", add_help=False)
-    commands.add_parser("doctor", help="what was found on this machine, and what to do where something is missing")
-    cache = commands.add_parser("cache", help="the folder of compiled kernels: its size, or clear it")
+    commands.add_parser("demo", help="train two small models: eager, with fxjit and with torch.compile", add_help=False)
+    commands.add_parser("doctor", help="check this machine, and say what to do about anything that is missing")
+    cache = commands.add_parser("cache", help="the cache of compiled kernels: show its size, or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
     if arguments[:1] == ["run"] and len(arguments) > 1 and arguments[1] not in ("-h", "--help"):
-        return _run(arguments[1], arguments[2:], run)  # argparse would take the script's options for its own
+        return _run(arguments[1], arguments[2:], run)  # argparse would take the script's options as its own
     known, rest = parser.parse_known_args(arguments)
     if known.command == "demo":
         from . import demo

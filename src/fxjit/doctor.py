@@ -219,7 +219,7 @@ def _settings() -> Finding:
     changed = [
         f"{row.name}={config.to_dict()[row.name]!r}" for row in config.describe() if config.to_dict()[row.name] != row.default
     ]
-    return Finding("settings", "ok", ", ".join(changed) if changed else "all as they come")
+    return Finding("settings", "ok", ", ".join(changed) if changed else "all at their defaults")
 
 
 def _first_line(command: list[str]) -> str:
