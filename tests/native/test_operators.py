@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fxjit
 from fxjit.backends.native.decompositions import table as decompositions
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -518,3 +519,14 @@ def test_max_pooling(agrees):
         return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.max_pool2d(x, 5, 1, 2)]
 
     agrees(function, x)
+
+
+def test_booleans_are_bytes_in_memory():
+    """What holds a mask is read as eager reads it, whatever the bytes are, and in vectors."""
+    mask, x = torch.randint(0, 3, (70, 50), dtype=torch.uint8).view(torch.bool), torch.randn(70, 50)
+
+    def function(mask, x):
+        return mask.float() * x, mask.int().sum(0), (x * mask).sum(0), mask & True, ~mask, torch.where(mask, x, 0.0), mask.sum()
+
+    for got, wanted in zip(fxjit.compile(function)(mask, x), function(mask, x), strict=True):
+        torch.testing.assert_close(got, wanted)

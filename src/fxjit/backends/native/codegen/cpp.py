@@ -145,12 +145,16 @@ class Printer:
 def load_text(element: str, storage: torch.dtype) -> str:
     if storage is torch.bfloat16:
         return f"fx_widen({element})"
+    if storage is torch.bool:
+        return f"((int32_t){element} != 0)"
     return f"(float){element}" if storage is torch.float16 else element
 
 
 def store_text(value: str, storage: torch.dtype) -> str:
     if storage is torch.bfloat16:
         return f"fx_bfloat({value})"
+    if storage is torch.bool:
+        return f"(bool){value}"
     return f"(_Float16){value}" if storage is torch.float16 else value
 
 
@@ -165,6 +169,8 @@ def operation(node: Op, operands: list[str]) -> str:
 def conversion(value: str, source: torch.dtype, target: torch.dtype) -> str:
     if target is torch.bool:
         return f"({value} != 0)"
+    if source is torch.bool:
+        return f"({value} ? ({C_TYPES[target]})1 : ({C_TYPES[target]})0)"  # vectorised, which a conversion of it is not
     if source.is_floating_point and target is torch.uint8:
         return f"(uint8_t)(int64_t){value}"
     return f"({C_TYPES[target]}){value}"

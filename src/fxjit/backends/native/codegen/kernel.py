@@ -20,7 +20,7 @@ from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from .cpp import Line, Loops, Printer, Scope, store_text
-from .prelude import C_TYPES
+from .prelude import C_TYPES, MEMORY_TYPES
 from .stages import LONG_ENOUGH, TILE, cut, tiled
 
 BLOCK = 4096
@@ -128,7 +128,7 @@ class Renderer:
         written = set(self.makers)
         for position, (name, pointer) in enumerate(self.pointers.items()):
             const = "" if name in written else "const "
-            ctype = C_TYPES[self.types[name]]
+            ctype = MEMORY_TYPES[self.types[name]]
             head.append(f"{const}{ctype} *__restrict__ {pointer} = ({const}{ctype} *)P[{position}];")
         head += [f"const int64_t {name} = S[{k}];" for k, name in enumerate(self.symbols.values())]
         if self.printer.checks:

@@ -17,6 +17,9 @@ C_TYPES = {
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
 }  # fmt: skip
 
+#: What pointers point to. Booleans are bytes: what GCC 12 reads through a `bool *` it converts one by one.
+MEMORY_TYPES = {**C_TYPES, torch.bool: "uint8_t"}
+
 BASE = r"""typedef __INT8_TYPE__ int8_t; typedef __INT16_TYPE__ int16_t;
 typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t;
