@@ -150,3 +150,20 @@ def test_a_break_inside_a_clause() -> None:
         return seen, x
 
     check(run, X, fullgraph=False)
+
+
+def test_a_group_from_outside() -> None:
+    def run(x: torch.Tensor, group: Any) -> Any:
+        taken, left = group.split(ValueError)
+        return told(taken), told(left), taken.__traceback__ is group.__traceback__, x + 1
+
+    given = ExceptionGroup("g", [ValueError(1), KeyError(2)])
+    compiled = fxjit.compile(run, backend="eager")
+    for turn in range(2):
+        expected, got = run(X, given), compiled(X, given)
+        assert got[:3] == expected[:3] and torch.equal(got[3], expected[3])
+        if turn == 0:
+            try:
+                raise given
+            except ExceptionGroup as raised:
+                given = raised

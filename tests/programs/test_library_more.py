@@ -311,6 +311,40 @@ def run(x):
     check(namespace["run"], X)
 
 
+class Shown:
+    v = 3
+
+    def __format__(self, spec: str) -> str:
+        return "shown" + spec
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("template", [
+    "{}{0}", "{0}{}", "{0.v}{}", "{}{0.v}", "{}{a}{}", "{a}{0}{}", "{:{}}{}", "{", "}", "{0", "{!q}", "{0!}", "{}{}{}{}",
+    "{zz}", "{0[}", "{0:{1}}|{a:>7}", "{{}}{0}",
+])
+def test_templates_that_are_wrong(template: str) -> None:
+    def run(x: torch.Tensor) -> Any:
+        y = x + 1
+        try:
+            return template.format(Shown(), 3, 4, a=Shown()), y
+        except (ValueError, IndexError, KeyError) as error:
+            return type(error), str(error), y
+
+    run.__code__ = run.__code__.replace()  # entries are kept by code
+    check(run, X)
+
+
+def test_repeating_by_name() -> None:
+    def run(x: torch.Tensor) -> Any:
+        two = Shown()
+        return "ab".__mul__(two), "ab".__rmul__(two), [x].__mul__(two), (1,).__rmul__(two), b"a".__rmul__(two), "a" * two
+
+    check(run, X)
+
+
 class Answers(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return instance == 3

@@ -75,6 +75,37 @@ class _Names:
         return protocol.getitem(self.t, self.mapping, self.t.make(name))
 
 
+class _Anything:
+    """Stands for any argument: has all attributes and items, and is shown as nothing."""
+
+    def __getattr__(self, name: str) -> _Anything:
+        return self
+
+    def __getitem__(self, key: object) -> _Anything:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return ""
+
+
+def _refused(template: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
+    """What `str.format` says of a template that is wrong, whatever it is filled with."""
+    anything = _Anything()
+    try:
+        if isinstance(kwargs, _Names):
+            template.format_map(anything)
+        else:
+            template.format(*[anything] * len(args), **dict.fromkeys(kwargs, anything))
+    except ValueError as error:
+        return error.args
+    except (IndexError, KeyError):  # told where the argument is asked for
+        pass
+    return None
+
+
 class _Formatter(string.Formatter):
     """string.Formatter whose fields are values."""
 
@@ -87,7 +118,10 @@ class _Formatter(string.Formatter):
         try:
             formatted = self.vformat(template, args, kwargs)
         except ValueError as error:  # of the template itself
-            self.t.raise_(ValueError, *error.args)
+            self.t.raise_(ValueError, *(_refused(template, args, kwargs) or error.args))
+        refused = _refused(template, args, kwargs)  # where C is stricter than Python's formatter
+        if refused is not None:
+            self.t.raise_(ValueError, *refused)
         return self.marked.text(formatted)
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:

@@ -83,7 +83,9 @@ def check_eg_match(m: Machine, i: Instruction) -> None:
     """`except*`: what the clause leaves of the exception, and above it what it takes, which is then what is handled."""
     against = m.stack.pop().realize()
     raising.refuse_groups(m.t, against)
-    exc = m.stack.pop()
+    exc = m.stack.pop().realize()
+    if getattr(exc, "has_traceback", False):
+        m.t.break_("opcode-exception", value="except*", why="the parts of a group that was raised for real have its traceback")
     left, taken = protocol.unpack(m.t, m.t.inline(m.t.make(GROUPS["match"]), [exc, against], {}))
     m.stack += [left, taken]
     if not taken.is_constant():

@@ -161,9 +161,16 @@ class ExceptionValue(UserObjectValue):
     def meth_derive(self, t: Tracer, parts: Value, /) -> Value:
         return self._call_group(t, "derive", parts)
 
+    @property
+    def has_traceback(self) -> bool:
+        """Whether it was raised for real, before the frame began."""
+        return isinstance(self.obj, BaseException) and self.obj.__traceback__ is not None
+
     def _call_group(self, t: Tracer, name: str, argument: Value) -> Value:
-        if name != "derive" and not _selects(t, argument):
-            t.break_("call-builtin", function=f"BaseExceptionGroup.{name}", args=argument.describe())  # an error
+        if name != "derive" and (self.has_traceback or not _selects(t, argument)):  # parts have it too; or an error
+            t.break_("call-builtin", function=f"BaseExceptionGroup.{name}", args=argument.describe())
+        if self.source is not None:
+            t.guard(TypeIs(AttrSource(self.source, "__traceback__"), type(None)))
         return t.inline(t.make(GROUPS[name]), [self, argument], {})
 
     def tp_str(self, t: Tracer) -> Value:

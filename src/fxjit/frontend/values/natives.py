@@ -345,11 +345,17 @@ def _number(count: int) -> str:
     return "one argument" if count == 1 else f"{count} arguments"
 
 
+#: Sequences that `__mul__` repeats as often as an object with `__index__` says.
+_REPEATED: Final = (str, bytes, list, tuple)
+
+
 def _slot_binary(op: str, reflected: bool = False) -> Callable[[Tracer, Value, Value], Value]:
     name = f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__"
 
     def call(t: Tracer, a: Value, b: Value) -> Value:
         a, b = builtin_part(a), builtin_part(b)
+        if op == "*" and a.pytype() in _REPEATED and not issubclass(b.pytype(), int) and hasattr(b.pytype(), "__index__"):
+            b = protocol.unary(t, "index", b)
         if a.is_constant() and b.is_constant():
             return protocol.fold(t, getattr(a.pytype(), name), a.as_constant(), b.as_constant())
         result = a.nb_binary(t, op, b, reflected)
