@@ -51,12 +51,13 @@ def _is_installed(function: Any) -> bool:
     """Whether a plain function is what the module that it names has in a file of an installed package."""
     if not isinstance(function, types.FunctionType) or function.__closure__ or not isinstance(function.__module__, str):
         return False
-    module = sys.modules.get(function.__module__)
-    package = sys.modules.get(function.__module__.partition(".")[0])
+    file = Path(function.__code__.co_filename)
+    module: Any = sys.modules.get(function.__module__)
+    package: Any = sys.modules.get(function.__module__.partition(".")[0])
     if getattr(module, function.__qualname__, None) is not function or getattr(package, "__file__", None) is None:
         return False
-    home = Path(str(package.__file__)).parent  # type: ignore[union-attr]
-    inside = home.parent.name in ("site-packages", "dist-packages") and home in Path(function.__code__.co_filename).parents
+    home = Path(str(package.__file__)).parent
+    inside = home.parent.name in ("site-packages", "dist-packages") and home in file.parents
     return inside and _version(home.name) is not None
 
 

@@ -86,7 +86,7 @@ def _view(rest: list[Any]) -> ViewMeta:
     kind = getattr(_functionalization, name)
     if not issubclass(kind, ViewMeta):
         raise ValueError(f"{name} is no view")
-    return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return, call-arg]
+    return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return]
 
 
 #: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
