@@ -75,3 +75,19 @@ def test_gradients_where_sizes_are_symbols(fn, inputs, backend):
         torch.testing.assert_close(result, expected)
         for a, b in zip(torch.autograd.grad(result.sum(), ours), torch.autograd.grad(expected.sum(), theirs)):
             torch.testing.assert_close(a, b)
+
+
+def written_half(x):
+    half = x[: x.shape[0] // 2]
+    half.mul_(2)
+    return half
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_written_view_of_an_input_that_begins_further_on(backend):
+    compiled = fxjit.compile(written_half, backend=backend, dynamic=True)
+    for rows in (10, 13):
+        theirs, ours = (torch.arange(18.0 * rows).reshape(rows, 18) for _ in range(2))
+        expected, actual = written_half(theirs[:, 9:]), compiled(ours[:, 9:])
+        assert torch.equal(actual, expected) and torch.equal(ours, theirs)
+        assert actual.storage_offset() == expected.storage_offset() and actual.stride() == expected.stride()

@@ -202,6 +202,9 @@ def _compile_anew(
     if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
         counters["aot"]["graphs run as captured"] += 1
         return gm, None, parts
+    if parts.meta is not None and _gives_views_of_written(parts.meta):
+        counters["aot"]["graphs run as captured"] += 1
+        return gm, None, parts
     if parts.meta is not None and _gives_only_inputs(parts.meta):
         return gm, None, parts
     plan = describe(parts, gm, len(example_inputs), autocast)
@@ -268,6 +271,17 @@ def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
              if isinstance(each, torch.Tensor) and each.layout is torch.strided and info.requires_grad]
     memories = [memory for _, memory in given]
     return any(info.mutates_data and memories.count(memory) > 1 for info, memory in given)
+
+
+def _gives_views_of_written(meta: Any) -> bool:
+    """Whether a result is a view, with sizes that vary, of an input that the graph writes to. AOTAutograd then makes it anew
+    from where it lies in the memory of the compiled graph's result, which may begin elsewhere than the input's own."""
+    for info in meta.output_info:
+        if info.output_type is OutputType.alias_of_input and meta.input_info[info.base_idx].mutates_data:
+            steps = None if info.view_meta_sequence is None else info.view_meta_sequence.sequence
+            if steps is None or any(step.has_symbolic_inputs for step in steps):
+                return True
+    return False
 
 
 def _gives_only_inputs(meta: Any) -> bool:
