@@ -249,3 +249,8 @@ def test_an_input_whose_memory_is_its_negative(same):
     for x in (torch.arange(5.0), torch._neg_view(torch.arange(5.0))):
         for actual, expected in zip(compiled(x), function(x), strict=True):
             same(actual, expected, "")
+
+
+def test_a_number_is_turned_over_and_stays_itself(same):
+    x = torch.tensor(2.0)
+    same(fxjit.compile(lambda x: x.sub(x.flip(0) * 3), fullgraph=True)(x), torch.tensor(-4.0), "")

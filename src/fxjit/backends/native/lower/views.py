@@ -115,7 +115,7 @@ def lower_other_view(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **k
 def lower_flip(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
     x = low.value(x)
     expr = x.expr
-    for dim in {axis(dim, x.ndim) for dim in dims}:
+    for dim in {axis(dim, x.ndim) for dim in dims} if x.ndim else ():
         expr = flip(expr, dim, x.size[dim])
     return viewed(node, expr)
 
