@@ -1,7 +1,8 @@
 """Threads that compile, call, mutate what is guarded and recompile, all at once: no crash, no wrong result, nothing kept.
 
 Each thread checks each result. The number of calls is a share that costs seconds; for a million:
-FXJIT_TEST_CALLS=1000000 python -m pytest tests/hook/test_concurrency.py
+FXJIT_TEST_CALLS=1000000 python -m pytest -p no:logging tests/hook/test_concurrency.py
+(pytest's logging plugin keeps a record of all that torch logs of each compile, some 250 objects a step.)
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import gc
 import itertools
 import linecache
-import logging
 import os
 import random
 import resource
@@ -153,9 +153,8 @@ def test_a_frame_that_another_thread_compiles(way: str) -> None:
     assert counters["frames"]["ok"] == 1
 
 
-def test_calls_and_recompiles_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_and_recompiles_leave_nothing_behind() -> None:
     """As many calls again must not make the process hold more objects, nor much more memory."""
-    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)  # the test runner keeps what torch logs
     x = torch.ones(4)
 
     def work(index: int) -> None:
