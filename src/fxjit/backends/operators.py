@@ -35,10 +35,10 @@ def operator_text(operator: torch._ops.OpOverload) -> str:
     definition: Any = OPDEFS.get(name)
     prefix = name.replace("::", "/") + "/"
     registered = {each.removeprefix(prefix) for each in torch.library._impls if each.startswith(prefix)}
-    entry: Any = singleton.get(name)
+    entry: Any = singleton.find(name)
     if definition is None or not registered <= _USUAL:
         raise Unknown(f"the operator {operator}")
-    if entry is None or entry.torch_dispatch_rules._data or entry.effect.effect is not None:
+    if entry.torch_dispatch_rules._data or entry.effect.effect is not None:
         raise Unknown(f"the operator {operator}")
     functions = (definition._abstract_fn, definition._setup_context_fn, definition._backward_fn)
     if any(each is not None and not _is_installed(each) for each in functions):
