@@ -425,7 +425,7 @@ def iter_(t: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
     if sentinel is None:
         return protocol.iter_(t, obj)
     if not callable_type(obj.pytype()):
-        t.raise_(TypeError, "iter(v, w): v must be callable")
+        return protocol.fold(t, iter, 0, 0)  # raises, in this Python's words
     return CallIteratorValue(obj, sentinel)
 
 
