@@ -506,7 +506,8 @@ def _recurrent_stack(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
-        sizes = [size for tensor in tensors_in(args[:1]) for size in tensor.fake.shape if isinstance(size, torch.SymInt)]
+        shapes: list[Any] = [tensor.fake.shape for tensor in tensors_in(args[:1])]
+        sizes = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
         result = t.emit(fn, args, kwargs)
         if any(size.node.maybe_as_int() is not None for size in sizes):
             t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
