@@ -288,3 +288,20 @@ def test_random_numbers_that_nobody_uses_are_drawn_too(name, grad, backend):
         return [each.detach() for each in (*found, *grads, torch.rand(3))]
 
     torch.testing.assert_close(run(fxjit.compile(UNUSED_DRAWS[name], backend=backend)), run(UNUSED_DRAWS[name]))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("windows", [lambda x: (x.sin() * 2 + 1).unfold(0, 3, 1), lambda x: (x * 2).as_strided((3, 3), (1, 1))])
+def test_the_gradient_of_windows_that_overlap(backend, windows):
+    """It has as many elements as the windows show, more than there are in memory; sizes vary from the second call on."""
+    fxjit.reset()
+    compiled = fxjit.compile(windows, backend=backend)
+    for length in (6, 9, 12):
+        plain = torch.linspace(0, 1, length, requires_grad=True)
+        ours = plain.detach().clone().requires_grad_()
+        want, got = windows(plain), compiled(ours)
+        assert got.stride() == want.stride()
+        gradient = torch.arange(float(want.numel())).reshape(want.shape)
+        want.backward(gradient)
+        got.backward(gradient)
+        torch.testing.assert_close(ours.grad, plain.grad)

@@ -199,7 +199,8 @@ def _compile_anew(
     if parts.meta is not None:
         # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
         parts.meta.bw_donated_idxs = []
-    if "backward" in parts.graphs and _writes_beside(parts.meta, example_inputs):
+    trains = "backward" in parts.graphs
+    if trains and (_writes_beside(parts.meta, example_inputs) or _takes_overlapping_gradients(parts.meta)):
         counters["aot"]["graphs run as captured"] += 1
         return gm, None, parts
     if parts.meta is not None and _gives_views_of_written(parts.meta):
@@ -271,6 +272,24 @@ def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
              if isinstance(each, torch.Tensor) and each.layout is torch.strided and info.requires_grad]
     memories = [memory for _, memory in given]
     return any(info.mutates_data and memories.count(memory) > 1 for info, memory in given)
+
+
+def _takes_overlapping_gradients(meta: Any) -> bool:
+    """Whether the gradient of a result is brought into a layout whose elements lie on each other, as those of
+    `(x * 2).unfold(0, 3, 1)` do: AOTAutograd copies it into the layout that the result had, which loses part of it."""
+    formats = [getattr(each, "memory_format", None) for each in meta.subclass_tangent_meta]
+    return any(each is not None and each.size is not None and _overlaps(each.size, each.stride) for each in formats)
+
+
+def _overlaps(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Of sizes that vary it is asked of those at hand."""
+    known = [[each.node.hint if isinstance(each, torch.SymInt) else each for each in row] for row in (stride, size)]
+    reach = 0
+    for step, extent in sorted(pair for pair in zip(*known, strict=True) if None not in pair and pair[1] > 1):
+        if step <= reach:
+            return True
+        reach += step * (extent - 1)
+    return False
 
 
 def _gives_views_of_written(meta: Any) -> bool:
