@@ -528,8 +528,7 @@ class SetIs(Guard):
         value = values[0]
         if not isinstance(value, set | frozenset) or stored_length(value) != len(self._elements):
             return False
-        keys = set(map(constant_key, stored_keys(value)))
-        return all(held.alive and constant_key(held.key) in keys for held in self._elements)
+        return all(any(held.is_(key) for held in self._elements) for key in stored_keys(value))
 
     def expected(self) -> str:
         return "the set {" + ", ".join(sorted(map(str, self._elements))) + "}"
