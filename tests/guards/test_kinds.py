@@ -258,6 +258,7 @@ def test_a_set_with_nans() -> None:
     first, second = float("nan"), float("nan")
     assert holds(SetIs(X, frozenset({first, "x"})), x={second, "x"})
     assert not holds(SetIs(X, frozenset({first, "x"})), x={first, second})
+    assert not Frame(x={first, second}).holds(SetIs(X, frozenset({first, "x"}))), "checked in C"
 
 
 def test_a_key_present_or_absent() -> None:

@@ -177,7 +177,8 @@ keys_are(const fxjit_check *check, PyObject *value)
     return same;
 }
 
-/* Each element of the set is one of the held ones. In one process they mostly come in the same order. */
+/* Each element of the set is one of the held ones, and each another: a set may have several NaNs. In one process they mostly
+   come in the same order. */
 static int
 set_is(const fxjit_check *check, PyObject *value)
 {
@@ -190,16 +191,29 @@ set_is(const fxjit_check *check, PyObject *value)
     }
     int same = 1;
     Py_ssize_t n = check->many.n, next = 0;
+    char few[64] = {0};
+    char *found = n <= (Py_ssize_t)sizeof few ? few : PyMem_Calloc((size_t)n, 1);
+    if (found == NULL) {
+        Py_DECREF(iterator);
+        PyErr_NoMemory();
+        return -1;
+    }
     PyObject *item;
     while (same == 1 && (item = PyIter_Next(iterator)) != NULL) {
         same = 0;
         for (Py_ssize_t tried = 0; same == 0 && tried < n; tried++) {
-            same = fxjit_held_matches(&check->many.items[next], item);
+            if (!found[next]) {
+                same = fxjit_held_matches(&check->many.items[next], item);
+                found[next] = same == 1;
+            }
             next = next + 1 < n ? next + 1 : 0;
         }
         Py_DECREF(item);
     }
     Py_DECREF(iterator);
+    if (found != few) {
+        PyMem_Free(found);
+    }
     return same == 1 && PyErr_Occurred() ? -1 : same;
 }
 

@@ -528,7 +528,13 @@ class SetIs(Guard):
         value = values[0]
         if not isinstance(value, set | frozenset) or stored_length(value) != len(self._elements):
             return False
-        return all(any(held.is_(key) for held in self._elements) for key in stored_keys(value))
+        missing = list(self._elements)
+        for key in stored_keys(value):
+            found = next((held for held in missing if held.is_(key)), None)
+            if found is None:
+                return False
+            missing.remove(found)
+        return True
 
     def expected(self) -> str:
         return "the set {" + ", ".join(sorted(map(str, self._elements))) + "}"
