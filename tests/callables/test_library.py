@@ -7,6 +7,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import enum
 import functools
 import heapq
 import inspect
@@ -451,3 +452,18 @@ def test_the_full_argument_specification():
         return x, inspect.getfullargspec(3)
 
     check(no_callable, X, fullgraph=False)
+
+
+def test_a_signature_that_is_made_when_it_is_asked_for():
+    class Configured:
+        @property
+        def __signature__(self):
+            return inspect.Signature([inspect.Parameter("given", inspect.Parameter.KEYWORD_ONLY)])
+
+        def __call__(self, a, b):
+            return a
+
+    def f(configured, x):
+        return str(inspect.signature(configured)), str(inspect.signature(enum.Enum)), x + 1
+
+    check(f, Configured(), X)

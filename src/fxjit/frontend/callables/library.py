@@ -41,7 +41,7 @@ from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs
-from fxjit.guards.source import ApplySource, AttrSource, CallSource, ConstSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, CallSource, ConstSource
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -422,7 +422,7 @@ def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
     if known is None or t.effects.stored_attrs(asked):
         t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
-        _guard_signature(t, asked.source, known)
+        _guard_signature(t, asked, known, asker)
     return known
 
 
@@ -443,13 +443,18 @@ def getfullargspec(t: Tracer, func: Value) -> Value:
     return TupleValue([t.make(part) for part in spec], cls=inspect.FullArgSpec)
 
 
-def _guard_signature(t: Tracer, source: Source, known: Any) -> None:
+def _guard_signature(t: Tracer, asked: Value, known: Any, asker: str) -> None:
     """That what says how to call it stays: a function may be another one with the same code."""
+    source = asked.source
+    assert source is not None
     for name in ("__wrapped__", "__signature__", "__partialmethod__", "__defaults__", "__kwdefaults__"):
         present = hasattr(known, name)
         t.guard(HasAttr(source, name, present))
         if present:
-            t.guard(IdIs(AttrSource(source, name), getattr(known, name)))
+            found = getattr(known, name)
+            if found is not getattr(known, name):  # made whenever it is asked for: a method, a property
+                t.break_("call-builtin", function=asker, args=asked.describe())
+            t.guard(IdIs(AttrSource(source, name), found))
 
 
 @function(typing.cast)
