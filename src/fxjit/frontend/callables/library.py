@@ -422,7 +422,7 @@ def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
     if known is None or t.effects.stored_attrs(asked):
         t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
-        _guard_signature(t, asked, known, asker)
+        _guard_signature(t, asked, known)
     return known
 
 
@@ -443,7 +443,7 @@ def getfullargspec(t: Tracer, func: Value) -> Value:
     return TupleValue([t.make(part) for part in spec], cls=inspect.FullArgSpec)
 
 
-def _guard_signature(t: Tracer, asked: Value, known: Any, asker: str) -> None:
+def _guard_signature(t: Tracer, asked: Value, known: Any) -> None:
     """That what says how to call it stays: a function may be another one with the same code."""
     source = asked.source
     assert source is not None
@@ -453,7 +453,7 @@ def _guard_signature(t: Tracer, asked: Value, known: Any, asker: str) -> None:
         if present:
             found = getattr(known, name)
             if found is not getattr(known, name):  # made whenever it is asked for: a method, a property
-                t.break_("call-builtin", function=asker, args=asked.describe())
+                t.break_("attribute-unsupported", value=asked.describe(), name=name)
             t.guard(IdIs(AttrSource(source, name), found))
 
 
