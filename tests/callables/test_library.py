@@ -467,3 +467,18 @@ def test_a_signature_that_is_made_when_it_is_asked_for():
         return str(inspect.signature(configured)), str(inspect.signature(enum.Enum)), x + 1
 
     check(f, Configured(), X, fullgraph=False)
+
+
+def test_signatures_of_partial_methods_are_kept_apart():
+    """The functions that two of them make have one code; what they are made of lies in an attribute."""
+
+    class Methods:
+        def test(self, a, b, *, c):
+            return a
+
+        first = functools.partialmethod(test, 1)
+        second = functools.partialmethod(test, c=2)
+
+    compiled = fxjit.compile(lambda fn, x: (str(inspect.signature(fn)), x + 1), backend="eager")
+    for method in (Methods.first, Methods.second):
+        assert compiled(method, X)[0] == str(inspect.signature(method))

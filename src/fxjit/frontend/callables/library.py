@@ -447,7 +447,7 @@ def _guard_signature(t: Tracer, asked: Value, known: Any) -> None:
     """That what says how to call it stays: a function may be another one with the same code."""
     source = asked.source
     assert source is not None
-    for name in ("__wrapped__", "__signature__", "__partialmethod__", "__defaults__", "__kwdefaults__"):
+    for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__defaults__", "__kwdefaults__"):
         present = hasattr(known, name)
         t.guard(HasAttr(source, name, present))
         if present:
