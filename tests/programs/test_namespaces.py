@@ -1,4 +1,4 @@
-"""`__dict__` of functions and modules, read after and before attributes were set in the same frame."""
+"""Namespaces: `__dict__` of functions and modules beside attributes set in the same frame, `sys.modules`, cells."""
 
 from __future__ import annotations
 
@@ -109,3 +109,25 @@ def test_the_table_of_modules():
 
     agrees(program)
     assert sys.modules["textwrap"] is textwrap
+
+
+def test_cells_compare_by_what_they_hold():
+    def program(function, x):
+        def cell(value):
+            def holds():
+                return value
+
+            return holds.__closure__[0]
+
+        def empty():
+            def holds():
+                return nothing
+
+            if x is None:
+                nothing = 0
+            return holds.__closure__[0]
+
+        x = x + 1
+        return cell(2) < cell(3), cell(-36) == cell(-36.0), cell(1) != cell(2), empty() == empty(), empty() < cell("text")
+
+    agrees(program)

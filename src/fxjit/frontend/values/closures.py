@@ -10,7 +10,8 @@ import types
 
 from fxjit import _C
 from fxjit.frontend.callables.table import function
-from fxjit.frontend.values.base import Lazy, Rebuilder, Tracer, Value
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.wrap import makes, wraps
 from fxjit.guards.kinds import PythonCheck, TypeIs
 from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, Source
@@ -61,6 +62,15 @@ class CellValue(Value):
             self.set(t, value)
             return
         super().tp_setattro(t, name, value)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        """By what they hold (Objects/cellobject.c); an empty one is less than any other."""
+        if not isinstance(other, CellValue):
+            return NOT_IMPLEMENTED
+        mine, theirs = self.get(t), other.get(t)
+        if mine is None or theirs is None:
+            return protocol.compare(t, op, t.make(theirs is None), t.make(mine is None))
+        return protocol.compare(t, op, mine, theirs)
 
     def describe(self) -> str:
         return f"cell `{self.source.name}`" if self.source is not None else "cell"
