@@ -13,17 +13,17 @@ from fxjit.errors import InternalError
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph, operator by operator, by torch itself."""
-    return _as_a_block(gm.forward) if any(map(_changes_state, gm.graph.nodes)) else gm.forward
+    return as_a_block(gm.forward) if any(map(changes_state, gm.graph.nodes)) else gm.forward
 
 
-def _changes_state(node: torch.fx.Node) -> bool:
+def changes_state(node: torch.fx.Node) -> bool:
     return getattr(node.target, "__name__", "") in _CHANGE_STATE
 
 
 _CHANGE_STATE = frozenset({"_set_grad_enabled", "_enter_autocast", "_enter_inference_mode", "set_attention_kernels"})
 
 
-def _as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
+def as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
     """`run`, which leaves gradient mode, autocast and attention kernels as they were where it raises, as blocks do."""
 
     def call(*args: Any) -> Any:

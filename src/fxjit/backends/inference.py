@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from .components import Compile, Part, tensors_of, writes
+from .eager import as_a_block, changes_state, eager
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
 
@@ -26,10 +27,10 @@ def compile_blocks(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], comp
         return None
     blocks = _blocks(gm)
     if blocks is None:
-        return gm
+        return eager(gm, example_inputs)
     parts = [(block, Part(gm, block.nodes)) for block in blocks]
     if not all(_stands_alone(part, block) for block, part in parts):
-        return gm
+        return eager(gm, example_inputs)
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
     steps = []
@@ -45,7 +46,7 @@ def compile_blocks(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], comp
             values.update(zip(given, step(*[values[node] for node in wanted]), strict=True))
         return torch.fx.node.map_arg(results, values.__getitem__)
 
-    return run
+    return as_a_block(run) if any(map(changes_state, gm.graph.nodes)) else run
 
 
 @dataclass(slots=True)

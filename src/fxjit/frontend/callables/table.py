@@ -18,7 +18,7 @@ from fxjit.frontend.values.natives import CALL_TABLE, refusal
 from fxjit.frontend.values.plain import NotPlain, is_plain, plain
 
 __all__ = ["BEFORE_LOOKUP", "Handler", "NotPlain", "callable_name", "fold_call", "function", "handler_of", "handles",
-           "handles_code", "is_plain", "lookup", "plain", "polyfill", "pure", "unknown_call"]
+           "handles_code", "is_plain", "lookup", "plain", "polyfill", "pure", "stands_for", "unknown_call"]
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
@@ -99,6 +99,15 @@ def polyfill(*fns: Any) -> Callable[[F], F]:
 
 #: What each polyfill stands for.
 ORIGINALS: Final[dict[Any, Any]] = {}
+
+
+def stands_for(fn: Any) -> Callable[[F], F]:
+    """The decorated generator function is the part of a polyfill that runs later; its arguments are `fn`'s, so that one
+    that leaves the compiled function before it began is made by `fn` itself."""
+    def register(body: F) -> F:
+        ORIGINALS[body] = fn
+        return body
+    return register
 
 
 def pure(fns: Iterable[Any]) -> None:

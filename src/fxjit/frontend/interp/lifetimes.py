@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
@@ -90,7 +90,7 @@ def _may_end(value: Value) -> bool:
     if source is None:
         return False
     obj = _object(value)
-    if isinstance(obj, list | tuple):
+    if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
     return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
 
@@ -136,8 +136,13 @@ def _holds_finalized(value: Value, held: set[int]) -> bool:
                for item in value.items)
 
 
+def _is_plain_sequence(obj: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    """By its type alone: `isinstance` asks an object for its `__class__`, which runs code of the program's."""
+    return type(obj) in (list, tuple)
+
+
 def _has_finalizer(obj: object, within: int = 0) -> bool:
     """Whether it, or what lists and tuples hold so many levels below it, has a `__del__`."""
-    if within and isinstance(obj, list | tuple):
+    if within and _is_plain_sequence(obj):
         return any(_has_finalizer(item, within - 1) for item in obj)
     return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED

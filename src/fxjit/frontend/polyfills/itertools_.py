@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.callables.table import polyfill, stands_for
 
 
 @polyfill(itertools.islice)
@@ -35,6 +35,7 @@ def _index_or_less(value: Any) -> int:
         return -1
 
 
+@stands_for(itertools.islice)
 def _islice(items: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
     wanted = start
     index = 0
@@ -77,6 +78,7 @@ def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
     return _takewhile(predicate, iter(iterable))
 
 
+@stands_for(itertools.takewhile)
 def _takewhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
     for item in items:
         if not predicate(item):
@@ -89,6 +91,7 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
     return _dropwhile(predicate, iter(iterable))
 
 
+@stands_for(itertools.dropwhile)
 def _dropwhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
     for item in items:
         if not predicate(item):
@@ -103,6 +106,7 @@ def starmap(function: Callable[..., Any], iterable: Iterable[Any], /) -> Iterato
     return _starmap(function, iter(iterable))
 
 
+@stands_for(itertools.starmap)
 def _starmap(function: Callable[..., Any], items: Iterator[Any]) -> Iterator[Any]:
     for args in items:
         yield function(*tuple(args))
@@ -113,6 +117,7 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
     return _compress(iter(data), iter(selectors))
 
 
+@stands_for(itertools.compress)
 def _compress(data: Iterator[Any], selectors: Iterator[Any]) -> Iterator[Any]:
     for item, selected in zip(data, selectors):
         if selected:
@@ -124,6 +129,7 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
 
+@stands_for(itertools.pairwise)
 def _pairwise(items: Iterator[Any]) -> Iterator[Any]:
     for before in items:
         break
