@@ -29,12 +29,18 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
     parts = [Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
     if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for part in parts for node in part.results):
         return None  # a tuple, or a number that varies: graphs take neither from one another
-    steps = [(part.compiled(compile_part, inputs), part.wanted, part.results) for part in parts]
+    return in_turn(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
+
+
+def in_turn(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
+    """What the graph is: its parts, each as it was compiled, one after the other."""
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     results = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+    ways = [(step, part.wanted, part.results) for step, part in steps]
 
     def run(*args: Any) -> Any:
         values = dict(zip(places, args, strict=True))
-        for step, wanted, given in steps:
+        for step, wanted, given in ways:
             values.update(zip(given, step(*[values[node] for node in wanted]), strict=True))
         return torch.fx.node.map_arg(results, values.__getitem__)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from .components import Compile, Part, tensors_of, writes
+from .components import Compile, Part, in_turn, tensors_of, writes
 from .eager import as_a_block, changes_state, eager
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
@@ -37,15 +37,8 @@ def compile_blocks(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], comp
     for block, part in parts:
         with torch.inference_mode(block.inference):
             compiled = part.compiled(compile_part, inputs)
-        steps.append((_in_inference_mode(compiled) if block.inference else compiled, part.wanted, part.results))
-    results = next(iter(gm.graph.find_nodes(op="output"))).args[0]
-
-    def run(*args: Any) -> Any:
-        values = dict(zip(places, args, strict=True))
-        for step, wanted, given in steps:
-            values.update(zip(given, step(*[values[node] for node in wanted]), strict=True))
-        return torch.fx.node.map_arg(results, values.__getitem__)
-
+        steps.append((_in_inference_mode(compiled) if block.inference else compiled, part))
+    run = in_turn(gm, steps)
     return as_a_block(run) if any(map(changes_state, gm.graph.nodes)) else run
 
 
