@@ -277,7 +277,7 @@ def _writes_beside(meta: Any, example_inputs: Sequence[Any]) -> bool:
 def _takes_overlapping_gradients(meta: Any) -> bool:
     """Whether the gradient of a result is brought into a layout whose elements lie on each other, as those of
     `(x * 2).unfold(0, 3, 1)` do: AOTAutograd copies it into the layout that the result had, which loses part of it."""
-    formats = [getattr(each, "memory_format", None) for each in meta.subclass_tangent_meta]
+    formats = [] if meta is None else [getattr(each, "memory_format", None) for each in meta.subclass_tangent_meta]
     return any(each is not None and each.size is not None and _overlaps(each.size, each.stride) for each in formats)
 
 
