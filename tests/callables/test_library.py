@@ -482,3 +482,28 @@ def test_signatures_of_partial_methods_are_kept_apart():
     compiled = fxjit.compile(lambda fn, x: (str(inspect.signature(fn)), x + 1), backend="eager")
     for method in (Methods.first, Methods.second):
         assert compiled(method, X)[0] == str(inspect.signature(method))
+
+
+def test_new_types_are_of_the_module_that_makes_them():
+    def f(x):
+        return typing.NewType("Meters", int).__module__, x + 1
+
+    check(f, X, fullgraph=False)
+
+
+def test_the_plain_format_takes_no_specification():
+    class Named:
+        def __str__(self):
+            return "named"
+
+        def __format__(self, spec):
+            return "own" if spec == "own" else object.__format__(self, spec)
+
+    def f(x):
+        try:
+            refused = "{0:>5}".format(Named())
+        except TypeError as error:
+            refused = str(error)
+        return refused, f"{Named()} {Named():own}", x + 1
+
+    check(f, X)

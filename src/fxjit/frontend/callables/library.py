@@ -462,7 +462,7 @@ def cast(t: Tracer, typ: Value, val: Value) -> Value:
     return val
 
 
-pure([typing.get_origin, typing.get_args, typing.get_type_hints, typing.NewType, re.compile, re.match, re.fullmatch,
+pure([typing.get_origin, typing.get_args, typing.get_type_hints, re.compile, re.match, re.fullmatch,
       re.search, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])

@@ -420,6 +420,11 @@ class UserObjectValue(Value):
         return protocol.repr_(t, self)
 
     def meth___format__(self, t: Tracer, spec: Value) -> Value:
+        """`object.__format__`, which takes no specification."""
+        if not spec.is_constant() or not isinstance(spec.as_constant(), str):
+            t.break_("repr-unsupported", value=self.describe())
+        if spec.as_constant():
+            t.raise_(TypeError, f"unsupported format string passed to {self.cls.__name__}.__format__")
         return protocol.str_(t, self)
 
     # -- building ------------------------------------------------------------------------------------------------
