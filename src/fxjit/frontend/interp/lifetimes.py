@@ -138,7 +138,7 @@ def _holds_finalized(value: Value, held: set[int]) -> bool:
 
 def _is_plain_sequence(obj: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     """By its type alone: `isinstance` asks an object for its `__class__`, which runs code of the program's."""
-    return type(obj) in (list, tuple)
+    return issubclass(type(obj), (list, tuple))
 
 
 def _has_finalizer(obj: object, within: int = 0) -> bool:
