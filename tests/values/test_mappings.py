@@ -416,3 +416,45 @@ def test_an_object_that_equals_a_key_of_another_type_is_that_key():
         return x + 1, d[Stands("a")], d.get(Stands("c")), Stands("a") in d, {Stands(3): 1}[3], [len(each) for each in made]
 
     check(program, torch.ones(2), {"a": 1, "b": 2}, fullgraph=False)
+
+
+def test_entries_taken_out_and_put_back_keep_a_dicts_order():
+    def f(table, ordered, x):
+        first = table.pop("a")
+        table["new"] = x + 1
+        table["a"] = first
+        del table["b"]
+        table["gone"] = 1
+        del table["gone"]
+        table["c"] = 9
+        last = table.popitem()
+        table["b"] = 2
+        del ordered["a"]
+        ordered["a"] = 0
+        ordered.move_to_end("b", last=False)
+        ordered.pop("c")
+        return list(table), list(ordered), last[0]
+
+    entries = {"a": 1, "b": 2, "c": 3, "d": 4}
+    check(f, dict(entries), collections.OrderedDict(entries), X)
+
+
+def test_a_dict_that_loses_another_entry_while_the_graph_runs():
+    """As the table of `weakref.finalize` does, wherever the collector finds an object."""
+    table = {"other": 1, "mine": 2}
+
+    def backend(gm, example_inputs):
+        def run(*args):
+            del table["other"]
+            return gm.forward(*args)
+
+        return run
+
+    @fxjit.compile(backend=backend)
+    def f(x):
+        y = x + 1
+        mine = table.pop("mine")
+        table["new"] = 3
+        return y, mine
+
+    assert f(X)[1] == 2 and table == {"new": 3}

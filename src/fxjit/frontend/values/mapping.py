@@ -7,6 +7,7 @@ iterates over it, counts it or changes it, all keys are guarded and it is like a
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import itertools
 import sys
@@ -44,6 +45,7 @@ class DictValue(Value):
         self._real: Mapping[Any, Any] | None = None
         self._items: dict[HashKey, Entry] = {}
         self._changed: set[HashKey] = set()
+        self._removed: dict[HashKey, Value] = {}
         self._reordered = False
         self._asks_nobody: bool | None = None
         for key, value in pairs:
@@ -132,14 +134,14 @@ class DictValue(Value):
         self._changed.add(key)
 
     def snapshot(self) -> Callable[[], bool]:
-        entries, changed, reordered = dict(self._items), set(self._changed), self._reordered
+        entries, changed, removed, reordered = dict(self._items), set(self._changed), dict(self._removed), self._reordered
 
         def restored() -> bool:
             if list(self._items) != list(entries) or not all(
                     value is entries[key][1] or value.realize() is entries[key][1].realize()
                     for key, (_, value) in self._items.items()):
                 return False
-            self._items, self._changed, self._reordered = entries, changed, reordered
+            self._items, self._changed, self._removed, self._reordered = entries, changed, removed, reordered
             return True
         return restored
 
@@ -156,8 +158,12 @@ class DictValue(Value):
         if known not in items:
             return None
         t.effects.mutate(self)
-        self._reordered = True
-        return items.pop(known)
+        return self._take_out(known)
+
+    def _take_out(self, known: HashKey) -> Entry:
+        entry = self._items.pop(known)
+        self._removed[known] = entry[0]
+        return entry
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -184,10 +190,18 @@ class DictValue(Value):
                 cg.asm.pop()
 
     def write_back(self, cg: Rebuilder) -> None:
+        """What the trace took out, then what it put in, which gives dicts their order; other entries are not looked at, since
+        they may go by themselves meanwhile (`weakref.finalize` keeps such a dict)."""
         items = self.items
-        changed = items.values() if self._reordered else [items[key] for key in items if key in self._changed]
-        self._push_entries(cg, changed)
-        cg.asm.call_const(set_items if self._reordered else put_items, 2)
+        if self._reordered:
+            self._push_entries(cg, items.values())
+            cg.asm.call_const(set_items, 2)
+        else:
+            for key in self._removed.values():
+                cg.push(key)
+            cg.asm.build_tuple(len(self._removed))
+            self._push_entries(cg, [items[key] for key in items if key in self._changed])
+            cg.asm.call_const(change_items, 3)
         cg.asm.pop()
 
     def _push_entries(self, cg: Rebuilder, entries: Iterable[Entry]) -> None:
@@ -349,14 +363,14 @@ class DictValue(Value):
         at_end = last is None or protocol.truth(t, last)
         known = next(reversed(self.items)) if at_end else next(iter(self.items))
         t.effects.mutate(self)
-        self._reordered = True
-        key, value = self.items.pop(known)
+        key, value = self._take_out(known)
         return TupleValue([key, value])
 
     def meth_move_to_end(self, t: Tracer, key: Value, last: Value | None = None) -> Value:
         entry = self.remove(t, key)
         if entry is None:
             t.raise_(KeyError, key)
+        self._reordered = True
         known = key_of(t, entry[0], self._items)
         if last is None or protocol.truth(t, last):
             self._items[known] = entry
@@ -421,6 +435,15 @@ def put_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
     store = _native(target).__setitem__
     for i in range(0, len(flat), 2):
         store(target, flat[i], flat[i + 1])
+
+
+def change_items(target: dict[Any, Any], removed: Sequence[Any], flat: Sequence[Any]) -> None:
+    """`removed`: keys to take out first, where they are in it."""
+    take_out = _native(target).__delitem__
+    for key in removed:
+        with contextlib.suppress(KeyError):  # put in and taken out again by the trace alone
+            take_out(target, key)
+    put_items(target, flat)
 
 
 def set_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
