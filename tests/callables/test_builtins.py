@@ -10,7 +10,7 @@ import typing
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -92,7 +92,7 @@ def test_isinstance():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_issubclass_and_type():
@@ -111,7 +111,7 @@ def test_issubclass_and_type():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_attributes():
@@ -135,7 +135,7 @@ def test_attributes():
             hasattr(x, "foo"),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_super_and_methods():
@@ -144,7 +144,7 @@ def test_super_and_methods():
         method = d.speak
         return method(), Animal.speak(d), super(Dog, d).speak(), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_numbers():
@@ -182,7 +182,7 @@ def test_numbers():
             x * n,
         )
 
-    check(f, X, 3)
+    assert_same_as_eager(f, X, 3)
 
 
 def test_text():
@@ -218,7 +218,7 @@ def test_text():
             x,
         )
 
-    check(f, X, "world")
+    assert_same_as_eager(f, X, "world")
 
 
 def test_conversions():
@@ -243,14 +243,14 @@ def test_conversions():
             list(map(str, [1, 2])),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_any_all_sum_of_tensors():
     def f(x):
         return any([0, 1]), all([]), all([1, 0]), sum([x, x, x]), sum([x], start=x), any(v > 2 for v in [1, 2])
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_sorted_with_cmp():
@@ -259,14 +259,14 @@ def test_sorted_with_cmp():
     def f(x):
         return sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a)), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_hash_and_id():
     def f(x):
         return hash("a") == hash("a"), hash((1, 2)) == hash((1, 2)), hash(3), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_errors():
@@ -304,7 +304,7 @@ def test_errors():
                 seen.append((type(error).__name__, str(error)))
         return seen, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_locals_and_globals():
@@ -313,7 +313,7 @@ def test_locals_and_globals():
         here = locals()
         return sorted(here), globals()["X"] is X, x + a
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_enum():
@@ -346,7 +346,7 @@ def test_enum():
             x * Level.HIGH,
         )
 
-    check(f, X, Color.RED)
+    assert_same_as_eager(f, X, Color.RED)
 
 
 def test_print_breaks_the_graph(capsys):

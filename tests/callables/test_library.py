@@ -21,7 +21,7 @@ import warnings
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 from torch.utils import _pytree as pytree
 
 import fxjit
@@ -71,7 +71,7 @@ def test_operator():
             items,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_math():
@@ -96,7 +96,7 @@ def test_math():
             math.hypot(3, 4),
         )
 
-    check(f, X, 4)
+    assert_same_as_eager(f, X, 4)
 
 
 def test_functools():
@@ -130,7 +130,7 @@ def test_functools():
             p.keywords,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_dataclasses():
@@ -152,14 +152,14 @@ def test_dataclasses():
             repr(Frozen(2)),
         )
 
-    check(f, X, Config(1))
+    assert_same_as_eager(f, X, Config(1))
 
 
 def test_dataclass_helpers():
     def f(x):
         return dataclasses.asdict(Config(3, tags=[1, {"a": 2}])), dataclasses.astuple(Frozen(1)), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_frozen_dataclass_cannot_be_set():
@@ -169,7 +169,7 @@ def test_frozen_dataclass_cannot_be_set():
         except dataclasses.FrozenInstanceError as error:
             return str(error), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_copy():
@@ -182,7 +182,7 @@ def test_copy():
         c.tags.append(3)
         return tree, shallow, deep, c, copy.copy([1, x]), copy.deepcopy((1, [2])), shallow["a"] is tree["a"]
 
-    check(f, X, {"a": [1, 2], "b": {"c": 3}})
+    assert_same_as_eager(f, X, {"a": [1, 2], "b": {"c": 3}})
 
 
 def test_heapq_and_bisect():
@@ -204,7 +204,7 @@ def test_heapq_and_bisect():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_collections():
@@ -213,7 +213,7 @@ def test_collections():
         user = collections.UserDict(a=1)
         return chain["a"], chain["b"] + 1, len(chain), user["a"], collections.namedtuple("P", "x y")(1, x).y + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_re_and_os():
@@ -228,7 +228,7 @@ def test_re_and_os():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_environment():
@@ -241,7 +241,7 @@ def test_environment():
             os.getenv("FXJIT_TEST_NONE") is None,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_inspect_and_typing():
@@ -263,7 +263,7 @@ def test_inspect_and_typing():
             g.__code__.co_argcount,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_warnings_that_are_ignored():
@@ -273,7 +273,7 @@ def test_warnings_that_are_ignored():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(f, X)
+        assert_same_as_eager(f, X)
 
 
 def test_warnings_are_given_where_they_stand():
@@ -324,7 +324,7 @@ def test_logging_that_says_nothing():
             x = x + 100
         return x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_contextlib():
@@ -346,7 +346,7 @@ def test_contextlib():
             y = y + three
         return y, log
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_pytree():
@@ -362,7 +362,7 @@ def test_pytree():
             pytree.tree_map_only(torch.Tensor, lambda v: v + 1, tree),
         )
 
-    check(f, {"a": [X, 1], "b": (2, {"c": X})})
+    assert_same_as_eager(f, {"a": [X, 1], "b": (2, {"c": X})})
 
 
 @pytest.mark.parametrize("name", ["time.time", "os.getpid"])
@@ -430,7 +430,7 @@ def test_methods_of_generic_aliases_are_those_of_the_class():
         alias.append(made, 1)
         return x, made, alias.__name__, dict[str, int].fromkeys("ab", 0)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_the_full_argument_specification():
@@ -446,12 +446,12 @@ def test_the_full_argument_specification():
         spec.args.append("more")
         return x * len(spec.args), spec, inspect.getfullargspec(g).args, inspect.getfullargspec(Owner().method)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
     def no_callable(x):
         return x, inspect.getfullargspec(3)
 
-    check(no_callable, X, fullgraph=False)
+    assert_same_as_eager(no_callable, X, fullgraph=False)
 
 
 def test_a_signature_that_is_made_when_it_is_asked_for():
@@ -466,7 +466,7 @@ def test_a_signature_that_is_made_when_it_is_asked_for():
     def f(configured, x):
         return str(inspect.signature(configured)), str(inspect.signature(enum.Enum)), x + 1
 
-    check(f, Configured(), X, fullgraph=False)
+    assert_same_as_eager(f, Configured(), X, fullgraph=False)
 
 
 def test_signatures_of_partial_methods_are_kept_apart():
@@ -488,7 +488,7 @@ def test_new_types_are_of_the_module_that_makes_them():
     def f(x):
         return typing.NewType("Meters", int).__module__, x + 1
 
-    check(f, X, fullgraph=False)
+    assert_same_as_eager(f, X, fullgraph=False)
 
 
 def test_the_plain_format_takes_no_specification():
@@ -506,4 +506,4 @@ def test_the_plain_format_takes_no_specification():
             refused = str(error)
         return refused, f"{Named()} {Named():own}", x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -56,11 +56,11 @@ def test_without_a_specification_the_class_says_how_it_is_shown(value):
     def program(x, value):
         return x + 1, f"{value}", "{}".format(value), format(value), f"{value!s:>8}", "%s" % value, f"{value!r}"
 
-    check(program, X, value)
+    assert_same_as_eager(program, X, value)
 
 
 def test_a_specification_is_for_the_builtin_part():
-    check(
+    assert_same_as_eager(
         lambda x, text, count, share: (x + 1, f"{text:>4}", f"{count:03d}", f"{share:.2f}"), X, Loud("a"), Count(3), Share(2.5)
     )
 
@@ -71,17 +71,17 @@ def test_ascii_escapes_what_a_repr_has_beyond_it(name):
         shown = ascii(named)
         return x + 1, shown, type(shown), f"{named!a}", "{!a}".format(named), "=%a" % named
 
-    check(program, X, Named(name))
+    assert_same_as_eager(program, X, Named(name))
 
 
 @pytest.mark.parametrize("show", [repr, str, ascii, format, "{}".format, "{!r}".format, lambda v: f"{v}", lambda v: "%s" % v])
 def test_a_repr_that_is_no_text_raises(show):
-    check(lambda x, named: (x + 1, failure(show, named)), X, Named(b"bytes"))
+    assert_same_as_eager(lambda x, named: (x + 1, failure(show, named)), X, Named(b"bytes"))
 
 
 @pytest.mark.parametrize("show", [format, "{}".format, lambda v: f"{v:>3}"])
 def test_a_format_that_is_no_text_raises(show):
-    check(lambda x, value: (x + 1, failure(show, value)), X, Formatted(3))
+    assert_same_as_eager(lambda x, value: (x + 1, failure(show, value)), X, Formatted(3))
 
 
 TEMPLATES = [
@@ -111,7 +111,7 @@ def test_templates_with_mistakes_raise_what_they_raise(template):
             return x - 1, type(error), str(error)
 
     fxjit.reset()
-    check(program, X, Named("n"))
+    assert_same_as_eager(program, X, Named("n"))
 
 
 def test_what_has_to_be_known_and_is_not_breaks_the_graph():
@@ -123,4 +123,4 @@ def test_what_has_to_be_known_and_is_not_breaks_the_graph():
     with pytest.raises(fxjit.errors.Unsupported, match="has to be known while tracing"):
         fxjit.compile(program, fullgraph=True)(X, Named(Loud("sub")))
     fxjit.reset()
-    check(program, X, Named(Loud("sub")), fullgraph=False)
+    assert_same_as_eager(program, X, Named(Loud("sub")), fullgraph=False)

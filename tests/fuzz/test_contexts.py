@@ -9,8 +9,8 @@ import os
 
 import pytest
 import torch
+from tests import differential
 from tests.fuzz import contexts
-from tests.opcodes import conftest as compare
 
 import fxjit
 
@@ -32,7 +32,7 @@ def run(call, state, around, flag):
     x = torch.arange(8.0).reshape(2, 4).div(8).requires_grad_()
     w = torch.arange(16.0).reshape(4, 4).div(16).requires_grad_()
     with around():
-        found = compare.outcome(call, (x, w, flag))
+        found = differential.outcome(call, (x, w, flag))
         left = state(x)
     results = found if isinstance(found, tuple) else ()
     for each in results:
@@ -49,4 +49,4 @@ def test_a_random_program(seed):
     for around in AROUND:
         for flag in (True, False):
             expected = run(program, state, around, flag)
-            compare.assert_same(expected, run(compiled, state, around, flag))
+            differential.assert_same(expected, run(compiled, state, around, flag))

@@ -8,8 +8,8 @@ import os
 
 import pytest
 import torch
+from tests import differential
 from tests.fuzz import programs
-from tests.opcodes import conftest as compare
 
 import fxjit
 
@@ -38,6 +38,6 @@ def test_a_random_program(seed):
     compiled = fxjit.compile(program, backend="eager")
     for inputs in INPUTS:
         for_eager, for_compiled = copy.deepcopy(inputs), copy.deepcopy(inputs)
-        expected = compare.outcome(program, for_eager)
-        compare.assert_same(expected, compare.outcome(compiled, for_compiled))
-        compare.assert_same(for_eager, for_compiled, "inputs")
+        expected = differential.outcome(program, for_eager)
+        differential.assert_same(expected, differential.outcome(compiled, for_compiled))
+        differential.assert_same(for_eager, for_compiled, "inputs")

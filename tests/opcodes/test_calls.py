@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 
 def everything(a, b=2, /, c=3, *rest, d, e=5, **more):
@@ -26,7 +27,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("index", range(len(CALLS)))
-def test_binding(agrees, index):
+def test_binding(index):
     call = CALLS[index]
 
     def program(x):
@@ -35,7 +36,7 @@ def test_binding(agrees, index):
         except TypeError as error:
             return x, str(error)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
 def two(a, b):
@@ -81,7 +82,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("index", range(len(BAD)))
-def test_bad_calls_raise_what_cpython_raises(agrees, index):
+def test_bad_calls_raise_what_cpython_raises(index):
     call = BAD[index]
 
     def program(x):
@@ -91,10 +92,10 @@ def test_bad_calls_raise_what_cpython_raises(agrees, index):
             return x + 1, str(error)
         return x
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_methods_and_bound_methods(agrees):
+def test_methods_and_bound_methods():
     class Thing:
         def __init__(self, scale):
             self.scale = scale
@@ -122,10 +123,10 @@ def test_methods_and_bound_methods(agrees):
         other = Thing.make(4)
         return bound(x), Thing.times(thing, x, n=2), other(x), Thing.twice(x), thing.twice(x), x + other.double
 
-    agrees(program, torch.ones(3), Thing(2))
+    assert_same_as_eager(program, torch.ones(3), Thing(2))
 
 
-def test_partial(agrees):
+def test_partial():
     def scaled(x, a, b=1):
         return x * a + b
 
@@ -136,10 +137,10 @@ def test_partial(agrees):
         again = functools.partial(inside, b=3)
         return outside(x, 2), inside(x), again(x), again(x, b=4)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_lambdas_defaults_and_recursion(agrees):
+def test_lambdas_defaults_and_recursion():
     def program(x, n):
         def fact(k):
             return 1 if k <= 1 else k * fact(k - 1)
@@ -147,10 +148,10 @@ def test_lambdas_defaults_and_recursion(agrees):
         fs = [lambda y, i=i: y + i for i in range(3)]
         return x * fact(n), [f(x) for f in fs], (lambda *a, **k: (a, k))(1, b=2)
 
-    agrees(program, torch.ones(3), 5)
+    assert_same_as_eager(program, torch.ones(3), 5)
 
 
-def test_infinite_recursion_is_left_to_python(agrees):
+def test_infinite_recursion_is_left_to_python():
     def forever(n):
         return forever(n + 1)
 
@@ -160,23 +161,23 @@ def test_infinite_recursion_is_left_to_python(agrees):
         except RecursionError:
             return x + 1
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
 
 
-def test_default_arguments_are_looked_up_at_call_time(agrees):
+def test_default_arguments_are_looked_up_at_call_time():
     def inner(x, scale=2, *, offset=1):
         return x * scale + offset
 
     def program(x):
         return inner(x)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
     inner.__defaults__ = (3,)
     inner.__kwdefaults__ = {"offset": 4}
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_function_attributes(agrees):
+def test_function_attributes():
     def helper(x):
         helper.calls += 1
         return x + helper.calls

@@ -9,6 +9,7 @@ import errno
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 
 class Wrong(ValueError):
@@ -25,17 +26,17 @@ class Quiet(Exception):
     pass
 
 
-def test_raise_and_catch(agrees):
+def test_raise_and_catch():
     def program(x):
         try:
             raise ValueError("no", 1)
         except ValueError as error:
             return x + 1, error.args, str(error), repr(error), type(error)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_which_handler(agrees):
+def test_which_handler():
     def program(x, n):
         try:
             if n == 0:
@@ -58,10 +59,10 @@ def test_which_handler(agrees):
         return x
 
     for n in range(5):
-        agrees(program, torch.ones(3), n)
+        assert_same_as_eager(program, torch.ones(3), n)
 
 
-def test_finally_runs_on_every_way_out(agrees):
+def test_finally_runs_on_every_way_out():
     def program(x, log):
         def leave(how):
             try:
@@ -85,10 +86,10 @@ def test_finally_runs_on_every_way_out(agrees):
                 log.append(index)
         return x + 1, leave("return"), leave("raise"), leave("fall")
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_reraise_and_nesting(agrees):
+def test_reraise_and_nesting():
     def inner(n):
         try:
             raise Quiet(n)
@@ -104,10 +105,10 @@ def test_reraise_and_nesting(agrees):
             first = error.args
         return x + 1, first, inner(0)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_chaining(agrees):
+def test_chaining():
     def program(x):
         try:
             try:
@@ -133,10 +134,10 @@ def test_chaining(agrees):
             silent = (error.__cause__, type(error.__context__), error.__suppress_context__)
         return x + 1, explicit, implicit, silent
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_the_name_of_the_exception_is_unbound_afterwards(agrees):
+def test_the_name_of_the_exception_is_unbound_afterwards():
     def program(x):
         try:
             raise Quiet
@@ -147,10 +148,10 @@ def test_the_name_of_the_exception_is_unbound_afterwards(agrees):
         except NameError as missing:
             return x + 1, str(missing)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_raising_what_is_no_exception(agrees):
+def test_raising_what_is_no_exception():
     def program(x):
         messages = []
         for thing in (1, "text", int):
@@ -171,10 +172,10 @@ def test_raising_what_is_no_exception(agrees):
             messages.append(str(error))
         return x + 1, messages
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_assert(agrees):
+def test_assert():
     def program(x, n):
         try:
             assert n > 0, f"bad {n}"
@@ -183,12 +184,12 @@ def test_assert(agrees):
         assert n
         return x + 1
 
-    agrees(program, torch.ones(3), 1)
-    agrees(program, torch.ones(3), -1)
+    assert_same_as_eager(program, torch.ones(3), 1)
+    assert_same_as_eager(program, torch.ones(3), -1)
 
 
 @pytest.mark.parametrize("how", ["direct", "callee", "native", "custom", "assert"])
-def test_an_exception_that_leaves_the_frame(agrees, how):
+def test_an_exception_that_leaves_the_frame(how):
     def fail(n):
         raise ValueError("from below", n)
 
@@ -205,20 +206,20 @@ def test_an_exception_that_leaves_the_frame(agrees, how):
         assert how != "assert", "asserted"
         return y
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
 
 
-def test_effects_before_an_exception_are_kept(agrees):
+def test_effects_before_an_exception_are_kept():
     def program(x, log):
         log.append(1)
         y = x + 1
         log.append(y)
         raise ValueError("stop")
 
-    agrees(program, torch.ones(3), [], fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), [], fullgraph=False)
 
 
-def test_exception_attributes(agrees):
+def test_exception_attributes():
     def program(x):
         error = Wrong(1)
         error.note = "n"
@@ -226,7 +227,7 @@ def test_exception_attributes(agrees):
         system = OSError(2, "gone")
         return x + error.code, error.note, error.args, stop.value, system.errno, system.strerror, isinstance(error, ValueError)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
 def test_a_new_exception_is_returned():
@@ -257,7 +258,7 @@ def _facts(error):
     return type(error), error.args, str(error), repr(error), error.errno, error.strerror, error.filename, vars(error)
 
 
-def test_os_errors_are_of_the_class_for_their_number(agrees):
+def test_os_errors_are_of_the_class_for_their_number():
     def program(x):
         made = [OSError(errno.EEXIST, "there"), OSError("text"), OSError(), FileNotFoundError(2, "gone"),
                 Unreadable("no", "p"), Unreadable("no", path="p"), Silent(), BlockingIOError(errno.EEXIST, "there")]
@@ -267,17 +268,25 @@ def test_os_errors_are_of_the_class_for_their_number(agrees):
             made.append(error)
         return x + 1, [_facts(each) for each in made]
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_an_os_error_that_names_a_file(agrees):
+def test_an_os_error_that_names_a_file():
     def program(x):
         try:
             raise FileNotFoundError(errno.ENOENT, "gone", "a.txt")
         except OSError as error:
             return x + 1, _facts(error)
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+
+
+@pytest.mark.parametrize("args", [(), ("text",), (2, "gone"), (2, "gone", "a"), (2, "gone", "a", None, "b"), (None, None)])
+def test_the_text_of_an_os_error_from_outside(args):
+    def program(x, error):
+        return x + 1, str(error), f"{error}"
+
+    assert_same_as_eager(program, torch.ones(3), OSError(*args), fullgraph=False)
 
 
 def test_new_os_errors_are_returned():
@@ -296,7 +305,7 @@ class Lazy:
         raise AttributeError("told", name="given") if name == "named" else AttributeError(name)
 
 
-def test_an_attribute_error_knows_what_was_asked_of_whom(agrees):
+def test_an_attribute_error_knows_what_was_asked_of_whom():
     def program(x, owners):
         told = []
         for owner, name in [(x, "missing"), *owners, (errno, "ENOPE"), (x + 1, "shapes")]:
@@ -315,7 +324,7 @@ def test_an_attribute_error_knows_what_was_asked_of_whom(agrees):
         return x + 1, told
 
     owners = [(torch.nn.Linear(2, 2), "wieght"), (Lazy(), "a"), (Lazy(), "named"), (Lazy, "b"), ([], "push")]
-    agrees(program, torch.ones(3), owners)
+    assert_same_as_eager(program, torch.ones(3), owners)
 
 
 def test_an_attribute_error_that_is_returned():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 
 import torch
+from tests.differential import assert_same_as_eager
 
 
-def test_a_returned_closure_works(agrees):
+def test_a_returned_closure_works():
     import fxjit
 
     def program(x):
@@ -27,7 +28,7 @@ def test_a_returned_closure_works(agrees):
     assert made.__kwdefaults__ == plain.__kwdefaults__
 
 
-def test_closures_share_a_cell(agrees):
+def test_closures_share_a_cell():
     import fxjit
 
     def program(x):
@@ -48,7 +49,7 @@ def test_closures_share_a_cell(agrees):
     assert (read(), bump(), read()) == (1, 2, 2)
 
 
-def test_a_recursive_closure_is_returned(agrees):
+def test_a_recursive_closure_is_returned():
     import fxjit
 
     def program(x):
@@ -61,7 +62,7 @@ def test_a_recursive_closure_is_returned(agrees):
     assert fact(5) == 120
 
 
-def test_decorators_with_wraps(agrees):
+def test_decorators_with_wraps():
     def twice(fn):
         @functools.wraps(fn)
         def wrapper(*args, **kwargs):
@@ -80,10 +81,10 @@ def test_decorators_with_wraps(agrees):
 
         return outside(x, n=2), inside(x), inside.__name__, outside.__name__
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_lru_cache_is_traced_through(agrees):
+def test_lru_cache_is_traced_through():
     @functools.lru_cache(maxsize=None)
     def factor(n):
         return n * 2
@@ -91,10 +92,10 @@ def test_lru_cache_is_traced_through(agrees):
     def program(x):
         return x * factor(3)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_function_attributes_of_new_functions(agrees):
+def test_function_attributes_of_new_functions():
     def program(x):
         def inner(y):
             return y
@@ -102,20 +103,20 @@ def test_function_attributes_of_new_functions(agrees):
         inner.tag = 3
         return x + inner.tag, getattr(inner, "other", None), inner.__name__, callable(inner)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_a_method_of_a_new_function(agrees):
+def test_a_method_of_a_new_function():
     def program(x):
         def inner(y, z=2):
             return y * z
 
         return inner.__call__(x), inner.__defaults__
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_import_inside_a_function(agrees):
+def test_import_inside_a_function():
     def program(x):
         import math
         import os.path as path
@@ -124,10 +125,10 @@ def test_import_inside_a_function(agrees):
 
         return x * math.floor(pi), OrderedDict(a=1), path.basename("a/b")
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_importing_what_is_not_there(agrees):
+def test_importing_what_is_not_there():
     def program(x):
         try:
             from math import no_such_name  # noqa: F401
@@ -139,10 +140,10 @@ def test_importing_what_is_not_there(agrees):
             x = x + 2
         return x
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_a_class_statement_runs_as_it_stands(agrees):
+def test_a_class_statement_runs_as_it_stands():
     def program(x):
         class Local:
             factor = 2
@@ -150,10 +151,10 @@ def test_a_class_statement_runs_as_it_stands(agrees):
         y = x * 2
         return y + Local.factor
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
 
 
-def test_a_cached_function_made_here(agrees):
+def test_a_cached_function_made_here():
     import sys
 
     @functools.lru_cache(maxsize=None)
@@ -167,10 +168,10 @@ def test_a_cached_function_made_here(agrees):
 
         return x + fib(40) % 7 + outside(50) % 5, fib.__name__, sys.getrecursionlimit()
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_what_a_function_refuses_to_be_called(agrees):
+def test_what_a_function_refuses_to_be_called():
     def program(x):
         def inner():
             return 1
@@ -184,4 +185,4 @@ def test_what_a_function_refuses_to_be_called(agrees):
                 refused.append((type(error), str(error)))
         return x + inner(), refused, inner.__name__
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)

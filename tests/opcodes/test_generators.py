@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.differential import assert_same_as_eager
 
 
 def count(n):
@@ -38,17 +39,17 @@ def delegating(log):
     yield got
 
 
-def test_iteration(agrees):
+def test_iteration():
     def program(x):
         total = x
         for index in count(4):
             total = total + index
         return total, list(count(3)), sum(count(4)), tuple(i * 2 for i in count(3)), max(count(3))
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_next_and_its_default(agrees):
+def test_next_and_its_default():
     def program(x):
         it = count(2)
         first, second, third = next(it), next(it), next(it, "none")
@@ -58,10 +59,10 @@ def test_next_and_its_default(agrees):
             value = stop.value
         return x + first, second, third, value
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_send(agrees):
+def test_send():
     def program(x):
         it = averager()
         next(it)
@@ -71,10 +72,10 @@ def test_send(agrees):
         except StopIteration as stop:
             return x + 1, means, stop.value
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_throw_and_close(agrees):
+def test_throw_and_close():
     def program(x, log):
         it = guarded(log)
         next(it)
@@ -85,10 +86,10 @@ def test_throw_and_close(agrees):
         other.close()
         return x + 1, thrown, rest, next(other, "end")
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_yield_from(agrees):
+def test_yield_from():
     def program(x, log):
         it = delegating(log)
         items = [next(it), next(it), next(it)]
@@ -109,10 +110,10 @@ def test_yield_from(agrees):
 
         return x + 1, items, list(flat([1, [2, [3]], 4]))
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_stop_iteration_in_a_body(agrees):
+def test_stop_iteration_in_a_body():
     def bad():
         yield 1
         raise StopIteration("x")
@@ -123,10 +124,10 @@ def test_stop_iteration_in_a_body(agrees):
         except RuntimeError as error:
             return x + 1, str(error), type(error.__cause__)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_tensors_through_generators(agrees):
+def test_tensors_through_generators():
     def layers(x):
         for scale in (1, 2, 3):
             x = x * scale
@@ -136,16 +137,16 @@ def test_tensors_through_generators(agrees):
         outs = list(layers(x))
         return outs, sum(y.sum() for y in outs), [a + b for a, b in zip(layers(x), outs)]
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_unpacking_a_generator(agrees):
+def test_unpacking_a_generator():
     def program(x):
         a, b, c = count(3)
         first, *rest = count(4)
         return x + a, b, c, first, rest, [*count(2)], {**{str(i): i for i in count(2)}}
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
 def test_an_unstarted_generator_is_returned():
@@ -171,11 +172,11 @@ def test_a_started_generator_is_left_to_python():
     assert list(it) == [1, 2, 3, 4]
 
 
-def test_an_abandoned_generator_runs_its_finally(agrees):
+def test_an_abandoned_generator_runs_its_finally():
     def program(x, log):
         for item in guarded(log):
             x = x + item
             break
         return x
 
-    agrees(program, torch.ones(3), [], fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), [], fullgraph=False)

@@ -6,9 +6,12 @@ PYTEST_DONT_REWRITE: `assert` is meant as it stands.
 from __future__ import annotations
 
 import torch
+from tests.differential import assert_same_as_eager
+
+from fxjit import config
 
 
-def test_if_and_ternary(agrees):
+def test_if_and_ternary():
     def program(x, n, flag, thing):
         if n > 2 and not flag or thing is None:
             x = x + 1
@@ -19,10 +22,10 @@ def test_if_and_ternary(agrees):
         return x if thing is not None else -x, n or flag, flag and n
 
     for n, flag, thing in ((1, True, None), (3, False, 1), (1, False, 2), (5, True, "s")):
-        agrees(program, torch.ones(3), n, flag, thing)
+        assert_same_as_eager(program, torch.ones(3), n, flag, thing)
 
 
-def test_loops(agrees):
+def test_loops():
     def program(x, n):
         for index in range(n):
             if index == 1:
@@ -43,11 +46,11 @@ def test_loops(agrees):
             x = x + index + ord(item)
         return x
 
-    agrees(program, torch.ones(3), 3)
-    agrees(program, torch.ones(3), 6)
+    assert_same_as_eager(program, torch.ones(3), 3)
+    assert_same_as_eager(program, torch.ones(3), 6)
 
 
-def test_a_branch_on_data(agrees):
+def test_a_branch_on_data():
     def program(x):
         y = x * 2
         if y.sum() > 0:
@@ -56,47 +59,48 @@ def test_a_branch_on_data(agrees):
             y = y - 1
         return y * 3
 
-    agrees(program, torch.ones(3), fullgraph=False)
-    agrees(program, -torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, -torch.ones(3), fullgraph=False)
 
 
-def test_a_branch_on_data_keeps_an_operand(agrees):
+def test_a_branch_on_data_keeps_an_operand():
     def program(x):
         y = x * 2
         z = y.sum() > 0 or x.sum() > -100
         w = y.sum() > 0 and 3
         return y, z, w
 
-    agrees(program, torch.ones(3), fullgraph=False)
-    agrees(program, -torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, -torch.ones(3), fullgraph=False)
 
 
-def test_a_branch_on_data_in_a_callee(agrees):
+def test_a_branch_on_data_in_a_callee():
     def pick(y):
         return y + 1 if y.sum() > 0 else y - 1
 
     def program(x):
         return pick(x * 2) * 3
 
-    agrees(program, torch.ones(3), fullgraph=False)
-    agrees(program, -torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, -torch.ones(3), fullgraph=False)
 
 
-def test_a_branch_on_data_in_a_loop(agrees):
+def test_a_branch_on_data_in_a_loop():
     def program(x):
         for index in range(3):
             if x.sum() > index:
                 x = x - 1
         return x
 
-    agrees(program, torch.ones(3), fullgraph=False)
+    with config.patch(resume_in_loops=True):
+        assert_same_as_eager(program, torch.ones(3), fullgraph=False)
 
 
-def test_assert_on_data(agrees):
+def test_assert_on_data():
     def program(x):
         y = x + 1
         assert y.sum() > 0, "must be positive"
         return y * 2
 
-    agrees(program, torch.ones(3), fullgraph=False)
-    agrees(program, -torch.ones(3) * 5, fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+    assert_same_as_eager(program, -torch.ones(3) * 5, fullgraph=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.differential import assert_same_as_eager
 
 SCALE = 3
 counter = 0
@@ -15,7 +16,7 @@ class Box:
         self.value = value
 
 
-def test_locals_are_rebound_and_deleted(agrees):
+def test_locals_are_rebound_and_deleted():
     def program(x):
         y = x + 1
         z = y
@@ -23,20 +24,20 @@ def test_locals_are_rebound_and_deleted(agrees):
         y = z * 2
         return y, z
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_an_unbound_local_raises(agrees):
+def test_an_unbound_local_raises():
     def program(x, flag):
         if flag:
             y = x + 1
         return y
 
-    agrees(program, torch.ones(3), True)
-    agrees(program, torch.ones(3), False, fullgraph=False)
+    assert_same_as_eager(program, torch.ones(3), True)
+    assert_same_as_eager(program, torch.ones(3), False, fullgraph=False)
 
 
-def test_a_closure_reads_and_writes_its_cells(agrees):
+def test_a_closure_reads_and_writes_its_cells():
     def program(x):
         total = x
         count = 0
@@ -50,10 +51,10 @@ def test_a_closure_reads_and_writes_its_cells(agrees):
         add(x)
         return total, count
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_an_argument_can_be_a_cell(agrees):
+def test_an_argument_can_be_a_cell():
     def program(x, scale):
         def inner():
             return x * scale
@@ -61,10 +62,10 @@ def test_an_argument_can_be_a_cell(agrees):
         scale = scale + 1
         return inner()
 
-    agrees(program, torch.ones(3), 2)
+    assert_same_as_eager(program, torch.ones(3), 2)
 
 
-def test_a_deleted_cell_is_unbound(agrees):
+def test_a_deleted_cell_is_unbound():
     def program(x):
         y = x
 
@@ -78,20 +79,20 @@ def test_a_deleted_cell_is_unbound(agrees):
         except NameError as error:
             return x, str(error)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_free_variables_of_the_compiled_function(agrees):
+def test_free_variables_of_the_compiled_function():
     scale = 2
     offset = torch.ones(3)
 
     def program(x):
         return x * scale + offset
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_a_free_variable_that_is_written(agrees):
+def test_a_free_variable_that_is_written():
     calls = 0
 
     def program(x):
@@ -99,29 +100,29 @@ def test_a_free_variable_that_is_written(agrees):
         calls += 1
         return x + 1
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
     assert calls == 4
 
 
-def test_globals_are_read(agrees):
+def test_globals_are_read():
     def program(x):
         return x * SCALE
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_globals_are_written(agrees):
+def test_globals_are_written():
     def program(x):
         global counter
         counter = counter + 1
         return x + 1
 
     before = counter
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
     assert counter == before + 4
 
 
-def test_a_global_is_made_and_deleted(agrees):
+def test_a_global_is_made_and_deleted():
     def program(x):
         global made_here
         made_here = x + 1
@@ -129,21 +130,21 @@ def test_a_global_is_made_and_deleted(agrees):
         del made_here
         return y
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
     assert "made_here" not in globals()
 
 
-def test_an_undefined_name_raises(agrees):
+def test_an_undefined_name_raises():
     def program(x):
         try:
             return x + undefined_name  # noqa: F821
         except NameError as error:
             return x, str(error)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_attributes_are_read_written_and_deleted(agrees):
+def test_attributes_are_read_written_and_deleted():
     def program(x, box):
         box.value = box.value + x
         box.extra = x * box.shared
@@ -151,10 +152,10 @@ def test_attributes_are_read_written_and_deleted(agrees):
         del box.extra
         return y, hasattr(box, "extra")
 
-    agrees(program, torch.ones(3), Box(torch.zeros(3)))
+    assert_same_as_eager(program, torch.ones(3), Box(torch.zeros(3)))
 
 
-def test_super_finds_the_next_class(agrees):
+def test_super_finds_the_next_class():
     class Child(Box):
         def __init__(self, value):
             super().__init__(value)
@@ -166,11 +167,11 @@ def test_super_finds_the_next_class(agrees):
     def program(x):
         return Child(x).get()
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_constants(agrees):
+def test_constants():
     def program(x):
         return x + 1, None, True, 1.5, "text", b"bytes", (1, (2, "3")), ..., 1j
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from tests.differential import assert_same_as_eager
 
 
 class Manager:
@@ -21,16 +22,16 @@ class Manager:
         return self.swallow
 
 
-def test_enter_and_exit(agrees):
+def test_enter_and_exit():
     def program(x, log):
         with Manager(log) as first, Manager(log):
             x = x + len(first.log)
         return x
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_an_exception_in_the_block(agrees):
+def test_an_exception_in_the_block():
     def program(x, log):
         with Manager(log, swallow=True):
             x = x + 1
@@ -42,10 +43,10 @@ def test_an_exception_in_the_block(agrees):
             x = x * 2
         return x
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_leaving_the_block_early(agrees):
+def test_leaving_the_block_early():
     def program(x, log):
         for index in range(3):
             with Manager(log):
@@ -56,10 +57,10 @@ def test_leaving_the_block_early(agrees):
         with Manager(log):
             return x + 1
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_contextlib(agrees):
+def test_contextlib():
     @contextlib.contextmanager
     def scaled(log, n):
         log.append("in")
@@ -81,10 +82,10 @@ def test_contextlib(agrees):
             raise KeyError("gone")
         return x
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_an_exit_stack(agrees):
+def test_an_exit_stack():
     def program(x, log):
         with contextlib.ExitStack() as stack:
             stack.enter_context(Manager(log))
@@ -92,10 +93,10 @@ def test_an_exit_stack(agrees):
             x = x + 1
         return x
 
-    agrees(program, torch.ones(3), [])
+    assert_same_as_eager(program, torch.ones(3), [])
 
 
-def test_what_is_no_manager(agrees):
+def test_what_is_no_manager():
     def program(x):
         try:
             with 3:
@@ -103,10 +104,10 @@ def test_what_is_no_manager(agrees):
         except TypeError as error:
             return x + 1, str(error)
 
-    agrees(program, torch.ones(3))
+    assert_same_as_eager(program, torch.ones(3))
 
 
-def test_grad_mode(agrees):
+def test_grad_mode():
     def program(x):
         with torch.no_grad():
             y = x * 2
@@ -114,4 +115,4 @@ def test_grad_mode(agrees):
         z = x * 3
         return y, z.detach(), inside, torch.is_grad_enabled(), y.requires_grad, z.requires_grad
 
-    agrees(program, torch.ones(3, requires_grad=True))
+    assert_same_as_eager(program, torch.ones(3, requires_grad=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -37,7 +37,7 @@ def test_clauses_take_their_parts() -> None:
             seen.append("finally")
         return seen, x + len(seen)
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_an_exception_that_is_no_group() -> None:
@@ -48,7 +48,7 @@ def test_an_exception_that_is_no_group() -> None:
             seen = told(e), e.args
         return seen, x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 @pytest.mark.parametrize("clause", ["pass", "raise", "raise OSError('new')", "raise OSError('new') from e"])
@@ -67,7 +67,7 @@ def run(x):
 """
     namespace: dict[str, Any] = {"told": told}
     exec(source, namespace)
-    check(namespace["run"], X)
+    assert_same_as_eager(namespace["run"], X)
 
 
 def test_a_group_leaves_the_function() -> None:
@@ -105,7 +105,7 @@ def test_methods_of_groups() -> None:
         seen = [told(each) for each in (group, taken, left, some, mine, rest, group.subgroup(KeyError))]
         return seen, group.message, len(group.exceptions), str(group), repr(left), type(BaseExceptionGroup("b", [OSError()])), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_group_that_is_returned() -> None:
@@ -135,7 +135,7 @@ def test_errors_of_groups() -> None:
             seen.append(str(error))
         return seen, x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_break_inside_a_clause() -> None:
@@ -149,7 +149,7 @@ def test_a_break_inside_a_clause() -> None:
             x = x + 1
         return seen, x
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_a_group_from_outside() -> None:

@@ -3,7 +3,7 @@
 import collections
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -27,7 +27,7 @@ def test_break_with_containers():
         q.append(x)
         return local, s, list(it), list(z), d["x"] is items, items[-1] is local, q, x * 2
 
-    check(f, X, [1], {"a": 1}, fullgraph=False)
+    assert_same_as_eager(f, X, [1], {"a": 1}, fullgraph=False)
 
 
 def test_break_in_callee():
@@ -42,7 +42,7 @@ def test_break_in_callee():
         y = g(x, acc)
         return acc, y + 1
 
-    check(f, X, fullgraph=False)
+    assert_same_as_eager(f, X, fullgraph=False)
 
 
 def test_custom_container():
@@ -77,7 +77,7 @@ def test_custom_container():
         b["b"] = 2
         return [k for k in b], len(b), "a" in b, bool(b), b(x), b["a"], not b
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_returned_user_object():
@@ -91,7 +91,7 @@ def test_returned_user_object():
         p.y = p.l
         return p
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_mro_super_mixins():
@@ -124,7 +124,7 @@ def test_mro_super_mixins():
         d = D.make()
         return d.go(x), d.p, D.k(), [c.__name__ for c in D.__mro__]
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_dunder_ops():
@@ -210,7 +210,7 @@ def test_dunder_ops():
             a * 2 == 3,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_closures():
@@ -229,7 +229,7 @@ def test_closures():
         inc(by=4)
         return n, [g(x) for g in fs], (lambda *a, **k: (a, k))(1, 2, z=3)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_returned_closure():
@@ -253,7 +253,7 @@ def test_kwargs_star():
         d = {"b": 5, "c": x}
         return g(1, *[2, 3], **d), g(*(1,), **{}), g(x, b=3, **{"q": 1})
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_match():
@@ -275,7 +275,7 @@ def test_match():
     def f(x):
         return m([1, x, 3]), m({"k": 1, "z": x}), m(3), m("ab"), m("a"), m(None), m(x)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_try_finally():
@@ -299,7 +299,7 @@ def test_try_finally():
         log = []
         return [g(log, i) for i in range(3)], log, x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_exception_chaining():
@@ -317,7 +317,7 @@ def test_exception_chaining():
         except MyErr as err:
             return err.code, err.args, isinstance(err.__cause__, KeyError), type(err).__name__, x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_generators_deep():
@@ -343,7 +343,7 @@ def test_generators_deep():
         k.close()
         return out, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_string_building():
@@ -361,7 +361,7 @@ def test_string_building():
             x.device.type,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_walrus_while():
@@ -378,7 +378,7 @@ def test_walrus_while():
             total = total * 2
         return total, i
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_dict_of_lists_grouping():
@@ -437,7 +437,7 @@ def test_object_args_mutation():
         s.new = s.d
         return s.hist[-1]
 
-    check(f, S(), X)
+    assert_same_as_eager(f, S(), X)
 
 
 def test_sorted_tensors_by_item_key():
@@ -446,7 +446,7 @@ def test_sorted_tensors_by_item_key():
         ts.sort(key=lambda t: t.shape[0], reverse=True)
         return [t.shape for t in ts], max(ts, key=len), min(ts, key=lambda t: t.numel()), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_zip_dict_star():
@@ -455,7 +455,7 @@ def test_zip_dict_star():
         n, s = zip(*pairs)
         return n, s, dict(pairs), {v: k for k, v in pairs}, list(map(list, zip(*[[1, 2], [3, 4]]))), x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_star_index():
@@ -463,7 +463,7 @@ def test_star_index():
         idx = (slice(None), 0)
         return x[idx], x[..., 1:], x[None], x[:, [0, 2]]
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_bytes_complex_etc():
@@ -482,7 +482,7 @@ def test_bytes_complex_etc():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_inplace_on_shared_list_of_tensors():
@@ -492,4 +492,4 @@ def test_inplace_on_shared_list_of_tensors():
         ts[0] = ts[0] * 2
         return ts
 
-    check(f, [X, X + 1])
+    assert_same_as_eager(f, [X, X + 1])

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -38,7 +38,7 @@ def test_context_variables() -> None:
 
         return x + inside, LEVEL.get(), context.run(change), LEVEL.get(), context[LEVEL], LEVEL in context
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 class Connection:
@@ -80,7 +80,7 @@ def test_coroutines_and_async_generators() -> None:
 
         return finish(main())
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def configured(a: int, b: int = 2, /, *rest: int, c: int = 3, **options: int) -> int:
@@ -95,7 +95,7 @@ def test_signatures() -> None:
         kinds = [parameter.kind.name for parameter in signature.parameters.values()]
         return x + len(kinds), kinds, list(bound.arguments.items()), signature.parameters["b"].default
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 @functools.singledispatch
@@ -128,7 +128,7 @@ def test_single_dispatch() -> None:
         method = Describer().describe
         return x + 1, described(1), described(True), described([x]), described(x), method(2), method("2")
 
-    check(run, X, fullgraph=False)  # since 3.13 a method that dispatches keeps its objects weakly, which breaks
+    assert_same_as_eager(run, X, fullgraph=False)  # since 3.13 a method that dispatches keeps its objects weakly, which breaks
 
 
 class Cached:
@@ -153,7 +153,7 @@ def test_a_cached_method_runs_once() -> None:
         del obj.once
         return x + 1, [*found, obj.once]
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 SEEN: list[int] = []
@@ -169,7 +169,7 @@ def test_a_cached_function_writes_once_to_what_existed_before() -> None:
     def run(x: torch.Tensor) -> Any:
         return x + noted(7), noted(7), list(SEEN)
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
     assert SEEN == [7]
 
 
@@ -193,7 +193,7 @@ def test_exception_groups_are_split() -> None:
         matched, rest = group.split(ValueError)
         return x + 1, str(matched), str(rest), [type(each).__name__ for each in group.exceptions]
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 class Registry(type):
@@ -245,7 +245,7 @@ def test_metaclasses_and_slots() -> None:
         return obj.value, obj.tag, Registered[3], len(Registered), list(Registered), Registered.shown, errors, \
             slotted.b, hasattr(slotted, "a")
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_classes_made_in_the_function() -> None:
@@ -266,7 +266,7 @@ def test_classes_made_in_the_function() -> None:
         made = Moved(1, x)
         return made.total(), dataclasses.replace(made, a=3).total(), pair(x, 2)._replace(right=5)[1], Moved.__mro__[1] is Point
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 class Color(enum.Enum):
@@ -314,7 +314,7 @@ def test_match() -> None:
                   Color.RED, Color.GREEN, None, True, False, 3.5, [1], {3})
         return x + 1, [told(value) for value in values]
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_copies() -> None:
@@ -326,7 +326,7 @@ def test_copies() -> None:
         return (deep["a"][1] + 1, deep["a"] is deep["b"], deep["a"] is inner, flat["a"] is inner, deep["c"] is data["c"],
                 copy.deepcopy(place).y is inner, copy.copy(place).y is inner)
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_containers() -> None:
@@ -346,7 +346,7 @@ def test_containers() -> None:
         return (x + 1, sorted(chain.items()), child["b"], child.parents["a"], counter.most_common(2), counter["none"],
                 counter.total(), (counter - collections.Counter("aaaa"))["a"], list(queue), queue.maxlen, list(ordered.items()))
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def backwards(a: int, b: int) -> int:
@@ -366,7 +366,7 @@ def test_sorting() -> None:
         compared = sorted([3, 1, 2], key=functools.cmp_to_key(backwards))
         return x + 1, by_key, asked, pairs, compared, max(pairs, key=lambda pair: pair[1]), sorted("bAc", key=str.lower)
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_random_numbers_in_their_order() -> None:
@@ -380,7 +380,7 @@ def test_random_numbers_in_their_order() -> None:
         return (x * random.random() + noise, random.randint(1, 10), items, random.choice("abc"), random.sample(range(10), 3),
                 random.uniform(1, 2), own.random(), own.choice([1, 2, 3]), random.gauss(0, 1))
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_texts() -> None:
@@ -392,7 +392,7 @@ def test_texts() -> None:
                 "{:^5}|{!r}|{a[0]}|{b.real}".format(1, "q", a=[5], b=2), string.Template("$a b").substitute(a=1),
                 f"{12345678:,}|{0.5:%}|{value=:.1f}|{width=}|{[1, 2]!s:>8}|{'é'!a}", "{0:{1}}".format(3, 5), "%(k)s" % {"k": 2})
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_managers_of_contextlib() -> None:
@@ -424,4 +424,4 @@ def test_managers_of_contextlib() -> None:
             stack.callback(log.append, "called")
         return x + 1, log
 
-    check(run, X)
+    assert_same_as_eager(run, X)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -37,7 +37,7 @@ def test_a_variable_is_set_and_reset() -> None:
         LEVEL.reset(outer)
         return y, seen, LEVEL.get(), LEVEL.get(7), LEVEL.name
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_variable_that_is_not_set() -> None:
@@ -47,7 +47,7 @@ def test_a_variable_that_is_not_set() -> None:
         except LookupError as error:
             return type(error), UNSET.get(5), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_what_is_set_stays_set() -> None:
@@ -74,7 +74,7 @@ def test_tokens_over_a_break() -> None:
         LEVEL.reset(first)
         return y, between, LEVEL.get(), UNSET.get(None), second.old_value
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
     assert LEVEL.get() == 0 and UNSET.get(None) is None
 
 
@@ -98,7 +98,7 @@ def test_a_variable_as_a_scope() -> None:
             y = y - LEVEL.get()
         return y, LEVEL.get()
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def refuses(token: Any) -> bool:
@@ -116,7 +116,7 @@ def test_errors_of_tokens() -> None:
         y = x + 1
         return refuses(token), refuses(other), UNSET.reset(other), y
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 # -- cached functions ----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_cache_made_inside_counts() -> None:
         seen += [typed(1), typed(1.0), typed(True)]
         return seen, tuple(scaled.cache_info()), tuple(typed.cache_info()), scaled.cache_parameters(), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_the_same_object_comes_out_again() -> None:
@@ -155,7 +155,7 @@ def test_the_same_object_comes_out_again() -> None:
 
         return doubled(x) is doubled(x), len(calls), tuple(doubled.cache_info())
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_cache_goes_on_after_a_break() -> None:
@@ -173,7 +173,7 @@ def test_a_cache_goes_on_after_a_break() -> None:
         torch._dynamo.graph_break()
         return scaled(1) is first, scaled(3), calls, tuple(scaled.cache_info()), scaled.__wrapped__.__name__
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_a_cache_is_cleared() -> None:
@@ -186,7 +186,7 @@ def test_a_cache_is_cleared() -> None:
         same.cache_clear()
         return same(1), same(1), tuple(same.cache_info()), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_recursion_through_its_cache() -> None:
@@ -197,7 +197,7 @@ def test_a_recursion_through_its_cache() -> None:
 
         return fib(60) * 1.0 * x, tuple(fib.cache_info())
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_what_has_no_hash() -> None:
@@ -210,7 +210,7 @@ def test_what_has_no_hash() -> None:
                 seen.append(str(error))
         return seen, functools.lru_cache(maxsize=0)(len)([1, 2]), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_cache_from_outside_that_is_asked() -> None:
@@ -219,7 +219,7 @@ def test_a_cache_from_outside_that_is_asked() -> None:
         seen = twice(1), twice(1), twice(2)
         return seen, tuple(twice.cache_info()), twice.cache_parameters(), x
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 # -- texts ---------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_matches_one_by_one() -> None:
         first = next(rest)
         return found, first.span(), [match.start() for match in rest], x * found["b"], type(rest).__name__
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_matches_over_a_break() -> None:
@@ -244,7 +244,7 @@ def test_matches_over_a_break() -> None:
         torch._dynamo.graph_break()
         return next(rest).group(), next(rest).group(), next(rest, None), x
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 @pytest.mark.parametrize(("pattern", "text"), [("x*", "abxd"), (r"\w", "a b c"), ("b", ""), ("q", "abc"), (b"a", b"banana")])
@@ -259,7 +259,7 @@ def test_replacing_by_a_function(pattern: Any, text: Any) -> None:
         compiled = re.compile(pattern)
         return re.sub(pattern, upper, text), compiled.sub(upper, text, 1), compiled.subn(upper, text), seen
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_a_replacement_that_is_no_text() -> None:
@@ -269,7 +269,7 @@ def test_a_replacement_that_is_no_text() -> None:
         except TypeError as error:
             return str(error), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_templates() -> None:
@@ -284,7 +284,7 @@ def test_templates() -> None:
         formatter = string.Formatter()
         return seen, formatter.format("{0} {k.real:>5} {1[0]!r}", 1, "a", k=2), list(formatter.parse("a{b!r:c}d")), x
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 # -- what is raised for wrong arguments ----------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def run(x):
     except Exception as error:
         return type(error), str(error), y
 """, namespace)
-    check(namespace["run"], X)
+    assert_same_as_eager(namespace["run"], X)
 
 
 class Shown:
@@ -334,7 +334,7 @@ def test_templates_that_are_wrong(template: str) -> None:
             return type(error), str(error), y
 
     run.__code__ = run.__code__.replace()  # entries are kept by code
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_repeating_by_name() -> None:
@@ -342,7 +342,7 @@ def test_repeating_by_name() -> None:
         two = Shown()
         return "ab".__mul__(two), "ab".__rmul__(two), [x].__mul__(two), (1,).__rmul__(two), b"a".__rmul__(two), "a" * two
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 class Answers(type):
@@ -361,7 +361,7 @@ def test_a_class_that_has_every_attribute() -> None:
     def run(x: torch.Tensor) -> Any:
         return isinstance(3, Three), isinstance(4, Three), Three.anything, x + 1
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
 
 def test_frames_are_the_programs_own() -> None:
@@ -372,4 +372,4 @@ def test_frames_are_the_programs_own() -> None:
 
         return inner(), inspect.stack()[0].function, x + 1
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)

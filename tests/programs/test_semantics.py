@@ -9,7 +9,7 @@ import copy
 from typing import Any, NamedTuple
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -21,7 +21,7 @@ def identities(*objects: Any) -> list[bool]:
 
 
 def broken(fn: Any, *args: Any) -> Any:
-    return check(fn, *args, fullgraph=False)
+    return assert_same_as_eager(fn, *args, fullgraph=False)
 
 
 class Counter:
@@ -88,7 +88,7 @@ def test_a_virtual_subclass_is_not_asked_first() -> None:
         order.clear()
         return x + 1, Base() == Virtual(), list(order)
 
-    assert check(fn, torch.ones(2))[2] == ["Base", "Virtual"]
+    assert assert_same_as_eager(fn, torch.ones(2))[2] == ["Base", "Virtual"]
 
 
 class Left:
@@ -112,7 +112,7 @@ def test_the_right_operand_is_asked_first_only_where_it_overrides() -> None:
     def fn(x: torch.Tensor) -> Any:
         return x + 1, Left() + Inherits(), Left() + Overrides()
 
-    assert check(fn, torch.ones(2))[1:] == ("Left.__add__", "Overrides.__radd__")
+    assert assert_same_as_eager(fn, torch.ones(2))[1:] == ("Left.__add__", "Overrides.__radd__")
 
 
 class Unequal:
@@ -139,7 +139,7 @@ def test_ne_of_its_own_and_methods_set_to_none() -> None:
     def contains(x: torch.Tensor) -> Any:
         return x + 1, 1 in Blocks()
 
-    check(unequal, torch.ones(2))
+    assert_same_as_eager(unequal, torch.ones(2))
     broken(contains, torch.ones(2))
 
 
@@ -196,8 +196,8 @@ def test_copies() -> None:
         one = Reduced()
         return x + 1, copy.copy(one) is one, copy.deepcopy(one) is one
 
-    check(fn, torch.ones(2))
-    check(cycle, torch.ones(2))
+    assert_same_as_eager(fn, torch.ones(2))
+    assert_same_as_eager(cycle, torch.ones(2))
     broken(reduced, torch.ones(2))
 
 
@@ -224,7 +224,7 @@ def test_attributes_of_functions_made_in_the_trace() -> None:
         result = fn(x)
         return result[:-1], vars(result[-1])
 
-    check(attributes, torch.ones(2))
+    assert_same_as_eager(attributes, torch.ones(2))
 
 
 def test_a_deque_changed_behind_its_iterator() -> None:
@@ -275,7 +275,7 @@ def test_texts_of_named_tuples() -> None:
     def fn(x: torch.Tensor) -> Any:
         return x + 1, repr(Shown(1)), str(Shown(2)), repr(Empty()), Shown(1)._replace(value=3)
 
-    check(fn, torch.ones(2))
+    assert_same_as_eager(fn, torch.ones(2))
 
 
 class InitProperty:
@@ -299,8 +299,8 @@ def test_constructors() -> None:
     def excess(x: torch.Tensor) -> Any:
         return x, Excess(1)
 
-    check(by_property, torch.ones(2), fullgraph=False)
-    check(excess, torch.ones(2), fullgraph=False)
+    assert_same_as_eager(by_property, torch.ones(2), fullgraph=False)
+    assert_same_as_eager(excess, torch.ones(2), fullgraph=False)
 
 
 class Buffer(bytearray):
@@ -368,4 +368,4 @@ def test_default_dicts_and_ordered_dicts_joined() -> None:
         third = collections.defaultdict(list) | {3: 4}
         return x + first["nothing"], first, type(second), third.default_factory
 
-    check(fn, torch.ones(2))
+    assert_same_as_eager(fn, torch.ones(2))

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -45,7 +45,7 @@ def test_what_came_into_a_frame_lives_as_long_as_it_does() -> None:
         show(x)
         return x + 1, alive, ref() is not None
 
-    assert check(fn, X, fullgraph=False)[1:] == (True, False)
+    assert assert_same_as_eager(fn, X, fullgraph=False)[1:] == (True, False)
 
 
 class Stored:
@@ -66,7 +66,7 @@ def test_a_descriptor_with_set_alone() -> None:
         one.value = 1
         return x + one.value, one.value
 
-    check(fn, X, fullgraph=False)
+    assert_same_as_eager(fn, X, fullgraph=False)
 
 
 class First:
@@ -85,7 +85,7 @@ def test_new_through_super() -> None:
     def fn(x: torch.Tensor) -> Any:
         return x + Second(3).n
 
-    check(fn, X)
+    assert_same_as_eager(fn, X)
 
 
 class Doubling(list):  # type: ignore[type-arg]
@@ -106,8 +106,8 @@ def test_subclasses_that_redefine_how_items_are_read_and_written() -> None:
         made.y = 42
         return x + 1, made["y"]
 
-    check(read, X, Doubling([1, 2]))
-    check(write, X, fullgraph=False)
+    assert_same_as_eager(read, X, Doubling([1, 2]))
+    assert_same_as_eager(write, X, fullgraph=False)
 
 
 class Box(Generic[T]):
@@ -120,7 +120,7 @@ def test_generic_classes_note_their_parameters() -> None:
         made = Box[int](2)
         return x + made.item, made.__orig_class__  # type: ignore[attr-defined]
 
-    check(fn, X)
+    assert_same_as_eager(fn, X)
 
 
 def test_iterators_are_of_their_own_kind() -> None:
@@ -130,7 +130,7 @@ def test_iterators_are_of_their_own_kind() -> None:
         taking = itertools.takewhile(bool, [1, 0])
         return x + 1, first, show(pairs, taking, itertools.product([1], [2])), list(pairs), list(taking)
 
-    check(fn, X, fullgraph=False)
+    assert_same_as_eager(fn, X, fullgraph=False)
 
 
 def test_a_comparison_that_changes_what_it_compares() -> None:
@@ -149,7 +149,7 @@ def test_a_comparison_that_changes_what_it_compares() -> None:
         right.append(Clears(left))
         return x + 1, left == right
 
-    check(fn, X)
+    assert_same_as_eager(fn, X)
 
 
 def test_exceptions_as_objects() -> None:
@@ -164,8 +164,8 @@ def test_exceptions_as_objects() -> None:
         ValueError().__cause__ = 3  # type: ignore[assignment]
         return x
 
-    check(fn, X, fullgraph=False)
-    check(refused, X, fullgraph=False)
+    assert_same_as_eager(fn, X, fullgraph=False)
+    assert_same_as_eager(refused, X, fullgraph=False)
 
 
 def test_names_of_generators() -> None:
@@ -177,14 +177,14 @@ def test_names_of_generators() -> None:
         made = body()
         return x + next(made), made.__name__
 
-    check(fn, X)
+    assert_same_as_eager(fn, X)
 
 
 def test_lists_too_long_to_be_made_while_tracing() -> None:
     def fn(x: torch.Tensor) -> Any:
         return x + 1, len([0] * (1 << 60))
 
-    check(fn, X, fullgraph=False)
+    assert_same_as_eager(fn, X, fullgraph=False)
 
 
 def test_what_close_gives() -> None:
@@ -198,11 +198,11 @@ def test_what_close_gives() -> None:
         made = body()
         return x + next(made), made.close(), made.close()
 
-    check(fn, X)
+    assert_same_as_eager(fn, X)
 
 
 def test_origins_of_generic_aliases() -> None:
     def fn(x: torch.Tensor, alias: Any) -> Any:
         return x + 1, alias.__origin__ is ClassVar, type(alias) is type(ClassVar[int]), alias is ClassVar
 
-    check(fn, X, ClassVar[int])
+    assert_same_as_eager(fn, X, ClassVar[int])

@@ -9,7 +9,7 @@ import operator
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 from torch import nn
 
 import fxjit
@@ -41,7 +41,7 @@ def test_modeloutput_like():
         o = Out(a=x, b=None, c=x + 1)
         return o, o.to_tuple(), o.a, "b" in o, list(o.items())[0][0], hasattr(o, "zz")
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_arg_dict_subclass_mutation():
@@ -54,7 +54,7 @@ def test_arg_dict_subclass_mutation():
         d.update(z=1)
         return d["n"], len(d), x + d["a"]
 
-    check(f, D(a=1), X)
+    assert_same_as_eager(f, D(a=1), X)
 
 
 def test_arg_list_subclass():
@@ -69,7 +69,7 @@ def test_arg_list_subclass():
         l[0] = 5
         return l.n, len(l)
 
-    check(f, L([1]), X)
+    assert_same_as_eager(f, L([1]), X)
 
 
 def test_alias_between_args():
@@ -190,7 +190,7 @@ def test_config_objects():
             [f.name for f in dataclasses.fields(c)],
         )
 
-    check(f, X, C())
+    assert_same_as_eager(f, X, C())
 
 
 def test_setattr_loop():
@@ -211,7 +211,7 @@ def test_setattr_loop():
             a.__dict__.get("z"),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_arg_obj_dict_iter():
@@ -230,7 +230,7 @@ def test_arg_obj_dict_iter():
         a.w = 3
         return x + t, list(a.__dict__), a.z
 
-    check(f, a, X)
+    assert_same_as_eager(f, a, X)
 
 
 def test_recursion_memo():
@@ -257,7 +257,7 @@ def test_list_of_dicts_sort():
         rows.sort(key=lambda r: (r["v"], r["n"]))
         return [r["n"] for r in rows], sorted(rows, key=operator.itemgetter("v"), reverse=True)[0]["n"], x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_interleaved_tensor_and_python():
@@ -270,7 +270,7 @@ def test_interleaved_tensor_and_python():
             stats["even" if i % 2 == 0 else "odd"] += 1
         return torch.stack(list(hist)), stats.most_common(1), dict(stats)
 
-    check(f, X, 5)
+    assert_same_as_eager(f, X, 5)
 
 
 def test_star_args_mutation_order():
@@ -360,11 +360,11 @@ def test_text_of_a_subclass_in_the_graph():
     def f(x):
         return nn.functional.pad(x[None], (1, 1), mode=Fill.REFLECT)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_proxies_say_what_they_are():
     def f(x):
         return isinstance(Proxy(3), int), isinstance(Proxy("a"), int), type(Proxy(3)) is Proxy, x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -38,7 +38,7 @@ def test_a_finalizer_runs_once() -> None:
         finalizer = weakref.finalize(obj, len, "abc")
         return x + 1, finalizer.alive, finalizer(), finalizer(), finalizer.peek(), finalizer.detach(), finalizer.alive
 
-    assert check(run, X, fullgraph=False)[1:] == (True, 3, None, None, None, False)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (True, 3, None, None, None, False)
 
 
 def test_finalizers_run_where_the_name_is_deleted() -> None:
@@ -51,7 +51,7 @@ def test_finalizers_run_where_the_name_is_deleted() -> None:
         del obj
         return x + 1, before, second.alive, seen
 
-    assert check(run, X, fullgraph=False)[1:] == (True, False, ["second", "first"])
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (True, False, ["second", "first"])
 
 
 def test_a_reference_is_dead_after_del() -> None:
@@ -65,7 +65,7 @@ def test_a_reference_is_dead_after_del() -> None:
         del method
         return x + 1, alive, ref() is None, watched() is None
 
-    assert check(run, X, fullgraph=False)[1:] == (True, True, True)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (True, True, True)
 
 
 def test_a_weak_proxy_keeps_the_truth_and_the_numbers_of_its_object() -> None:
@@ -74,7 +74,7 @@ def test_a_weak_proxy_keeps_the_truth_and_the_numbers_of_its_object() -> None:
         proxy = weakref.proxy(number)
         return x + 1, proxy + 1.0, 1.0 + proxy, bool(weakref.proxy(items)), bool(items)
 
-    assert check(run, X, fullgraph=False)[1:] == (3.0, 3.0, False, False)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (3.0, 3.0, False, False)
 
 
 class Items(list[int]):
@@ -91,7 +91,7 @@ def test_weak_dictionaries() -> None:
         lengths.append(len(found))
         return x + 1, lengths, list(found.values()), found.popitem()[1], len(found)
 
-    assert check(run, X, fullgraph=False)[1:] == ([2, 1], [1], 1, 0)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == ([2, 1], [1], 1, 0)
 
 
 class Entered:
@@ -116,7 +116,7 @@ def test_tee_is_not_entered_again() -> None:
             return x + 1, "tee" in str(error)
         return x + 1, "not raised"
 
-    assert check(run, X, fullgraph=False)[1] is True
+    assert assert_same_as_eager(run, X, fullgraph=False)[1] is True
 
 
 class Money(Decimal):
@@ -128,7 +128,7 @@ def test_super_of_a_number_is_its_base() -> None:
     def run(x: torch.Tensor, amount: Money, by: Money) -> Any:
         return x + 1, amount / by
 
-    check(run, X, Money(-15), Money(16), fullgraph=False)
+    assert_same_as_eager(run, X, Money(-15), Money(16), fullgraph=False)
     assert statistics.mean([Fraction(1, 2)]) == Fraction(1, 2)
 
 
@@ -141,7 +141,7 @@ def test_texts_of_exceptions(error: Exception) -> None:
         made = cls(*args)
         return x + 1, str(made)
 
-    assert check(run, X, type(error), error.args, fullgraph=False)[1] == str(type(error)(*error.args))
+    assert assert_same_as_eager(run, X, type(error), error.args, fullgraph=False)[1] == str(type(error)(*error.args))
 
 
 def test_an_exception_initialised_again_forgets() -> None:
@@ -150,7 +150,7 @@ def test_an_exception_initialised_again_forgets() -> None:
         error.__init__()  # type: ignore[misc]
         return x + 1, error.args, error.msg, error.name, error.path
 
-    assert check(run, X, fullgraph=False)[1:] == ((), None, None, None)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == ((), None, None, None)
 
 
 class Finalized:
@@ -172,7 +172,7 @@ def test_finalizers_run_where_the_name_gets_another_object() -> None:
         del obj
         return x + 1, after_another, list(Finalized.log)
 
-    assert check(run, X, fullgraph=False)[1:] == ([1], [1, 2])
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == ([1], [1, 2])
 
 
 class Counted:
@@ -202,7 +202,7 @@ def test_finalizers_run_where_a_new_list_goes_that_held_the_objects() -> None:
         del held
         return x + 1, before, gone, Counted.alive
 
-    assert check(run, X, fullgraph=False)[1:] == (2, 0, 0)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (2, 0, 0)
 
 
 def test_a_generator_let_go_is_closed() -> None:
@@ -220,7 +220,7 @@ def test_a_generator_let_go_is_closed() -> None:
         del generator
         return x + first, log
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_iterators_over_constants_are_made_anew() -> None:
@@ -229,7 +229,7 @@ def test_iterators_over_constants_are_made_anew() -> None:
     def run(x: torch.Tensor) -> Any:
         return x + 1, [found.start() for found in pattern.finditer("aab")]
 
-    assert check(run, X, fullgraph=False, calls=3)[1] == [0, 1]
+    assert assert_same_as_eager(run, X, fullgraph=False, calls=3)[1] == [0, 1]
 
 
 class Gathers:
@@ -257,7 +257,7 @@ def test_what_was_looked_at_while_it_was_compiled_ends_with_its_name() -> None:
         fxjit.graph_break()
         return ref() is None, list(Gathers.log), torch.stack(parts)
 
-    assert check(run, X, fullgraph=False)[:2] == (True, ["gone"])
+    assert assert_same_as_eager(run, X, fullgraph=False)[:2] == (True, ["gone"])
 
 
 def test_a_variable_of_a_closure_lets_its_object_go() -> None:
@@ -272,7 +272,7 @@ def test_a_variable_of_a_closure_lets_its_object_go() -> None:
         del obj
         return x + 1, first, again() is None, list(Gathers.log), len(parts)
 
-    assert check(run, X, fullgraph=False)[1:] == (True, True, ["gone", "gone"], 2)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (True, True, ["gone", "gone"], 2)
 
 
 def test_a_reference_to_a_tensor_that_is_not_read_again() -> None:
@@ -281,7 +281,7 @@ def test_a_reference_to_a_tensor_that_is_not_read_again() -> None:
         ref = weakref.ref(y)
         return ref() * 2, ref() is y
 
-    check(run, X)
+    assert_same_as_eager(run, X)
 
     def broken(x: torch.Tensor) -> Any:
         y, z = x + 1, x + 2
@@ -290,7 +290,7 @@ def test_a_reference_to_a_tensor_that_is_not_read_again() -> None:
         torch._dynamo.graph_break()
         return ref() * 2, watched() * 3
 
-    check(broken, X, fullgraph=False)
+    assert_same_as_eager(broken, X, fullgraph=False)
 
 
 def test_a_reference_to_a_tensor_of_a_function() -> None:
@@ -303,7 +303,7 @@ def test_a_reference_to_a_tensor_of_a_function() -> None:
     def run(x: torch.Tensor) -> Any:
         return inner(x) + inner(x + 1)
 
-    check(run, X, fullgraph=False)
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 def test_a_reference_is_one_object_and_dead_where_nothing_holds_its_object() -> None:
@@ -316,7 +316,7 @@ def test_a_reference_is_one_object_and_dead_where_nothing_holds_its_object() -> 
         in_a_list = weakref.ref(kept[0])
         return x + 1, make()() is None, ref() is held, ref is weakref.ref(held), in_a_list() is kept[0]
 
-    assert check(run, X, fullgraph=False)[1:] == (True, True, True, True)
+    assert assert_same_as_eager(run, X, fullgraph=False)[1:] == (True, True, True, True)
 
 
 def test_a_weak_set_of_tensors() -> None:
@@ -327,7 +327,7 @@ def test_a_weak_set_of_tensors() -> None:
         by_name["y"] = y
         return len(refs), len(by_name)
 
-    assert check(run, X, fullgraph=False) == (1, 1)
+    assert assert_same_as_eager(run, X, fullgraph=False) == (1, 1)
 
 
 class Unreferable:

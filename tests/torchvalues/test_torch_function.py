@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.differential import same
+from tests.differential import assert_same
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 import fxjit
@@ -144,7 +144,7 @@ def test_a_mode_is_told_what_torch_tells_it(body):
     theirs, ours = Telling(), Telling()
     expected = run(*given, theirs)
     got = fxjit.compile(run, backend="eager", fullgraph=True)(*given, ours)
-    same(got, expected, "result")
+    assert_same(got, expected, "result")
     assert ours.told == theirs.told
 
 

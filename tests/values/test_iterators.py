@@ -6,7 +6,7 @@ import itertools
 import warnings
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -21,7 +21,7 @@ def test_iter_and_next():
         rest = list(it)
         return first, second, rest, next(it, "end"), next(iter([]), None)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_zip_map_filter_enumerate_reversed():
@@ -39,7 +39,7 @@ def test_zip_map_filter_enumerate_reversed():
             dict(zip("ab", (1, x))),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_zip_strict():
@@ -52,7 +52,7 @@ def test_zip_strict():
                 seen.append(str(error))
         return seen, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_stop_iteration():
@@ -62,7 +62,7 @@ def test_stop_iteration():
         except StopIteration:
             return x + 1
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_iterators_that_leave_the_frame():
@@ -81,7 +81,7 @@ def test_iterators_that_leave_the_frame():
         next(r)
         return a, b, c, d, e, r, reversed([1, 2, 3]), map(abs, [-1, -2]), iter("ab"), iter({5})
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_an_iterator_over_an_argument_stays_tied_to_it():
@@ -140,7 +140,7 @@ def test_itertools():
             list(itertools.combinations_with_replacement([1, 2], 2)),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_more_itertools():
@@ -161,7 +161,7 @@ def test_more_itertools():
             list(itertools.accumulate([x, x])),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_iterators_in_loops_with_break_and_else():
@@ -179,7 +179,7 @@ def test_iterators_in_loops_with_break_and_else():
             rest += k * a * b
         return x + i + rest
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_iter_with_sentinel():
@@ -187,7 +187,7 @@ def test_iter_with_sentinel():
         values = [3, 2, 1, 0]
         return list(iter(values.pop, 2)), values, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_generators():
@@ -200,7 +200,7 @@ def test_generators():
         first = next(g)
         return first, list(g), sum(gen(2, x)), max(i for i in range(4)), any(i > 2 for i in range(4)), [*gen(1, x)]
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_unpacking_iterators():
@@ -209,7 +209,7 @@ def test_unpacking_iterators():
         ((d, e),) = zip([1], [x])
         return a, b, c, d, e, max(*[1, 2]), print if False else 0
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 class Squares:

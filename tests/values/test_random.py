@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.differential import same
+from tests.differential import assert_same
 
 import fxjit
 from fxjit import config
@@ -43,7 +43,7 @@ def agree(fn: Program, *, fullgraph: bool = True, backend: str = "eager") -> Non
     for seed in range(5):
         x = torch.arange(4.0)
         expected, actual = outcome(fn, seed, x), outcome(compiled, seed, x.clone())
-        same(expected[0], actual[0], "result")
+        assert_same(expected[0], actual[0], "result")
         assert actual[1:] == expected[1:], "the generators differ"
         raised = raised or (isinstance(expected[0], tuple) and isinstance(expected[0][0], type))
         if seed == 1:

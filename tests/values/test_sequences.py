@@ -6,7 +6,7 @@ import collections
 from typing import NamedTuple
 
 import torch
-from tests.differential import check
+from tests.differential import assert_same_as_eager
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -30,7 +30,7 @@ def test_list_display_and_iteration():
             total = total + item
         return total, items
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_list_methods():
@@ -46,7 +46,7 @@ def test_list_methods():
         items.sort()
         return x + popped, items, other, items.index(5), items.count(3), len(items)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_list_slices():
@@ -58,7 +58,7 @@ def test_list_slices():
         del items[1::4]
         return items, items[::-1], items[1:3], x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_list_operators():
@@ -69,7 +69,7 @@ def test_list_operators():
         b *= 2
         return x, a, b, a == [1, 2, 3, 4], a < b, 3 in a, 7 not in a, a != b
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_argument_list_is_mutated_in_place():
@@ -78,7 +78,7 @@ def test_argument_list_is_mutated_in_place():
         items[0] = x
         return items
 
-    check(f, [1, 2, 3], X)
+    assert_same_as_eager(f, [1, 2, 3], X)
 
 
 def test_aliases_stay_aliases():
@@ -88,7 +88,7 @@ def test_aliases_stay_aliases():
         inner.append(x + 1)
         return outer, outer[0] is outer[1]
 
-    result = check(f, X)
+    result = assert_same_as_eager(f, X)
     assert result[0][0] is result[0][1]
 
 
@@ -97,7 +97,7 @@ def test_argument_identity_is_kept():
         items.append(x)
         return {"items": items}, items is items
 
-    check(f, [1], X)
+    assert_same_as_eager(f, [1], X)
     items = [1]
     import fxjit
 
@@ -138,7 +138,7 @@ def test_tuples():
         (c, d), e = (1, 2), 3
         return a[1:], rest, a + (c, d, e), (1, 2) < (1, 3), a[1:].index(1), (1, 1).count(1), b
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_namedtuple():
@@ -148,14 +148,14 @@ def test_namedtuple():
         first, second = q
         return q, r, first + second, p.scaled(2), p._fields, Pair._make([1, x]), r._asdict(), p.x
 
-    check(f, X, Point(3, X))
+    assert_same_as_eager(f, X, Point(3, X))
 
 
 def test_argument_namedtuple_comes_back():
     def f(p):
         return p, p.y + 1, isinstance(p, tuple), type(p) is Point
 
-    check(f, Point(3, X))
+    assert_same_as_eager(f, Point(3, X))
 
 
 def test_torch_size():
@@ -163,7 +163,7 @@ def test_torch_size():
         size = x.shape
         return x.reshape(size[::-1]), size.numel(), len(size), size + (1,), tuple(size), size[0], list(size)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_return_types_of_torch():
@@ -172,7 +172,7 @@ def test_return_types_of_torch():
         values, indices = result
         return result.values + 1, indices, result, values
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_ranges():
@@ -183,7 +183,7 @@ def test_ranges():
         r = range(10)
         return x + total, r[2:5], 3 in r, len(r), list(reversed(r)), r.index(4), r == range(0, 10), r
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_slices():
@@ -191,7 +191,7 @@ def test_slices():
         s = slice(0, 1)
         return x[s], s.start, s.stop, s.step, s.indices(5), s, [1, 2, 3][s], s == slice(0, 1)
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_sorting():
@@ -205,7 +205,7 @@ def test_sorting():
             x,
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_errors_are_those_of_cpython():
@@ -232,7 +232,7 @@ def test_errors_are_those_of_cpython():
                 seen.append((type(error).__name__, str(error)))
         return seen, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_unpacking_errors():
@@ -245,14 +245,14 @@ def test_unpacking_errors():
                 seen.append(str(error))
         return seen, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_nested_containers_in_and_out():
     def f(tree):
         return {"out": [tree["a"][0] * 2, (tree["b"], [tree["a"][1]])]}, tree["a"]
 
-    check(f, {"a": [X, X + 1], "b": (1, X)})
+    assert_same_as_eager(f, {"a": [X, X + 1], "b": (1, X)})
 
 
 def test_comprehensions():
@@ -264,7 +264,7 @@ def test_comprehensions():
             sum(x * i for i in range(3)),
         )
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_mutation_while_iterating():
@@ -277,14 +277,14 @@ def test_mutation_while_iterating():
                 items.remove(1)
         return seen, items, x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_equality_of_tensors_in_lists_is_by_identity_first():
     def f(x):
         return [x] == [x], x
 
-    check(f, X)
+    assert_same_as_eager(f, X)
 
 
 def test_length_is_guarded():
@@ -308,4 +308,4 @@ def test_ranges_longer_than_any_list():
                 errors.append((type(error), str(error)))
         return x, errors, long[10**29], long.count(7), long.index(10**20), 10**25 in long, range(5).count(3.0)
 
-    check(f, X)
+    assert_same_as_eager(f, X)

@@ -186,14 +186,29 @@ class ExceptionValue(UserObjectValue):
             count = protocol.length(t, self.generic_getattr(t, "exceptions")).as_constant()
             text = self.generic_getattr(t, "message").as_constant()
             return t.make(f"{text} ({count} sub-exception{'s' if count != 1 else ''})")
+        if issubclass(self.cls, OSError) and (text := self._text_of_os_error(t)) is not None:
+            return t.make(text)
         if not self.args:
             return t.make("")
         if len(self.args) == 1:
             arg = self.args[0].realize()
             return protocol.repr_(t, arg) if issubclass(self.cls, KeyError) else protocol.str_(t, arg)
-        if issubclass(self.cls, OSError) and len(self.args) == 2 and all(arg.is_constant() for arg in self.args):
-            return t.make(f"[Errno {self.args[0].as_constant()}] {self.args[1].as_constant()}")
         return protocol.str_(t, self._args_tuple(t))
+
+    def _text_of_os_error(self, t: Tracer) -> str | None:
+        """OSError_str (Objects/exceptions.c), which goes by attributes: `args` has no file, and they can be written. None: it
+        goes by the arguments."""
+        names = ("errno", "strerror", "filename", "filename2") if self.source is not None else ("errno", "strerror")
+        values = [self.generic_getattr(t, name).realize() for name in names]
+        if any(name in t.effects.stored_attrs(self) for name in names) or not all(value.is_constant() for value in values):
+            t.break_("repr-unsupported", value=self.describe())
+        number, text, *files = (value.as_constant() for value in values)
+        if number is text is None and not any(files) and len(self.args) < 2:
+            return None
+        if number is None or text is None:  # set to None, or not set: C tells these apart
+            t.break_("repr-unsupported", value=self.describe())
+        shown = " -> ".join(repr(file) for file in files if file is not None)
+        return f"[Errno {number}] {text}" + (f": {shown}" if shown else "")
 
     def meth___str__(self, t: Tracer) -> Value:
         return self._native_str(t)
