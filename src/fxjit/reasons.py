@@ -141,6 +141,12 @@ CALLS = (
         (_MOVE_OUT,),
     ),
     Reason(
+        "call-own-frame",
+        "Call that asks for the frame it is in",
+        "`{function}` gives this frame, with all of its locals, so it runs as it stands; what it calls is still compiled.",
+        ("Ask in a function of its own which the compiled one calls.",),
+    ),
+    Reason(
         "call-compile-api",
         "Call of a compiler's own function",
         "`{function}` steers a compiler and has no meaning inside a graph.",
@@ -374,6 +380,12 @@ TENSORS = (
         "`{function}` runs step by step, so that a graph of it is for sequences of one length. Once lengths are seen to vary, "
         "it runs as it stands, between graphs that serve all of them.",
         ("Mark the length as static (`fxjit.mark_static`) to have a graph for each.", "Pad the sequences to one length."),
+    ),
+    Reason(
+        "tensor-recurrent-cudnn",
+        "Recurrent layer that cuDNN runs",
+        "`{function}` is one call of cuDNN here, which no graph holds: step by step it would be several times slower.",
+        ("Set `torch.backends.cudnn.enabled = False` to have it in the graph step by step.",),
     ),
     Reason(
         "tensor-method",

@@ -57,3 +57,14 @@ def test_batches_of_any_size_are_one_graph() -> None:
             x = torch.randn(batch, 4, 4)
             torch.testing.assert_close(compiled(x), model(x))
     assert counters["frames"]["ok"] == 2 and not counters["graph_break"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_cudnn_runs_stands_between_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: True)
+    model, x = Tagger(LAYERS[name], torch.float32), torch.randn(2, 5, 4)
+    compiled = fxjit.compile(model, backend="aot_eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert dict(counters["graph_break"]) == {"Recurrent layer that cuDNN runs": 1}
+    assert counters["frames"]["ok"] == 2

@@ -31,6 +31,8 @@ graphs: dict[int, list[Callable[[], Any]]] = {}
 one_at_a_time = threading.Lock()
 #: Each launch of a kernel: its grid, and the stream.
 launches: list[tuple[int, int]] = []
+#: Each call of a kernel for attention, by the function that stands for it.
+attentions: list[str] = []
 
 
 def memory_at(address: int, size: int) -> Any:
@@ -69,6 +71,7 @@ def called(operator: Any, given: Any, named: Any) -> Any:
 OWN = {
     "aten::empty.memory_format", "aten::empty_strided", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset",
     "aten::set_.source_Tensor", "aten::set_", "aten::resize_", "aten::record_stream", "aten::is_set_to", "aten::is_pinned",
+    "aten::_fused_sdp_choice",
 }  # fmt: skip
 
 
@@ -180,6 +183,93 @@ def take_over_operators() -> torch.library.Library:
     return library
 
 
+# Attention, of which the processor has no kernel by these names: its results lie in memory as those of a GPU's do.
+
+
+def scores(query: Any, key: Any, bias: Any, causal: bool, scale: float | None) -> torch.Tensor:
+    found = query.double() @ key.double().mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if bias is not None:
+        found = found + bias.double()
+    return found.masked_fill(torch.ones_like(found, dtype=torch.bool).triu(1), float("-inf")) if causal else found
+
+
+def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None) -> tuple[Any, Any]:
+    """The result and the logarithms of sums of exponentials, on the processor."""
+    found = scores(query, key, bias, causal, scale)
+    return found.softmax(-1) @ value.double(), found.logsumexp(-1).float()
+
+
+def attention_backward(given: Any, bias: Any, causal: bool, scale: float | None) -> tuple[Any, Any, Any, Any]:
+    """Gradients of the query, key, value and bias; `given` as the operator's first arguments, without the bias."""
+    grad, query, key, value, out, sums = (each.double() for each in given)
+    weights = (scores(query, key, bias, causal, scale) - sums[..., : query.shape[2], None]).exp()
+    inner = weights * (grad @ value.mT - (grad * out).sum(-1, keepdim=True))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return inner @ key * factor, inner.mT @ query * factor, weights.mT @ grad, inner
+
+
+def fill(places: Any, compute: Callable[[], Any]) -> None:
+    def work() -> None:
+        for place, found in zip(places, compute(), strict=True):
+            if place is not None:
+                on_host(place).copy_(found)
+
+    do(work)
+
+
+def flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, mask: bool = False, *,
+          scale: float | None = None) -> Any:  # fmt: skip
+    assert not dropout and query.dtype in (torch.float16, torch.bfloat16)
+    attentions.append("flash")
+    out, sums = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    given = [*map(on_host, (query, key, value)), None, causal, scale]
+    fill((out, sums), lambda: attention(*given))
+    seed, unused = (torch.empty(size, dtype=torch.uint64, device=query.device) for size in ((2,), ()))
+    return out, sums, None, None, query.shape[2], key.shape[2], seed, unused, query.new_empty(0)
+
+
+def flash_backward(*args: Any, scale: float | None = None) -> Any:
+    query, key, value, dropout, causal = *args[1:4], args[10], args[11]
+    assert not dropout and args[6] is args[7] is None and args[8:10] == (query.shape[2], key.shape[2])
+    assert args[12].dtype is torch.uint64 and args[12].shape == (2,)
+    grads, given = [torch.empty_like(each) for each in (query, key, value)], [on_host(each) for each in args[:6]]
+    fill(grads, lambda: attention_backward(given, None, causal, scale)[:3])
+    return tuple(grads)
+
+
+def efficient(query: Any, key: Any, value: Any, bias: Any, wants_sums: bool, dropout: float = 0.0, causal: bool = False, *,
+              scale: float | None = None) -> Any:  # fmt: skip
+    assert not dropout
+    attentions.append("efficient")
+    rows = -(-query.shape[2] // 32) * 32 if wants_sums else 0
+    out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3]).transpose(1, 2)
+    sums = query.new_empty((*query.shape[:2], rows), dtype=torch.float32)
+    given = [*map(argument, (query, key, value, bias)), causal, scale]
+    fill((out, sums[..., : query.shape[2]] if rows else None), lambda: attention(*given))
+    # The two numbers are on the processor unless a graph is recorded.
+    drawn = [torch.zeros((), dtype=torch.int64, device=query.device if recording else "cpu") for _ in range(2)]
+    return out, sums, *drawn
+
+
+def efficient_backward(*args: Any, scale: float | None = None) -> Any:
+    query, key, value, bias, dropout, wanted, causal = *args[1:5], args[9], args[10], (*args, False)[11]
+    assert not dropout and args[7].dtype is torch.int64
+    grads = [torch.empty_like(each) if asked and each is not None else None
+             for each, asked in zip((query, key, value, bias), wanted, strict=True)]  # fmt: skip
+    given, host_bias = [on_host(each) for each in (args[0], query, key, value, *args[5:7])], argument(bias)
+    fill(grads, lambda: attention_backward(given, host_bias, causal, scale))
+    return tuple(grads)
+
+
+ATTENTION = {"flash": (flash, flash_backward), "efficient": (efficient, efficient_backward)}
+
+
+def take_over_attention(library: torch.library.Library) -> None:
+    for name, (forward, backward) in ATTENTION.items():
+        library.impl(f"_scaled_dot_product_{name}_attention", fxjit.disable(forward), "CUDA", allow_override=True)
+        library.impl(f"_scaled_dot_product_{name}_attention_backward", fxjit.disable(backward), "CUDA", allow_override=True)
+
+
 # Graphs and kernels
 
 GRAPH = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_long)
@@ -268,8 +358,10 @@ def start() -> torch.library.Library:
     torch.cuda.init()
     # The processor has no kernels of these names.
     torch.backends.cudnn.enabled = False
-    for enable in ("flash", "mem_efficient", "cudnn"):
-        getattr(torch.backends.cuda, f"enable_{enable}_sdp")(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     library = take_over_operators()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        take_over_attention(library)
     watch_launchers()
     return library

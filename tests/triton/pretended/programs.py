@@ -281,6 +281,41 @@ def convolutions_and_batch_norm_in_training() -> None:
     same(dict(model.named_buffers()), dict(other.named_buffers()))
 
 
+def attention_of(dtype: torch.dtype, kernel: str, **options: Any) -> None:
+    """Forward and backward, as one kernel of torch's between ours, with operands as a model's projection gives them."""
+
+    def function(qkv: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        query, key, value = (each.unflatten(-1, (2, 8)).transpose(1, 2) for each in (qkv * 2).chunk(3, -1))
+        out = F.scaled_dot_product_attention(query, key, value, mask, **options)
+        return out.transpose(1, 2).flatten(2).tanh()
+
+    machine.attentions.clear()
+    for mode in ("default", "reduce-overhead"):
+        compiled = fxjit.compile(function, mode=mode)
+        for _ in range(5):
+            given = randn(2, 12, 48).to(dtype).requires_grad_()
+            mask = randn(12, 12).to(dtype) if not options else None
+            found = []
+            for each in (compiled, function):
+                out = each(given, mask)
+                found.append((out, *torch.autograd.grad(out.float().square().sum(), given)))
+            same(*found)
+    assert replays() >= 4, counters["cudagraphs"]
+    assert set(machine.attentions) == {kernel}, machine.attentions
+
+
+@program
+def attention_in_half_precision() -> None:
+    attention_of(torch.bfloat16, "flash", is_causal=True)
+    attention_of(torch.float16, "flash", scale=0.3)
+
+
+@program
+def attention_in_single_precision_or_with_a_mask() -> None:
+    attention_of(torch.float32, "efficient", is_causal=True)
+    attention_of(torch.float32, "efficient")
+
+
 @program
 def products_are_measured_both_ways() -> None:
     def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

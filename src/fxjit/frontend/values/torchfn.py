@@ -506,8 +506,10 @@ def _recurrent_stack(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
-        shapes: list[Any] = [tensor.fake.shape for tensor in tensors_in(args[:1])]
-        sizes = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
+        inputs = [tensor.fake for tensor in tensors_in(args[:1])]
+        if any(map(torch.backends.cudnn.is_acceptable, inputs)):
+            t.break_("tensor-recurrent-cudnn", function=f"torch.{fn.__name__}")
+        sizes = [size for fake in inputs for size in fake.shape if isinstance(size, torch.SymInt)]
         result = t.emit(fn, args, kwargs)
         if any(size.node.maybe_as_int() is not None for size in sizes):
             t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
