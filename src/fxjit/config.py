@@ -103,7 +103,7 @@ guard_nn_modules: bool = _row(
 )
 optimize_ddp: bool = _row(
     False,
-    "Split graphs at the bucket boundaries of DistributedDataParallel.",
+    "Split graphs at the bucket boundaries of DistributedDataParallel. Not there yet: anything but False is refused.",
     only_default="graphs are not split for DistributedDataParallel; its hooks run when the backward of a graph ends",
 )
 fallback_random: bool = _row(

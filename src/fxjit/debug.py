@@ -1,10 +1,11 @@
 """The debug folder: with FXJIT_DEBUG=1 or `config.debug_dir`, each compile writes what it made, one file a stage.
 
     fxjit_debug/0003_forward/  source.py  graph.py  graph.svg  guards.txt  bytecode_before.txt  bytecode_after.txt
-                               timing.txt  and what the backend adds (lowered graphs, fusion groups, C++, Triton)
+                               timing.txt  and what the backend adds: aot_forward.py, aot_backward.py, fusion.txt,
+                               output_code.txt (C++, Triton and the program that calls them)
 
-The pipeline opens a folder for a frame and hands over what it has; a backend calls `write` while it compiles. When
-nothing is asked for, all of this is one test of a setting.
+The pipeline opens a folder for a frame and hands over what it has; a backend calls `write` or `stage` while it compiles.
+When nothing is asked for, all of this is one test of a setting.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import dis
 import html
 import inspect
 import itertools
+import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -74,6 +76,16 @@ def write(name: str, text: str) -> Path | None:
         path = place / f"{Path(name).stem}_{number}{Path(name).suffix}"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def stage(log: logging.Logger, name: str, head: str, make: Callable[[], str]) -> None:
+    """What one stage of a backend made: said in the stage's log, after `head`, and written to a file, where that is wanted."""
+    said, kept = log.isEnabledFor(logging.INFO), folder() is not None
+    text = make() if said or kept else ""
+    if said:
+        log.info("%s%s", head, text)
+    if kept:
+        write(name, text)
 
 
 def write_compile(event: FrameCompiled, new_code: CodeType) -> None:

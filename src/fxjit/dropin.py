@@ -30,15 +30,30 @@ _SETTINGS: Final[Mapping[str, str]] = {
     **{name: name for name in _SAME_NAME},
     "reorderable_logging_functions": "reorderable_functions",
 }
-
-#: What torch reads from the environment when it imports torch._dynamo, which a program compiled by us may never do.
-_VARIABLES: Final[Mapping[str, str]] = {
-    "TORCH_COMPILE_DISABLE": "disable",
-    "TORCHDYNAMO_DISABLE": "disable",
-    "TORCHDYNAMO_SUPPRESS_ERRORS": "suppress_errors",
-    "TORCHDYNAMO_VERBOSE": "verbose",
-    "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS": "capture_scalar_outputs",
+#: The same for torch._inductor.config.
+_INDUCTOR_SETTINGS: Final[Mapping[str, str]] = {
+    "fallback_random": "fallback_random",
+    "max_autotune": "triton.max_autotune",
+    "trace.enabled": "debug",
+    "triton.cudagraphs": "triton.cudagraphs",
 }
+
+_ON: Final[Mapping[str, Any]] = {"1": True, "true": True, "True": True}
+_NOTHING_ASKED: Final = frozenset({"", "0", "false", "False"})
+#: What torch reads from the environment when it imports torch._dynamo or torch._inductor, which a program compiled by us may
+#: never do, or read in earlier versions: the variable, our setting, and our setting's value for each of the variable's.
+_VARIABLES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
+    ("TORCH_COMPILE_DISABLE", "disable", _ON),
+    ("TORCH_COMPILE_DEBUG", "debug", _ON),
+    ("TORCHDYNAMO_DISABLE", "disable", _ON),
+    ("TORCHDYNAMO_SUPPRESS_ERRORS", "suppress_errors", _ON),
+    ("TORCHDYNAMO_VERBOSE", "verbose", _ON),
+    ("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS", "capture_scalar_outputs", _ON),
+    ("TORCHDYNAMO_DYNAMIC_SHAPES", "dynamic_shapes", {"0": False, "1": True}),
+    ("TORCHDYNAMO_DYNAMIC_SHAPES", "assume_static_by_default", {"0": True, "1": False}),
+    ("TORCHDYNAMO_REPRO_AFTER", "repro_after", {"dynamo": "dynamo", "aot": "aot"}),
+    ("TORCHDYNAMO_REPRO_LEVEL", "repro_level", {"1": 1, "2": 2, "3": 3, "4": 4}),
+)
 
 #: Name in torch._dynamo.exc -> our error that a handler of that name is to catch too.
 _EXCEPTIONS: Final[Mapping[str, type[errors.FxjitError]]] = {
@@ -77,7 +92,7 @@ class Replacements:
 def _handing_on(change: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self: _Functions, *args: Any) -> Any:
         result = change(self, *args)
-        _forward("reorderable_logging_functions", self)
+        _forward("torch._dynamo.config.reorderable_logging_functions", "reorderable_functions", self)
         return result
 
     return changed
@@ -95,9 +110,16 @@ class _Functions(set[Any]):
 
 def follow_environment() -> None:
     """TORCH_LOGS and the switches of torch._dynamo hold for us as far as ours of the same meaning were not set."""
-    for variable, name in _VARIABLES.items():
-        if config.environment(variable) in ("1", "true", "True") and not config.environment(config.SETTINGS[name].env):
-            setattr(config, name, True)
+    for variable, ours, values in _VARIABLES:
+        text = config.environment(variable)
+        if config.environment(config.SETTINGS[ours].env):
+            continue
+        if text in values:
+            setattr(config, ours, values[text])
+        elif text not in _NOTHING_ASKED:
+            known = ", ".join(map(repr, values))
+            warnings.warn(f"{variable}={text!r} has no effect on fxjit, which knows {known} of it. Its own is "
+                          f"{config.SETTINGS[ours].env}.", stacklevel=3)
     asked = config.environment("TORCH_LOGS")
     if asked and not config.logs:
         logs.set_logs(",".join(item for item in asked.split(",") if logs.is_known(item.strip().lstrip("+-"))))
@@ -119,7 +141,7 @@ def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
     """For a torch._dynamo that is imported: its settings, counters, exceptions and class of compiled modules."""
     from . import module as compiled_module
 
-    _follow_settings(dynamo.config, made)
+    _follow_settings(dynamo.config, _SETTINGS, made)
     for name, ours in (("counters", counters), ("compile_times", compile_times), ("CompileProfiler", CompileProfiler)):
         made.put(dynamo.utils, name, ours)
     for name, ours_too in _EXCEPTIONS.items():
@@ -129,31 +151,37 @@ def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
     made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
 
 
-def _follow_settings(theirs: ModuleType, made: Replacements) -> None:
+def follow_inductor(inductor_config: ModuleType, made: Replacements) -> None:
+    """For a torch._inductor.config that is imported."""
+    _follow_settings(inductor_config, _INDUCTOR_SETTINGS, made)
+
+
+def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replacements) -> None:
     """`theirs` is of a class of its own, whose assignments, those of `patch` included, are handed on."""
     own_class = type(theirs)
     assign = own_class.__setattr__
 
     def assign_both(module: ModuleType, name: str, value: Any) -> None:
         assign(module, name, value)
-        if name in _SETTINGS:
-            _forward(name, value)
+        if name in table:
+            _forward(f"{theirs.__name__}.{name}", table[name], value)
+        elif name.startswith("trace."):
+            message = f"{theirs.__name__}.{name} has no effect on fxjit: config.debug writes a folder of all files a compile."
+            warnings.warn(message, stacklevel=2)
 
     functions = getattr(theirs, "reorderable_logging_functions", None)
     if isinstance(functions, set):
         made.put(theirs, "reorderable_logging_functions", _Functions(functions), functions)
     made.put(own_class, "__setattr__", assign_both)
-    for name, ours in _SETTINGS.items():
+    for name, ours in table.items():
         value = getattr(theirs, name, _NOT_THERE)
         if value is not _NOT_THERE and value != config.SETTINGS[ours].default:
-            _forward(name, value)
+            _forward(f"{theirs.__name__}.{name}", ours, value)
 
 
-def _forward(name: str, value: Any) -> None:
-    ours = _SETTINGS[name]
+def _forward(theirs: str, ours: str, value: Any) -> None:
+    group, _, name = ours.rpartition(".")
     try:
-        setattr(config, ours, value)
+        setattr(getattr(config, group) if group else config, name, value)
     except errors.ConfigError as error:
-        message = f"torch._dynamo.config.{name} = {value!r} has no effect on fxjit: {error}"
-        warnings.warn(message, stacklevel=3)
-
+        warnings.warn(f"{theirs} = {value!r} has no effect on fxjit: {error}", stacklevel=3)

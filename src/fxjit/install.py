@@ -64,10 +64,10 @@ def install() -> None:
     _replaced.put(torch.compiler, "compile", _torch_compile)
     dropin.follow_environment()
     dropin.follow_logging(torch._logging, _replaced)
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        _replace_in_dynamo(dynamo)
-    else:
+    _finder.waiting = {name for name in _FOLLOWED if name not in sys.modules}
+    for name in _FOLLOWED.keys() - _finder.waiting:
+        _FOLLOWED[name](sys.modules[name])
+    if _finder.waiting:
         sys.meta_path.insert(0, _finder)
 
 
@@ -171,15 +171,26 @@ def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str,
     return known
 
 
+# Modules of torch that a program may import at any time -> what is done then.
+_FOLLOWED: Mapping[str, Callable[[ModuleType], None]] = {
+    "torch._dynamo": _replace_in_dynamo,
+    "torch._inductor.config": lambda module: dropin.follow_inductor(module, _replaced),
+}
+
+
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for the program to import torch._dynamo, to replace its functions right after."""
+    """Waits for the program to import what is followed, to replace functions and follow settings right after."""
+
+    waiting: set[str]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "torch._dynamo":
+        if fullname not in self.waiting:
             return None
-        sys.meta_path.remove(self)
+        self.waiting.remove(fullname)
+        if not self.waiting:
+            sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
             return spec
@@ -189,7 +200,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         def then_replace(module: ModuleType) -> None:
             run_module(module)
             if installed():
-                _replace_in_dynamo(module)
+                _FOLLOWED[fullname](module)
 
         spec.loader.exec_module = then_replace  # type: ignore[method-assign]  # one loader object a module
         return spec

@@ -7,17 +7,19 @@ with CompileProfiler() as prof:
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from . import events
+from . import config, events
 from .events import FrameCompiled, FrameSkipped, GraphBreak, Recompiled
 
 
 class CompileProfiler:
-    """Statistics over a run: `frame_count`, `op_count`, and what `report()` says."""
+    """Statistics over a run: `frame_count`, `op_count`, and what `report()` says. While it listens no limit of recompiles
+    holds, so that every guard that fails is told of, and not only those before the limit."""
 
     compiler_name = "CompileProfiler"
 
@@ -36,6 +38,8 @@ class CompileProfiler:
         return forward
 
     def __enter__(self) -> CompileProfiler:
+        unlimited = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), sys.maxsize)
+        self._stack.enter_context(config.patch(unlimited))
         self._stack.enter_context(events.listen(self._listen))
         return self
 

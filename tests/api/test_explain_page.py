@@ -107,3 +107,71 @@ def test_the_page_shows_the_users_source_and_the_text_all_hints(tmp_path, capsys
 def test_the_page_of_a_module_of_torch_shows_its_source(tmp_path, capsys):
     page = Page(fxjit.explain(torch.nn.Linear(2, 2))(torch.ones(2)).to_html())
     assert torch.nn.modules.linear.__file__ in "".join(page.text)
+
+
+class Rows(HTMLParser):
+    """The lines of source of a page: by their text, the colour, the class, and what is told and hinted at beside them."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.rows, self.cell = [], -1
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag == "tr":
+            self.rows.append({"break": given.get("class") == "break", "cells": ["", "", ""], "hover": ""})
+            self.cell = -1
+        elif tag == "td":
+            self.cell += 1
+            if self.cell == 1:
+                self.rows[-1].update(colour=given.get("style"), skipped=given.get("class") == "skipped")
+        elif tag == "pre":
+            self.cell = -1  # the summary, which is no table
+        elif self.rows and self.cell == 2:
+            self.rows[-1]["hover"] += given.get("title") or ""
+
+    def handle_data(self, data):
+        if self.rows and self.cell >= 0:
+            self.rows[-1]["cells"][self.cell] += data
+
+    def line(self, text):
+        (found,) = [row for row in self.rows if text in row["cells"][1]]
+        return found
+
+
+def helper_that_is_skipped(x):
+    for _ in range(2):
+        x = x - 3
+        fxjit.graph_break("in the loop")
+    return x
+
+
+def three_kinds(a, flag):
+    b = torch.abs(a) + 1
+    b = b * 7
+    if flag:
+        b = b.sin()
+    print("between")
+    c = b.tanh()
+    return helper_that_is_skipped(c) * 5
+
+
+def test_each_line_has_the_colour_of_what_became_of_it(capsys):
+    page = Rows(fxjit.explain(three_kinds)(torch.ones(2), False).to_html())
+    first, second, third = (page.line(text)["colour"] for text in ("torch.abs(a)", "b.tanh()", "(c) * 5"))
+    assert len({first, second, third, None}) == 4, "three graphs, three colours"
+    assert page.line("b = b * 7")["colour"] == first
+    plain = [page.line(text) for text in ("def three_kinds", "if flag:", "b = b.sin()", 'print("between")')]
+    assert [row["colour"] for row in plain] == [None] * 4, "no operator of theirs is in a graph"
+    assert [row["cells"][1].strip() for row in page.rows if row["skipped"]] == [
+        "def helper_that_is_skipped(x):", "for _ in range(2):", "x = x - 3", 'fxjit.graph_break("in the loop")', "return x"]
+    broke = page.line('print("between")')
+    assert broke["break"] and broke["cells"][2].startswith("break: Call of a function")
+    assert "Remove the call" in broke["hover"], "its hints"
+    assert [row["cells"][1].strip() for row in page.rows if row["break"]] == [broke["cells"][1].strip()]
+    skipped = page.line("def helper_that_is_skipped")
+    assert "skipped: Graph break in a loop" in skipped["cells"][2] and "Move the body of the loop" in skipped["hover"]
+    traced = page.line("def three_kinds")
+    assert "guards" in traced["cells"][2] and "a: Tensor float32[2] on cpu" in traced["hover"]
+    assert "flag" in traced["hover"]

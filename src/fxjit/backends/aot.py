@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from fxjit import config, logs
+from fxjit import config, debug, logs
 from fxjit.counters import counters, timed
 from fxjit.drawing import may_draw
 
@@ -161,8 +161,8 @@ def _compile_anew(
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            if logs.enabled("aot_graphs"):
-                log.info("%s graph\n%s", name, graph.print_readable(print_output=False))
+            readable = functools.partial(graph.print_readable, print_output=False)
+            debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
             parts.note(name, graph)
             keep_workspace(graph, name == "forward")
             with timed(f"aot.{name}"):

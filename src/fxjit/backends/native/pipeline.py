@@ -18,7 +18,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit import _C, config, logs, tensor_shim
+from fxjit import _C, config, debug, logs, tensor_shim
 from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
@@ -304,8 +304,7 @@ def generate(
         entry = functions.setdefault(kernel.body, f"k{len(functions)}")
         planned.append(Launch(step, kernel, entry, {member.compute.out.name: member.compute.out for member in step.members}))
         counters["native"]["kernels"] += 1
-    if fusion_log.isEnabledFor(20):
-        fusion_log.info("%s", schedule_text(steps, low))
+    debug.stage(fusion_log, "fusion.txt", "", lambda: schedule_text(steps, low))
     compilation = None
     source = ""
     if functions:
@@ -320,7 +319,7 @@ def generate(
             executor.others = gpu.callables
         else:
             executor = replace(executor, others=gpu.cells)
-    output_log.info("%s", source + gpu.text() + executor.text)
+    debug.stage(output_log, "output_code.txt", "", lambda: source + gpu.text() + executor.text)
     return compilation, executor
 
 
