@@ -32,7 +32,7 @@ def messages(fn, *args, calls=2):
     return results, handler.seen
 
 
-def same_messages(fn, *args, graphs=1):
+def assert_same_messages(fn, *args, graphs=1):
     expected = messages(fn, *args)
     with CompileCounter() as counter:
         actual = messages(fxjit.compile(fn, backend=counter), *args)
@@ -47,7 +47,7 @@ def test_a_warning_does_not_split_the_graph():
         log.warning("seen %s of %d", "one", x.shape[0])
         return y * 2
 
-    same_messages(fn, torch.ones(3))
+    assert_same_messages(fn, torch.ones(3))
 
 
 def test_messages_of_inlined_functions_name_them():
@@ -59,7 +59,7 @@ def test_messages_of_inlined_functions_name_them():
         log.warning("before")
         return inner(x) + 1
 
-    same_messages(fn, torch.ones(3))
+    assert_same_messages(fn, torch.ones(3))
 
 
 def test_a_message_about_a_tensor_is_written_where_it_stands():
@@ -68,7 +68,7 @@ def test_a_message_about_a_tensor_is_written_where_it_stands():
         log.warning("sum %s", y.sum())
         return y * 2
 
-    same_messages(fn, torch.ones(3), graphs=2)
+    assert_same_messages(fn, torch.ones(3), graphs=2)
 
 
 def test_once_stays_once():

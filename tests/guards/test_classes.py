@@ -330,7 +330,7 @@ POINTS: dict[str, tuple[Callable[[Any, Any], Any], str, Any]] = {
 def test_a_change_of_a_named_tuples_class_is_seen(what: str) -> None:
     ask, name, by = POINTS[what]
     cls, point = _point()
-    _check((lambda x: x * ask(cls, point), lambda: setattr(cls, name, by), _nothing))
+    assert_change_is_seen((lambda x: x * ask(cls, point), lambda: setattr(cls, name, by), _nothing))
 
 
 def _replaced(owner: Any, name: str, by: Any) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -395,7 +395,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _check(world: World) -> None:
+def assert_change_is_seen(world: World) -> None:
     program, change, undo = world
     compiled = fxjit.compile(program, backend="eager", dynamic=False)
     for _ in range(4):  # the guards settle
@@ -415,13 +415,13 @@ def _check(world: World) -> None:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_of_a_class_is_seen(what: str) -> None:
-    _check(CHANGES[what]())
+    assert_change_is_seen(CHANGES[what]())
 
 
 @pytest.mark.parametrize("what", TORCHS)
 def test_what_a_program_puts_in_the_place_of_torchs_own_is_seen_before_and_after(what: str) -> None:
     program, owner, name, by = TORCHS[what]
-    _check((program, *_replaced(owner, name, by)))
+    assert_change_is_seen((program, *_replaced(owner, name, by)))
 
 
 def test_a_class_that_changes_elsewhere_costs_no_compile() -> None:

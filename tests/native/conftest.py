@@ -61,14 +61,14 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", sc
     )
 
 
-@pytest.fixture
-def same() -> Callable[..., None]:
+@pytest.fixture(name="assert_same")
+def assert_same_fixture() -> Callable[..., None]:
     return assert_same
 
 
 @pytest.fixture
-def agrees() -> Callable[..., None]:
-    """`agrees(function, *inputs)`: each of the results is eager's when every operator with a lowering is a kernel."""
+def assert_same_as_eager() -> Callable[..., None]:
+    """Each result of a function is eager's when every operator that has a lowering is a kernel."""
 
     def check(
         function: Callable[..., Any], *inputs: Any, mode: str = "fake", scale: float = 1.0, decompositions: Any = None

@@ -26,7 +26,7 @@ def left(monkeypatch):
     return found
 
 
-def check_layer(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> None:
+def assert_layer_same_as_eager(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> None:
     """Results, gradients and their strides are eager's."""
     fxjit.reset()
     found = []
@@ -51,7 +51,9 @@ def check_layer(layer: torch.nn.Module, x: torch.Tensor, around=lambda y: y) -> 
 def test_pixelwise_convolutions(shape, bias, layout, left):
     images, channels, results, height, width = shape
     layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
-    check_layer(layer, torch.randn(images, channels, height, width).to(memory_format=layout), lambda y: y.relu() + 1)
+    assert_layer_same_as_eager(
+        layer, torch.randn(images, channels, height, width).to(memory_format=layout), lambda y: y.relu() + 1
+    )
     many_small = images > 4 and 9 < height * width < 16
     assert many_small == any("convolution" in each for each in left)
 
@@ -75,7 +77,9 @@ def test_a_pixelwise_convolution_of_parts_of_tensors():
 
 def test_a_gradient_that_is_not_channels_last():
     layer = torch.nn.Conv2d(4, 6, 1)
-    check_layer(layer, torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last), lambda y: y.contiguous() * 2)
+    assert_layer_same_as_eager(
+        layer, torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last), lambda y: y.contiguous() * 2
+    )
 
 
 DEPTHWISE = {
@@ -92,7 +96,7 @@ DEPTHWISE = {
 def test_depthwise(case, layout, left):
     height, width, window, step, padding, dilation = DEPTHWISE[case]
     layer = torch.nn.Conv2d(6, 6, window, step, padding, dilation, groups=6, bias=case != "2x2")
-    check_layer(layer, torch.randn(3, 6, height, width).to(memory_format=layout))
+    assert_layer_same_as_eager(layer, torch.randn(3, 6, height, width).to(memory_format=layout))
     if layout is LAYOUTS[0]:
         assert not left
 
@@ -102,13 +106,17 @@ def test_depthwise(case, layout, left):
 def test_depthwise_of_one_dimension(dtype, causal, left):
     """As a state space model's: padded on both sides, what is too much cut off."""
     layer = torch.nn.Conv1d(8, 8, 4, groups=8, padding=3).to(dtype)
-    check_layer(layer, torch.randn(2, 8, 11, dtype=dtype), (lambda y: F.silu(y[..., :11])) if causal else (lambda y: y))
+    assert_layer_same_as_eager(
+        layer, torch.randn(2, 8, 11, dtype=dtype), (lambda y: F.silu(y[..., :11])) if causal else (lambda y: y)
+    )
     assert not left
 
 
 def test_depthwise_with_norm_and_activation():
     convolution = torch.nn.Conv2d(5, 5, 3, padding=1, groups=5, bias=False)
-    check_layer(torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(5), torch.nn.ReLU6()), torch.randn(4, 5, 6, 6))
+    assert_layer_same_as_eager(
+        torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(5), torch.nn.ReLU6()), torch.randn(4, 5, 6, 6)
+    )
 
 
 def test_depthwise_of_a_transposed_input_and_weight():

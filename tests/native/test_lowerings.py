@@ -33,7 +33,7 @@ def of_type(dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("dtype", ALL_TYPES, ids=str)
-def test_places_of_extremes(agrees, dtype, mode):
+def test_places_of_extremes(assert_same_as_eager, dtype, mode):
     def function(x):
         out = []
         for dim in (0, 1, -1):
@@ -46,7 +46,7 @@ def test_places_of_extremes(agrees, dtype, mode):
             out += [(x * 2).argmax(-1), (x.abs() + 1).max(0)[1], torch.softmax(x, -1).argmax(-1)]
         return out
 
-    agrees(function, of_type(dtype), mode=mode, decompositions=table())
+    assert_same_as_eager(function, of_type(dtype), mode=mode, decompositions=table())
 
 
 # Random numbers
@@ -156,7 +156,7 @@ def test_upsampling_is_one_operator_while_a_graph_is_traced():
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_derivatives_of_slices(agrees, mode):
+def test_derivatives_of_slices(assert_same_as_eager, mode):
     """Zeros with the gradient in its place: steps, negative places, other layouts of the gradient."""
 
     def function(x, y):
@@ -167,7 +167,7 @@ def test_derivatives_of_slices(agrees, mode):
             aten.select_backward(x, [4, 5, 6, 7], 0, -1), aten.select_backward(y, [5, 6, 3], 2, 1) * 2,
         ]  # fmt: skip
 
-    agrees(function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode, decompositions=table())
+    assert_same_as_eager(function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode, decompositions=table())
 
 
 @pytest.mark.parametrize("shape,dims", [((4, 1), 1), ((1, 4), 0), ((4, 3), 1), ((), ()), ((1, 1), (0, 1))])
@@ -210,7 +210,7 @@ def of_constants(x):
     ]  # fmt: skip
 
 
-def test_a_tensor_of_one_number_made_while_tracing_is_a_number_of_the_kernels(same, caplog):
+def test_a_tensor_of_one_number_made_while_tracing_is_a_number_of_the_kernels(assert_same, caplog):
     """A power with such an exponent is products; and what a program does to the results is not seen by the next call."""
     x = torch.rand(5) + 1
     compiled = fxjit.compile(of_constants, fullgraph=True)
@@ -218,7 +218,7 @@ def test_a_tensor_of_one_number_made_while_tracing_is_a_number_of_the_kernels(sa
         for _ in range(2):
             made = compiled(x)
             for k, (actual, expected) in enumerate(zip(made, of_constants(x), strict=True)):
-                same(actual, expected, str(k))
+                assert_same(actual, expected, str(k))
             made[-3].add_(5)
             made[-2].zero_()
     source = "\n".join(record.getMessage() for record in caplog.records)
@@ -234,23 +234,23 @@ def of_negatives(x):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_the_imaginary_part_of_a_conjugate_is_read_with_its_sign(same, dynamic):
+def test_the_imaginary_part_of_a_conjugate_is_read_with_its_sign(assert_same, dynamic):
     x = torch.arange(5.0)
     for k, (actual, expected) in enumerate(zip(fxjit.compile(of_negatives, dynamic=dynamic)(x), of_negatives(x), strict=True)):
         assert actual.is_neg() == expected.is_neg()
-        same(actual, expected, str(k))
+        assert_same(actual, expected, str(k))
 
 
-def test_an_input_whose_memory_is_its_negative(same):
+def test_an_input_whose_memory_is_its_negative(assert_same):
     def function(x):
         return x.abs() + x, x[1:].sum()
 
     compiled = fxjit.compile(function, fullgraph=True)
     for x in (torch.arange(5.0), torch._neg_view(torch.arange(5.0))):
         for actual, expected in zip(compiled(x), function(x), strict=True):
-            same(actual, expected, "")
+            assert_same(actual, expected, "")
 
 
-def test_a_number_is_turned_over_and_stays_itself(same):
+def test_a_number_is_turned_over_and_stays_itself(assert_same):
     x = torch.tensor(2.0)
-    same(fxjit.compile(lambda x: x.sub(x.flip(0) * 3), fullgraph=True)(x), torch.tensor(-4.0), "")
+    assert_same(fxjit.compile(lambda x: x.sub(x.flip(0) * 3), fullgraph=True)(x), torch.tensor(-4.0), "")

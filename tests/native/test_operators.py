@@ -42,7 +42,7 @@ ROUGH_IN_HALF = {"floordiv", "truncdiv", "remainder", "fmod"}
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_unary_of_floats(kernels, same, dtype):
+def test_unary_of_floats(kernels, assert_same, dtype):
     torch.manual_seed(0)
     special = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 0.5, -0.5, 1e-3, 3.0, -3.0, 20.5])
     x = torch.cat([special, torch.randn(87) * 3]).to(dtype)
@@ -52,7 +52,7 @@ def test_unary_of_floats(kernels, same, dtype):
     finite = x.isfinite()
     for name, actual in zip(names, compiled(x)):
         expected = UNARY[name](x)
-        same(actual[finite] if name == "gelu" else actual, expected[finite] if name == "gelu" else expected, name)
+        assert_same(actual[finite] if name == "gelu" else actual, expected[finite] if name == "gelu" else expected, name)
 
 
 def test_signed_zeros_and_nan_are_eagers(kernels):
@@ -135,7 +135,7 @@ def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTS, ids=str)
-def test_binary(kernels, same, dtype):
+def test_binary(kernels, assert_same, dtype):
     torch.manual_seed(1)
     a, b = values(dtype, 4, 25), values(dtype, 4, 25)
     table = dict(BINARY)
@@ -151,10 +151,10 @@ def test_binary(kernels, same, dtype):
         table["true division"] = lambda a, b: a / (b * b + 1)
     compiled = kernels(lambda a, b: [f(a, b) for f in table.values()], a, b)
     for name, actual in zip(table, compiled(a, b)):
-        same(actual, table[name](a, b), name)
+        assert_same(actual, table[name](a, b), name)
 
 
-def test_bools(kernels, same):
+def test_bools(kernels, assert_same):
     a, b = values(torch.bool, 50), values(torch.bool, 50)
     table = [
         torch.add,
@@ -172,11 +172,11 @@ def test_bools(kernels, same):
     for actual, expected in zip(
         compiled(a, b), [f(a, b) for f in table] + [~a, a.float() - 1, a.any(), a.all(), a.sum(), a + 1, a * 0.5]
     ):
-        same(actual, expected)
+        assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, *INTS], ids=str)
-def test_conversions(kernels, same, source):
+def test_conversions(kernels, assert_same, source):
     torch.manual_seed(2)
     x = values(source, 40)
     targets = [
@@ -194,10 +194,10 @@ def test_conversions(kernels, same, source):
         targets.append(torch.uint8)
     compiled = kernels(lambda x: [x.to(target).clone() if target is source else x.to(target) for target in targets], x)
     for target, actual in zip(targets, compiled(x)):
-        same(actual, x.to(target), str(target))
+        assert_same(actual, x.to(target), str(target))
 
 
-def test_mixed_types_promote_as_in_eager(kernels, same):
+def test_mixed_types_promote_as_in_eager(kernels, assert_same):
     f, d, i, b, h = torch.randn(6), torch.randn(6).double(), torch.arange(6), torch.rand(6) > 0.5, torch.randn(6).bfloat16()
     s = torch.tensor(2.5, dtype=torch.float64)
 
@@ -222,14 +222,14 @@ def test_mixed_types_promote_as_in_eager(kernels, same):
 
     compiled = kernels(mixed, f, d, i, b, h, s)
     for actual, expected in zip(compiled(f, d, i, b, h, s), mixed(f, d, i, b, h, s)):
-        same(actual, expected)
+        assert_same(actual, expected)
 
 
 SHAPES = [(), (1,), (7,), (0,), (3, 0), (1, 1), (5, 1, 3), (2, 3, 4, 5), (33, 65)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_shapes(kernels, same, shape):
+def test_shapes(kernels, assert_same, shape):
     torch.manual_seed(3)
     x = torch.randn(shape)
 
@@ -238,11 +238,11 @@ def test_shapes(kernels, same, shape):
 
     compiled = kernels(function, x)
     for actual, expected in zip(compiled(x), function(x)):
-        same(actual, expected, str(shape))
+        assert_same(actual, expected, str(shape))
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_nothing_is_read_where_there_is_nothing(agrees, mode):
+def test_nothing_is_read_where_there_is_nothing(assert_same_as_eager, mode):
     """Values that do not depend on a loop are read ahead of it, and an empty tensor has no memory to read from."""
     x, y, z = torch.randn(0, 3), torch.randn(3, 0), torch.randn(4, 5)
 
@@ -253,7 +253,7 @@ def test_nothing_is_read_where_there_is_nothing(agrees, mode):
             tail * 2 + tail[:, :1], (tail + z[0]).sum(0), (tail * 2).sum(1), y.amax(0), torch.softmax(x, 1),
         ]  # fmt: skip
 
-    agrees(function, x, y, z, mode=mode)
+    assert_same_as_eager(function, x, y, z, mode=mode)
 
 
 LAYOUTS = {
@@ -264,7 +264,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_layouts(kernels, same, layout):
+def test_layouts(kernels, assert_same, layout):
     torch.manual_seed(4)
     x = LAYOUTS[layout](torch.randn(6, 8))
 
@@ -282,26 +282,26 @@ def test_layouts(kernels, same, layout):
 
     compiled = kernels(function, x)
     for actual, expected in zip(compiled(x), function(x)):
-        same(actual, expected, layout)
+        assert_same(actual, expected, layout)
 
 
-def test_channels_last(agrees):
+def test_channels_last(assert_same_as_eager):
     x = torch.randn(2, 3, 5, 4).to(memory_format=torch.channels_last)
     bias = torch.randn(3, 1, 1)
 
     def function(x, bias):
         return [(x + bias).relu(), x.sum((0, 2, 3)), x.mean((2, 3)), (x * 2).contiguous()]
 
-    agrees(function, x, bias)
+    assert_same_as_eager(function, x, bias)
 
 
-def test_broadcasting(agrees):
+def test_broadcasting(assert_same_as_eager):
     a, b, c, d = torch.randn(4, 1, 5), torch.randn(3, 1), torch.randn(5), torch.tensor(2.0)
 
     def function(a, b, c, d):
         return [a + b, a * c - d, (a + b + c).sum(1), torch.where(c > 0, a, b), a.expand(4, 3, 5) * b, d * d]
 
-    agrees(function, a, b, c, d)
+    assert_same_as_eager(function, a, b, c, d)
 
 
 REDUCTIONS = {
@@ -317,17 +317,17 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
-def test_reductions(kernels, same, dims, dtype):
+def test_reductions(kernels, assert_same, dims, dtype):
     torch.manual_seed(5)
     x = torch.randn(5, 6, 7).to(dtype)
     cases = [(name, keep) for name in REDUCTIONS for keep in (False, True)]
     compiled = kernels(lambda x: [REDUCTIONS[name](x, dims, keep) for name, keep in cases], x)
     for (name, keep), actual in zip(cases, compiled(x)):
-        same(actual, REDUCTIONS[name](x, dims, keep), f"{name} keepdim={keep}")
+        assert_same(actual, REDUCTIONS[name](x, dims, keep), f"{name} keepdim={keep}")
 
 
 @pytest.mark.parametrize("shape", [(100_000,), (3, 40_000), (40_000, 3), (2000, 100), (70, 3, 700)], ids=str)
-def test_long_reductions(agrees, shape):
+def test_long_reductions(assert_same_as_eager, shape):
     torch.manual_seed(6)
     x = torch.rand(shape) + 0.5
 
@@ -345,17 +345,17 @@ def test_long_reductions(agrees, shape):
             (x + 1).amax(-1),
         ]
 
-    agrees(function, x)
+    assert_same_as_eager(function, x)
 
 
-def test_integer_sums_do_not_overflow(kernels, same):
+def test_integer_sums_do_not_overflow(kernels, assert_same):
     x = torch.full((1000,), 120, dtype=torch.int8)
     compiled = kernels(lambda x: [x.sum(), x.sum(dtype=torch.int8), (x > 0).sum(), x.amax(), x.prod()], x)
     for actual, expected in zip(compiled(x), [x.sum(), x.sum(dtype=torch.int8), (x > 0).sum(), x.amax(), x.prod()]):
-        same(actual, expected)
+        assert_same(actual, expected)
 
 
-def test_nan_wins_in_extremes(kernels, same):
+def test_nan_wins_in_extremes(kernels, assert_same):
     x = torch.randn(50, 60)
     x[3, 7] = float("nan")
     x[40, 0] = float("nan")
@@ -363,7 +363,7 @@ def test_nan_wins_in_extremes(kernels, same):
         kernels(lambda x: [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)], x)(x),
         [x.amax(1), x.amin(0), x.amax(), torch.softmax(x, 1)],
     ):
-        same(actual, expected)
+        assert_same(actual, expected)
 
 
 SOFTMAX = {
@@ -374,13 +374,13 @@ SOFTMAX = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_softmax(kernels, same, dim, dtype):
+def test_softmax(kernels, assert_same, dim, dtype):
     x = (torch.randn(9, 10, 130) * 3).to(dtype)
     for (name, f), actual in zip(SOFTMAX.items(), kernels(lambda x: [f(x, dim) for f in SOFTMAX.values()], x)(x)):
-        same(actual, f(x, dim), name)
+        assert_same(actual, f(x, dim), name)
 
 
-def test_normalisations(agrees):
+def test_normalisations(assert_same_as_eager):
     torch.manual_seed(7)
     x, w, b, g = torch.randn(6, 8, 16), torch.randn(16), torch.randn(16), torch.randn(4, 8, 5, 5)
     cw, cb, rm, rv = torch.randn(8), torch.randn(8), torch.randn(8), torch.rand(8) + 0.1
@@ -394,10 +394,10 @@ def test_normalisations(agrees):
         ]  # fmt: skip
 
     inputs = (x, w, b, g, cw, cb, rm, rv)
-    agrees(function, *inputs, scale=4)
+    assert_same_as_eager(function, *inputs, scale=4)
 
 
-def test_views_are_followed_by_index_arithmetic(agrees):
+def test_views_are_followed_by_index_arithmetic(assert_same_as_eager):
     x = torch.randn(4, 6, 8)
 
     def function(x):
@@ -411,10 +411,10 @@ def test_views_are_followed_by_index_arithmetic(agrees):
             *[piece + 3 for piece in y.chunk(3, -1)], y.unfold(2, 3, 2) + 1,
         ]  # fmt: skip
 
-    agrees(function, x)
+    assert_same_as_eager(function, x)
 
 
-def test_putting_together(agrees):
+def test_putting_together(assert_same_as_eager):
     a, b = torch.randn(3, 4), torch.randn(3, 4)
 
     def function(a, b):
@@ -426,10 +426,10 @@ def test_putting_together(agrees):
             torch.cat([a, b]).relu().sum(0), torch.hstack([a, b]).exp(),
         ]  # fmt: skip
 
-    agrees(function, a, b)
+    assert_same_as_eager(function, a, b)
 
 
-def test_made_of_nothing(agrees):
+def test_made_of_nothing(assert_same_as_eager):
     x = torch.randn(5, 5)
 
     def function(x):
@@ -440,10 +440,10 @@ def test_made_of_nothing(agrees):
             torch.zeros_like(x, dtype=torch.int64),
         ]  # fmt: skip
 
-    agrees(function, x)
+    assert_same_as_eager(function, x)
 
 
-def test_reads_at_computed_places(agrees):
+def test_reads_at_computed_places(assert_same_as_eager):
     table, index, x = torch.randn(10, 6), torch.randint(0, 10, (4, 3)), torch.randn(5, 7)
     rows, columns, along = torch.tensor([0, -1, 3]), torch.tensor([1, 2, -3]), torch.randint(0, 7, (5, 2))
 
@@ -455,7 +455,7 @@ def test_reads_at_computed_places(agrees):
         ]  # fmt: skip
 
     inputs = (table, index, x, rows, columns, along)
-    agrees(function, *inputs)
+    assert_same_as_eager(function, *inputs)
 
 
 def test_an_index_out_of_bounds_raises(kernels):
@@ -488,7 +488,7 @@ BACKWARDS = {
 }  # fmt: skip
 
 
-def test_derivatives(kernels, same):
+def test_derivatives(kernels, assert_same):
     torch.manual_seed(8)
     x = torch.randn(6, 12)
 
@@ -500,10 +500,10 @@ def test_derivatives(kernels, same):
         return grads
 
     for name, actual, expected in zip(BACKWARDS, kernels(function, x)(x), function(x)):
-        same(actual, expected, name, scale=4)
+        assert_same(actual, expected, name, scale=4)
 
 
-def test_max_pooling(agrees):
+def test_max_pooling(assert_same_as_eager):
     x = torch.randn(2, 3, 9, 8)
     x[0, 0, 3, 3] = float("nan")
     x[0, 1, 2:4, 2:4] = 1.0
@@ -518,7 +518,7 @@ def test_max_pooling(agrees):
         ]
         return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.max_pool2d(x, 5, 1, 2)]
 
-    agrees(function, x)
+    assert_same_as_eager(function, x)
 
 
 def test_booleans_are_bytes_in_memory():

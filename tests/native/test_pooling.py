@@ -36,7 +36,7 @@ FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("dtype,interpret", [*((dtype, False) for dtype in FLOATS), (torch.float32, True)], ids=str)
-def test_planes(kernels, same, dtype, form, interpret):
+def test_planes(kernels, assert_same, dtype, form, interpret):
     if interpret:
         pytest.importorskip("triton")
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def test_planes(kernels, same, dtype, form, interpret):
     with config.patch(**{"triton.interpret": interpret}):
         compiled = kernels(pooled, *inputs)
     for k, (actual, expected) in enumerate(zip(compiled(*inputs), pooled(*inputs), strict=True)):
-        same(actual, expected, str(k))
+        assert_same(actual, expected, str(k))
 
 
 @pytest.mark.parametrize("interpret", [False, True])
@@ -99,14 +99,14 @@ def test_pooling_takes_in_what_is_around_it():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
-def test_whole_powers(agrees, dtype):
+def test_whole_powers(assert_same_as_eager, dtype):
     x = torch.tensor([0, 1, 2, 3, 7, 11, 100, 127]).to(dtype)
     x = torch.cat([x, -x]) if dtype is not torch.uint8 else x
 
     def function(x):
         return [x**power for power in (0, 1, 2, 3, 4, 5, 7, 13, 63, 64, 65)]
 
-    agrees(function, x)
+    assert_same_as_eager(function, x)
 
 
 def test_a_negative_power_of_integers_raises():

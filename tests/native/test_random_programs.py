@@ -66,9 +66,9 @@ def step(choose: random.Random, values: list[torch.Tensor]) -> torch.Tensor:
     if kind == "layout" and a.dim() >= 2:
         return a.transpose(0, -1).contiguous()
     if kind == "cat":
-        same = [b for b in values if b.shape == a.shape and a.dim() >= 1]
-        if same:
-            return torch.cat([a, choose.choice(same)], choose.randrange(a.dim()))
+        assert_same = [b for b in values if b.shape == a.shape and a.dim() >= 1]
+        if assert_same:
+            return torch.cat([a, choose.choice(assert_same)], choose.randrange(a.dim()))
     if kind == "matmul" and a.dim() == 2:
         fits = [b for b in values if b.dim() == 2 and b.shape[0] == a.shape[1]]
         if fits:
@@ -96,7 +96,7 @@ def broadcasts(a: torch.Tensor, b: torch.Tensor) -> bool:
     return size.numel() <= 20_000
 
 
-def check(seed, same, mode):
+def assert_same_as_eager(seed, assert_same, mode):
     torch.manual_seed(seed)
     shape = random.Random(seed).choice([(6, 8), (4, 4), (3, 5, 7), (2, 3, 4, 5), (17, 33), (1, 9)])
     x, y = torch.randn(shape), torch.randn(shape)
@@ -106,14 +106,14 @@ def check(seed, same, mode):
     gm = make_fx(function, tracing_mode=mode)(x, y)
     compiled = pipeline.compile_graph(gm, [x, y], lone_kernels=seed % 2 == 0)
     for k, (actual, expected) in enumerate(zip(compiled([x, y]), function(x, y))):
-        same(actual, expected, f"output {k}", scale=10)
+        assert_same(actual, expected, f"output {k}", scale=10)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_program(seed, same):
-    check(seed, same, "fake")
+def test_a_random_program(seed, assert_same):
+    assert_same_as_eager(seed, assert_same, "fake")
 
 
 @pytest.mark.parametrize("seed", SEEDS[1::3])
-def test_a_random_program_with_symbolic_sizes(seed, same):
-    check(seed + 10_000, same, "symbolic")
+def test_a_random_program_with_symbolic_sizes(seed, assert_same):
+    assert_same_as_eager(seed + 10_000, assert_same, "symbolic")

@@ -23,7 +23,7 @@ def fresh():
     return function
 
 
-def agrees(program):
+def assert_same_as_eager(program):
     """Eager and compiled give the same, and leave the same in the function that they are given."""
     given, given_compiled = fresh(), fresh()
     want = program(given, X)
@@ -40,7 +40,7 @@ def test_a_functions_namespace_has_what_was_just_set():
         del function.first
         return dict(function.__dict__), list(vars(function).items()), "first" in function.__dict__, len(function.__dict__)
 
-    agrees(program)
+    assert_same_as_eager(program)
 
 
 def test_a_functions_namespace_stays_the_same_object():
@@ -52,7 +52,7 @@ def test_a_functions_namespace_stays_the_same_object():
         namespace.setdefault("third", 3)
         return dict(namespace), function.second, namespace.pop("first"), hasattr(function, "first"), namespace is vars(function)
 
-    agrees(program)
+    assert_same_as_eager(program)
 
 
 def test_what_a_function_has_of_its_own_is_not_in_it():
@@ -62,7 +62,7 @@ def test_what_a_function_has_of_its_own_is_not_in_it():
         function.__name__ = "renamed"
         return dict(function.__dict__), function.__doc__, function.__name__
 
-    agrees(program)
+    assert_same_as_eager(program)
 
 
 def test_update_wrapper_takes_attributes_set_before():
@@ -75,7 +75,7 @@ def test_update_wrapper_takes_attributes_set_before():
         functools.update_wrapper(wrapper, function)
         return wrapper.mark, wrapper.__wrapped__ is function, wrapper.__doc__
 
-    agrees(program)
+    assert_same_as_eager(program)
 
 
 def test_a_modules_namespace_has_what_was_just_set():
@@ -89,7 +89,7 @@ def test_a_modules_namespace_has_what_was_just_set():
         del HOLDER.value, HOLDER.other
         return found, "value" in namespace, math.__dict__["pi"]
 
-    agrees(program)
+    assert_same_as_eager(program)
     assert not hasattr(HOLDER, "value") and not hasattr(HOLDER, "other")
 
 
@@ -107,7 +107,7 @@ def test_the_table_of_modules():
 
         return *found, textwrap is HOLDER, len([name for name in list(sys.modules) if name == "math"])
 
-    agrees(program)
+    assert_same_as_eager(program)
     assert sys.modules["textwrap"] is textwrap
 
 
@@ -130,4 +130,4 @@ def test_cells_compare_by_what_they_hold():
         x = x + 1
         return cell(2) < cell(3), cell(-36) == cell(-36.0), cell(1) != cell(2), empty() == empty(), empty() < cell("text")
 
-    agrees(program)
+    assert_same_as_eager(program)

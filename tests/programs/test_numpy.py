@@ -17,12 +17,12 @@ def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return (np.random.default_rng(0).random(shape) + 0.5).astype(dtype)
 
 
-def same(expected: Any, actual: Any) -> None:
+def assert_same(expected: Any, actual: Any) -> None:
     assert type(actual) is type(expected)
     if isinstance(expected, (tuple, list)):
         assert len(actual) == len(expected)
         for one, other in zip(expected, actual, strict=True):
-            same(one, other)
+            assert_same(one, other)
     elif isinstance(expected, (np.ndarray, np.generic)):
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
@@ -32,15 +32,17 @@ def same(expected: Any, actual: Any) -> None:
         assert actual == expected
 
 
-def check(fn: Callable[..., Any], *make: Callable[[], Any], graphs: int | None = 1, backend: str = "eager") -> None:
+def assert_same_as_eager(
+    fn: Callable[..., Any], *make: Callable[[], Any], graphs: int | None = 1, backend: str = "eager"
+) -> None:
     """Results and arguments as eager's, in that many graphs."""
     fxjit.reset()
     counter = CompileCounter() if backend == "eager" else None
     compiled = fxjit.compile(fn, backend=counter or backend)
     for _ in range(2):
         plain, traced = [each() for each in make], [each() for each in make]
-        same(fn(*plain), compiled(*traced))
-        same(plain, traced)
+        assert_same(fn(*plain), compiled(*traced))
+        assert_same(plain, traced)
     if counter is not None and graphs is not None:
         assert counter.frame_count == graphs, dict(fxjit.counters["graph_break"])
 
@@ -57,7 +59,7 @@ def kmeans(points: np.ndarray, centres: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_a_program_is_one_graph(backend: str) -> None:
-    check(kmeans, lambda: array(32, 4), lambda: array(3, 4), backend=backend)
+    assert_same_as_eager(kmeans, lambda: array(32, 4), lambda: array(3, 4), backend=backend)
 
 
 @pytest.mark.parametrize("fn", [
@@ -66,7 +68,7 @@ def test_a_program_is_one_graph(backend: str) -> None:
     lambda a: (isinstance(a.sum(), np.float32), isinstance(a.sum(), np.ndarray), type(a), type(a.sum())),
 ])
 def test_what_is_a_scalar_in_numpy_is_one(fn: Callable[..., Any]) -> None:
-    check(fn, lambda: array(3, 4))
+    assert_same_as_eager(fn, lambda: array(3, 4))
 
 
 @pytest.mark.parametrize("fn", [
@@ -83,12 +85,14 @@ def test_what_is_a_scalar_in_numpy_is_one(fn: Callable[..., Any]) -> None:
 ])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_functions_methods_and_operators(fn: Callable[..., Any], dtype: Any) -> None:
-    check(fn, lambda: array(3, 4, dtype=dtype) if dtype is np.float32 else np.arange(12).reshape(3, 4), graphs=None)
+    assert_same_as_eager(
+        fn, lambda: array(3, 4, dtype=dtype) if dtype is np.float32 else np.arange(12).reshape(3, 4), graphs=None
+    )
 
 
 def test_types_of_numbers_count() -> None:
     """A NumPy number decides the result's type, a Python number does not; torch._numpy knows no such difference."""
-    check(lambda a: (a * np.float64(2), a * 2.0), lambda: array(3), graphs=None)
+    assert_same_as_eager(lambda a: (a * np.float64(2), a * 2.0), lambda: array(3), graphs=None)
 
 
 def in_place(a: np.ndarray) -> Any:
@@ -105,7 +109,7 @@ def in_place(a: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_writes_reach_the_callers_array_and_every_view(backend: str) -> None:
-    check(in_place, lambda: array(3, 4), backend=backend)
+    assert_same_as_eager(in_place, lambda: array(3, 4), backend=backend)
 
 
 def test_an_array_stays_the_object_it_was() -> None:
@@ -122,7 +126,7 @@ def between(x: torch.Tensor) -> Any:
 
 
 def test_from_tensors_and_back() -> None:
-    check(between, lambda: torch.arange(3.0))
+    assert_same_as_eager(between, lambda: torch.arange(3.0))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
@@ -132,11 +136,13 @@ def test_arrays_are_indices_of_tensors(dtype: Any) -> None:
         y[rows] = 0.0
         return y, x[rows], x[:, rows[:2]], x[rows, rows], x[rows.reshape(1, -1), 0]
 
-    check(fn, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([2, 0, 3]).astype(dtype))
+    assert_same_as_eager(fn, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([2, 0, 3]).astype(dtype))
 
 
 def test_an_array_of_rows_is_a_tuple_of_indices() -> None:
-    check(lambda x, rows: x[rows] + 1, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([[0, 1, 2], [3, 3, 3]]))
+    assert_same_as_eager(
+        lambda x, rows: x[rows] + 1, lambda: torch.arange(16.0).reshape(4, 4), lambda: np.array([[0, 1, 2], [3, 3, 3]])
+    )
 
 
 def test_numbers_of_numpy_make_tensors_of_their_dtype() -> None:
@@ -144,7 +150,7 @@ def test_numbers_of_numpy_make_tensors_of_their_dtype() -> None:
         return (torch.tensor(reward), torch.tensor([reward, 1.0]), torch.tensor([[few], [2.0]]), torch.as_tensor([reward]),
                 torch.tensor([reward], dtype=torch.float32), torch.FloatTensor([reward]), x + torch.tensor([few]))
 
-    check(fn, lambda: torch.ones(2), lambda: np.float64(2.5), lambda: np.float32(0.5))
+    assert_same_as_eager(fn, lambda: torch.ones(2), lambda: np.float64(2.5), lambda: np.float32(0.5))
 
 
 def test_slices_of_numpys_integers() -> None:
@@ -154,12 +160,12 @@ def test_slices_of_numpys_integers() -> None:
         y[:, low:high] = x[torch.tensor([1, 0]), low:high]
         return y, x[low:high, :high]
 
-    check(fn, lambda: torch.arange(8.0).reshape(2, 4), lambda: np.int64(1))
+    assert_same_as_eager(fn, lambda: torch.arange(8.0).reshape(2, 4), lambda: np.int64(1))
 
 
 def test_wrap_numpy_is_captured() -> None:
     wrapped = fxjit.wrap_numpy(lambda a: (np.sqrt(np.abs(a)), a.sum()))
-    check(wrapped, lambda: torch.arange(3.0))
+    assert_same_as_eager(wrapped, lambda: torch.arange(3.0))
     fxjit.compile(wrapped, backend="eager", fullgraph=True)(torch.ones(3))
 
 
@@ -202,9 +208,9 @@ def test_guards_see_another_kind_of_array() -> None:
     compiled = fxjit.compile(twice, backend="eager")
     for value in (array(3), array(5), array(5, dtype=np.float64), np.arange(4), np.arange(4.0)[::-1],
                   np.broadcast_to(np.float32(1), (3,)), array(2, 3).T):
-        same(twice(value), compiled(value))
+        assert_same(twice(value), compiled(value))
 
 
 def test_the_setting_turns_it_off() -> None:
     with fxjit.config.patch(trace_numpy=False):
-        check(lambda a: a + 1, lambda: array(3), graphs=0)
+        assert_same_as_eager(lambda a: a + 1, lambda: array(3), graphs=0)

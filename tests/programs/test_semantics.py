@@ -20,7 +20,7 @@ def identities(*objects: Any) -> list[bool]:
     return [a is b for a in objects for b in objects]
 
 
-def broken(fn: Any, *args: Any) -> Any:
+def assert_same_with_breaks(fn: Any, *args: Any) -> Any:
     return assert_same_as_eager(fn, *args, fullgraph=False)
 
 
@@ -140,7 +140,7 @@ def test_ne_of_its_own_and_methods_set_to_none() -> None:
         return x + 1, 1 in Blocks()
 
     assert_same_as_eager(unequal, torch.ones(2))
-    broken(contains, torch.ones(2))
+    assert_same_with_breaks(contains, torch.ones(2))
 
 
 def test_constants_and_immutable_containers_keep_their_identity() -> None:
@@ -153,7 +153,7 @@ def test_constants_and_immutable_containers_keep_their_identity() -> None:
         seen = identities(a, b, c, d)
         return x + 1, seen, a is b, c is d, e
 
-    broken(fn, torch.ones(2))
+    assert_same_with_breaks(fn, torch.ones(2))
 
 
 class Listed(list):  # type: ignore[type-arg]
@@ -198,7 +198,7 @@ def test_copies() -> None:
 
     assert_same_as_eager(fn, torch.ones(2))
     assert_same_as_eager(cycle, torch.ones(2))
-    broken(reduced, torch.ones(2))
+    assert_same_with_breaks(reduced, torch.ones(2))
 
 
 def test_own_memo() -> None:
@@ -207,7 +207,7 @@ def test_own_memo() -> None:
         made = copy.deepcopy([x, [1]], memo)
         return made[0] + 1, len(memo) > 0
 
-    broken(fn, torch.ones(2))
+    assert_same_with_breaks(fn, torch.ones(2))
 
 
 def test_attributes_of_functions_made_in_the_trace() -> None:
@@ -241,7 +241,7 @@ def test_a_deque_changed_behind_its_iterator() -> None:
             return x + 1, first, str(error)
         return x, first, ""
 
-    broken(fn, torch.ones(2))
+    assert_same_with_breaks(fn, torch.ones(2))
 
 
 class Gone:
@@ -258,7 +258,7 @@ def test_objects_with_a_finalizer_are_made_for_real() -> None:
         identities()
         return x + 1, before, list(order)
 
-    assert broken(fn, torch.ones(2))[2] == ["gone"]
+    assert assert_same_with_breaks(fn, torch.ones(2))[2] == ["gone"]
 
 
 class Shown(NamedTuple):
@@ -314,7 +314,7 @@ def test_classes_over_builtin_types_that_are_not_modelled() -> None:
         made = Buffer(1, b"abc")
         return x + made.first, bytes(made)
 
-    broken(fn, torch.ones(2))
+    assert_same_with_breaks(fn, torch.ones(2))
 
 
 def test_a_generator_under_way_inside_an_object() -> None:
@@ -338,7 +338,7 @@ def test_a_generator_under_way_inside_an_object() -> None:
             log.append("caught")
         return x + 1, log
 
-    broken(fn, torch.ones(2))
+    assert_same_with_breaks(fn, torch.ones(2))
 
 
 class Itself:

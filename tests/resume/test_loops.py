@@ -21,7 +21,7 @@ def _resume() -> Iterator[None]:
         yield
 
 
-def compare(fn: Callable[..., Any], *args: Any, graphs: int | None = None) -> None:
+def assert_same_as_eager(fn: Callable[..., Any], *args: Any, graphs: int | None = None) -> None:
     """`fn` gives what it gives eagerly and skips nothing; in that many graphs."""
     fxjit.reset()
     backend = EagerAndRecordGraphs()
@@ -47,9 +47,10 @@ def steps(x: Any, n: int) -> Any:
 
 def test_the_parts_of_a_loop_are_compiled_whatever_the_number_of_iterations() -> None:
     for n in (0, 1, 2, 3, 50):
-        compare(steps, n)
-    compare(steps, 50, graphs=5)  # before and first half; second half; first half (twice: `_` was a constant); after
-    compare(steps, 5000, graphs=5)
+        assert_same_as_eager(steps, n)
+    # before and first half; second half; first half (twice: `_` was a constant); after
+    assert_same_as_eager(steps, 50, graphs=5)
+    assert_same_as_eager(steps, 5000, graphs=5)
 
 
 def test_the_default_gives_up_the_frame() -> None:
@@ -96,8 +97,8 @@ def test_while_and_its_condition_on_data() -> None:
             x = x * 1.5
         return x + 1
 
-    compare(counted, 20)
-    compare(on_data)
+    assert_same_as_eager(counted, 20)
+    assert_same_as_eager(on_data)
 
 
 def test_loops_in_loops_with_break_continue_and_else() -> None:
@@ -115,8 +116,8 @@ def test_loops_in_loops_with_break_continue_and_else() -> None:
                 break
         return x, i, j
 
-    compare(fn, 9)
-    compare(fn, 3)
+    assert_same_as_eager(fn, 9)
+    assert_same_as_eager(fn, 3)
 
 
 def test_iterators_of_every_kind_go_on_where_they_were() -> None:
@@ -140,7 +141,7 @@ def test_iterators_of_every_kind_go_on_where_they_were() -> None:
         lambda x: map(lambda k: x * k, range(3)), lambda x: reversed([1, 2, 3]), lambda x: x.reshape(3, 1),
         lambda x: numbers(4), lambda x: filter(None, [0, 1, 2]), lambda x: iter([1, 2, 3]),
     ):  # fmt: skip
-        compare(over(make))
+        assert_same_as_eager(over(make))
 
 
 def test_a_list_that_changes_under_its_loop() -> None:
@@ -153,7 +154,7 @@ def test_a_list_that_changes_under_its_loop() -> None:
                 items.append(item + 2)
         return x, items
 
-    compare(fn)
+    assert_same_as_eager(fn)
 
 
 def test_a_break_at_one_iteration_only() -> None:
@@ -164,8 +165,8 @@ def test_a_break_at_one_iteration_only() -> None:
                 fxjit.graph_break()
         return x
 
-    compare(fn, 2, graphs=1)
-    compare(fn, 30)
+    assert_same_as_eager(fn, 2, graphs=1)
+    assert_same_as_eager(fn, 30)
 
 
 def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
@@ -186,10 +187,10 @@ def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
     def comprehension(x: Any, n: int) -> Any:
         return [breaks(x * k) for k in range(n)]
 
-    compare(loops, 20)
-    compare(outer, 20)
+    assert_same_as_eager(loops, 20)
+    assert_same_as_eager(outer, 20)
     with fxjit.config.patch(resume_in_try=True):  # since 3.12 a comprehension puts its variable back as a `finally` would
-        compare(comprehension, 4)
+        assert_same_as_eager(comprehension, 4)
 
 
 def test_a_list_that_grows_is_one_entry() -> None:
@@ -201,7 +202,7 @@ def test_a_list_that_grows_is_one_entry() -> None:
             out.append(x * 2)
         return out
 
-    compare(fn, 20)
+    assert_same_as_eager(fn, 20)
     assert sum(fxjit.counters["recompiles"].values()) < 3
 
 

@@ -1,4 +1,4 @@
-"""`check(fn, *args)`: one graph under fxjit, and everything eager leaves behind: results, mutation, aliasing, gradients."""
+"""What torch code leaves behind compiled is what it leaves behind eagerly: results, mutation, aliasing, gradients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ def run(fn, args, seed):
     return result, aliasing(result, args), torch.rand(1), backward(result, args)
 
 
-def check_function(fn, *args, backends=("eager", "aot_eager"), calls=2):
+@pytest.fixture(name="assert_same_as_eager")
+def assert_same_as_eager_fixture():
+    return assert_same_as_eager
+
+
+def assert_same_as_eager(fn, *args, backends=("eager", "aot_eager"), calls=2):
     for backend in backends:
         fxjit.reset()
         compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
@@ -74,11 +79,6 @@ def check_function(fn, *args, backends=("eager", "aot_eager"), calls=2):
             torch.testing.assert_close(ours[2], theirs[2], msg="random numbers drawn differ")
             assert_same(ours[3], theirs[3])
             assert_same(ours_args, theirs_args)
-
-
-@pytest.fixture
-def check():
-    return check_function
 
 
 @pytest.fixture

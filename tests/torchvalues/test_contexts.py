@@ -14,7 +14,7 @@ def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 
 
-def test_no_grad_and_enable_grad(check):
+def test_no_grad_and_enable_grad(assert_same_as_eager):
     def fn(x):
         with torch.no_grad():
             a = x * 2
@@ -22,17 +22,17 @@ def test_no_grad_and_enable_grad(check):
                 b = x * 3
             inside = torch.is_grad_enabled()
         return a, b, x * 4, inside, torch.is_grad_enabled()
-    check(fn, leaf(3))
+    assert_same_as_eager(fn, leaf(3))
 
 
-def test_set_grad_enabled(check):
+def test_set_grad_enabled(assert_same_as_eager):
     def fn(x):
         with torch.set_grad_enabled(False):
             a = x * 2
         with torch.set_grad_enabled(True):
             b = x * 2
         return a, b
-    check(fn, leaf(3))
+    assert_same_as_eager(fn, leaf(3))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -69,14 +69,14 @@ def ungraded(x):
     return x * 5
 
 
-def test_decorators(check):
-    check(lambda x: (decorated(x), decorated_without_parentheses(x), x * 4), leaf(3))
+def test_decorators(assert_same_as_eager):
+    assert_same_as_eager(lambda x: (decorated(x), decorated_without_parentheses(x), x * 4), leaf(3))
 
 
 @pytest.mark.parametrize("fn", [decorated, inferred, ungraded])
-def test_compiling_a_decorated_function(check, fn):
-    check(fn, leaf(3))
-    check(lambda x: (fn(x), x * 4), leaf(3))
+def test_compiling_a_decorated_function(assert_same_as_eager, fn):
+    assert_same_as_eager(fn, leaf(3))
+    assert_same_as_eager(lambda x: (fn(x), x * 4), leaf(3))
 
 
 def test_inference_mode(graphs_of):
@@ -90,37 +90,37 @@ def test_inference_mode(graphs_of):
     assert not torch.is_inference_mode_enabled()
 
 
-def test_autocast(check):
+def test_autocast(assert_same_as_eager):
     def fn(x, y):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             a = x @ y
             with torch.autocast("cpu", enabled=False):
                 b = x @ y
         return a, b, x @ y, torch.is_autocast_enabled("cpu")
-    check(fn, torch.randn(3, 3), torch.randn(3, 3))
+    assert_same_as_eager(fn, torch.randn(3, 3), torch.randn(3, 3))
 
 
-def test_nullcontext_and_record_function(check):
+def test_nullcontext_and_record_function(assert_same_as_eager):
     def fn(x):
         with contextlib.nullcontext(3) as number, torch.profiler.record_function("here"):
             return x * number
-    check(fn, torch.randn(3))
+    assert_same_as_eager(fn, torch.randn(3))
 
 
-def test_default_device(check):
+def test_default_device(assert_same_as_eager):
     def fn(x):
         with torch.device("cpu"):
             return x + torch.ones(3)
-    check(fn, torch.randn(3))
+    assert_same_as_eager(fn, torch.randn(3))
 
 
-def test_attention_kernels(check):
+def test_attention_kernels(assert_same_as_eager):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def fn(q):
         with sdpa_kernel(SDPBackend.MATH):
             return torch.nn.functional.scaled_dot_product_attention(q, q, q)
-    check(fn, torch.randn(1, 2, 4, 8))
+    assert_same_as_eager(fn, torch.randn(1, 2, 4, 8))
 
 
 @pytest.mark.parametrize("manager", [torch.no_grad, torch.enable_grad, contextlib.nullcontext,
@@ -144,11 +144,11 @@ def test_a_break_inside_resumes_inside(graphs_of, manager):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_an_exception_leaves_the_block(check):
+def test_an_exception_leaves_the_block(assert_same_as_eager):
     def fn(x):
         try:
             with torch.no_grad():
                 raise ValueError
         except ValueError:
             return x * 2, torch.is_grad_enabled()
-    check(fn, leaf(3))
+    assert_same_as_eager(fn, leaf(3))

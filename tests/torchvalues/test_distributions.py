@@ -57,17 +57,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_one_graph(check, case):
-    check(case, leaf(3))
+def test_one_graph(assert_same_as_eager, case):
+    assert_same_as_eager(case, leaf(3))
 
 
-def test_of_matrices(check):
+def test_of_matrices(assert_same_as_eager):
     def both(mean, a):
         d = dist.MultivariateNormal(mean, covariance(a))
         standard = dist.MultivariateNormal(torch.zeros(3), scale_tril=torch.eye(3))
         return d.rsample((2,)), d.log_prob(mean * 2), dist.kl_divergence(d, standard)
 
-    check(both, leaf(3), leaf(3, 3))
+    assert_same_as_eager(both, leaf(3), leaf(3, 3))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

@@ -47,13 +47,13 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_values(check, name, sign):
-    check(FUNCTIONS[name], torch.rand(2, 3) * sign)
+def test_values(assert_same_as_eager, name, sign):
+    assert_same_as_eager(FUNCTIONS[name], torch.rand(2, 3) * sign)
 
 
 @pytest.mark.parametrize("name", ["cond", "map", "scan"])
-def test_gradients(check, name):
-    check(FUNCTIONS[name], torch.rand(2, 3, requires_grad=True))
+def test_gradients(assert_same_as_eager, name):
+    assert_same_as_eager(FUNCTIONS[name], torch.rand(2, 3, requires_grad=True))
 
 
 def test_native():
@@ -100,14 +100,14 @@ QKV = [torch.randn(1, 2, 128, 16) for _ in range(3)]
 SLOPES = torch.randn(2)
 
 
-def test_flex_attention(check):
-    check(flex_attention, *QKV)
-    check(lambda q, k, v: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * SLOPES[h]), *QKV)
+def test_flex_attention(assert_same_as_eager):
+    assert_same_as_eager(flex_attention, *QKV)
+    assert_same_as_eager(lambda q, k, v: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * SLOPES[h]), *QKV)
 
 
-def test_flex_attention_with_a_block_mask(check):
+def test_flex_attention_with_a_block_mask(assert_same_as_eager):
     mask = create_block_mask(lambda b, h, i, j: i >= j, 1, None, 128, 128, device="cpu")
-    check(lambda q, k, v: flex_attention(q, k, v, block_mask=mask), *QKV)
+    assert_same_as_eager(lambda q, k, v: flex_attention(q, k, v, block_mask=mask), *QKV)
 
 
 DOCUMENTS = torch.arange(128) // 32
@@ -127,11 +127,11 @@ def by_rows(batch, head, query, key):
 
 
 @pytest.mark.parametrize("mask", [causal, same_document, by_rows])
-def test_a_block_mask_made_inside(check, mask):
+def test_a_block_mask_made_inside(assert_same_as_eager, mask):
     def fn(x):
         made = create_block_mask(mask, 1, 2, 128, 128, device="cpu")
         return x + made.kv_num_blocks.sum(), made.kv_indices, made.to_dense()
-    check(fn, torch.randn(3))
+    assert_same_as_eager(fn, torch.randn(3))
 
 
 def test_attention_with_a_block_mask_made_inside():

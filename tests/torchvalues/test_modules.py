@@ -47,7 +47,7 @@ class Containers(nn.Module):
         return x + self.weights[0] * self.weights[1] + self.named["w"] + len(self.layers)
 
 
-def check_module(module, *args, backends=("eager", "aot_eager"), calls=2):
+def assert_module_same_as_eager(module, *args, backends=("eager", "aot_eager"), calls=2):
     for backend in backends:
         fxjit.reset()
         ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
@@ -78,13 +78,13 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name):
-    check_module(MODULES[name](), torch.randn(3, 4))
+    assert_module_same_as_eager(MODULES[name](), torch.randn(3, 4))
 
 
 def test_convolutions():
     module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                            nn.Linear(16, 2))
-    check_module(module, torch.randn(2, 1, 4, 4))
+    assert_module_same_as_eager(module, torch.randn(2, 1, 4, 4))
 
 
 def test_attention():
@@ -96,12 +96,12 @@ def test_attention():
 
         def forward(self, x):
             return self.encoder(x) + self.attention(x, x, x, need_weights=False)[0]
-    check_module(Attend(), torch.randn(2, 3, 8))
+    assert_module_same_as_eager(Attend(), torch.randn(2, 3, 8))
 
 
 def test_embedding():
     module = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
-    check_module(module, torch.randint(0, 10, (2, 3)))
+    assert_module_same_as_eager(module, torch.randint(0, 10, (2, 3)))
 
 
 def test_training_flag_is_guarded():
@@ -247,7 +247,7 @@ def test_super_and_properties():
     class Derived(Base):
         def forward(self, x):
             return super().forward(x) * 3
-    check_module(Derived(), torch.randn(3))
+    assert_module_same_as_eager(Derived(), torch.randn(3))
 
 
 def test_missing_attributes_raise():

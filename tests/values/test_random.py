@@ -35,7 +35,7 @@ def outcome(fn: Program, seed: int, *args: Any) -> tuple[Any, ...]:
     return result, random.getstate(), OWN.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
 
-def agree(fn: Program, *, fullgraph: bool = True, backend: str = "eager") -> None:
+def assert_drawn_as_eager(fn: Program, *, fullgraph: bool = True, backend: str = "eager") -> None:
     """As eager does, for several seeds, of one compile where nothing breaks."""
     fxjit.counters.clear()
     compiled = fxjit.compile(fn, fullgraph=fullgraph, backend=backend)
@@ -168,15 +168,15 @@ def test_drawn_before_the_graph(program: Program) -> None:
         def body(x: torch.Tensor) -> Any:
             *results, own = made_here(x)
             return *results, list(own.getstate()[1])
-        agree(body, fullgraph=False)
+        assert_drawn_as_eager(body, fullgraph=False)
     else:
-        agree(program)
+        assert_drawn_as_eager(program)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", [arithmetic, beside_torch, in_a_loop, with_sizes, numpy_arrays])
 def test_through_backends(program: Program, backend: str) -> None:
-    agree(program, backend=backend)
+    assert_drawn_as_eager(program, backend=backend)
 
 
 def test_gradients() -> None:
@@ -303,7 +303,7 @@ def as_a_tensor(x: torch.Tensor) -> Any:
 def test_decisions(program: Program, everywhere: bool) -> None:
     """What depends on the number itself runs as it stands, also where loops and `try` blocks are resumed."""
     with config.patch(resume_in_loops=everywhere, resume_in_try=everywhere):
-        agree(program, fullgraph=False)
+        assert_drawn_as_eager(program, fullgraph=False)
 
 
 def test_a_decision_says_why() -> None:
