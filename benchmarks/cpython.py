@@ -185,7 +185,7 @@ def child(pipe: Connection, folder: str, mode: str, module: str, only: str, firs
         internal.append(str(args[0]) if args else "")
         raised(self, *args)
 
-    fxjit.errors.InternalError.__init__ = note  # type: ignore[method-assign]
+    fxjit.errors.InternalError.__init__ = note  # type: ignore[method-assign]  # for the time of the run
     loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"test.{module}"))
     tests = [each for each in _flat(loaded) if fnmatch.fnmatchcase(each.id(), only)][first:]
     frames = 0

@@ -58,11 +58,11 @@ class Shown:
             self.kernels.append(plain_render(*args))
             return self.kernels[-1]
 
-        pipeline.lower_graph, pipeline.fuse, gpu.render = lower_graph, fuse, render  # type: ignore[assignment]
+        pipeline.lower_graph, pipeline.fuse, gpu.render = lower_graph, fuse, render  # type: ignore[assignment]  # watched while the page is made
         try:
             pipeline.compile_graph(gm, inputs, "page")
         finally:
-            pipeline.lower_graph, pipeline.fuse, gpu.render = plain_lower, plain_fuse, plain_render  # type: ignore[assignment]
+            pipeline.lower_graph, pipeline.fuse, gpu.render = plain_lower, plain_fuse, plain_render  # type: ignore[assignment]  # watched while the page is made
 
     def blocks(self) -> dict[str, str]:
         (kernel,) = self.kernels

@@ -105,7 +105,7 @@ def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
 def _compile_class(chosen: RegionOptions, cls: type) -> type:
     """A decorated class stays the class, and calling its instances runs compiled."""
     if "__call__" in dir(cls):
-        cls.__call__ = _compile_function(chosen, cls.__call__)  # type: ignore[attr-defined,method-assign]
+        cls.__call__ = _compile_function(chosen, cls.__call__)  # type: ignore[attr-defined,method-assign]  # the class has one: checked above
     return cls
 
 
@@ -272,7 +272,7 @@ class DimRange:
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     """NumPy code as a function from tensors to tensors."""
-    return importlib.import_module("fxjit.interop.numpy_").wrap_numpy(fn)  # type: ignore[no-any-return]
+    return importlib.import_module("fxjit.interop.numpy_").wrap_numpy(fn)  # type: ignore[no-any-return]  # imported late, so untyped
 
 
 def mark_dynamic(

@@ -42,7 +42,7 @@ class ConvNet(nn.Module):
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(64 * 16, 128), nn.GELU(), nn.Linear(128, 10))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.features(images))  # type: ignore[no-any-return]
+        return self.head(self.features(images))  # type: ignore[no-any-return]  # modules return Any
 
 
 class Block(nn.Module):
@@ -61,7 +61,7 @@ class Block(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         scores = torch.softmax(q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5, dim=-1)
         x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]  # modules return Any
 
 
 class AttentionNet(nn.Module):
@@ -79,7 +79,7 @@ class AttentionNet(nn.Module):
         x = self.embed(patches) + self.position
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x).mean(dim=1))  # type: ignore[no-any-return]
+        return self.head(self.norm(x).mean(dim=1))  # type: ignore[no-any-return]  # modules return Any
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"convolution": ConvNet, "attention": AttentionNet}
@@ -115,7 +115,7 @@ class Contender:
         start = time.perf_counter()
         self.optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self.call(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
         self.optimizer.step()
         self.losses.append(loss.item())
         self.step_seconds.append(time.perf_counter() - start)

@@ -42,7 +42,7 @@ def asked() -> Iterator[set[str]]:
 
 def _float32_precision() -> str:
     """What float32 is rounded to before it is multiplied, where it is: "mkldnn.matmul=bf16 cuda.matmul=tf32"."""
-    get: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]
+    get: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]  # not in the stubs
     found = [(product, get(*product.split("."))) for product in _PRODUCTS]
     return " ".join(f"{product}={name}" for product, name in found if name in _REDUCED)
 

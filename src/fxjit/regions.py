@@ -95,7 +95,7 @@ def on_miss(
         return None
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
-        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]
+        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
         return None
     except FxjitError as error:

@@ -105,7 +105,7 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
         # One a call: it keeps the values of the run it is in, and threads run beside each other.
         return torch.fx.Interpreter(gm).boxed_run(args)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
+    run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
     return run
 
 
@@ -157,7 +157,7 @@ def _compile_anew(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     pending, parts = list[Any](), Parts()
-    autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
+    autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -322,7 +322,7 @@ def _compile_part(way: Way, graph: torch.fx.GraphModule, inputs: Sequence[Any], 
             compiled.finish()
         return compiled
 
-    return repro.watched(compile_graph, graph, inputs, "aot", way.backend, lambda fn, args: fn(args))  # type: ignore[no-any-return]
+    return repro.watched(compile_graph, graph, inputs, "aot", way.backend, lambda fn, args: fn(args))  # type: ignore[no-any-return]  # gives what compile_graph gives
 
 
 def with_symbols(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
@@ -418,5 +418,5 @@ def with_unused_draws(
 
 def ensure_module(gm: Any) -> torch.fx.GraphModule:
     if isinstance(gm, torch.nn.Module):
-        return gm  # type: ignore[return-value]
+        return gm  # type: ignore[return-value]  # any module that can be called will do
     raise TypeError(f"a backend is given an fx.GraphModule, not {type(gm).__name__}")

@@ -317,7 +317,7 @@ def _place_for(given: torch.Tensor) -> torch.Tensor:
 
 
 def _uses(storage: Any) -> int:
-    return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
+    return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]  # not in the stubs
 
 
 def _shares(output: torch.Tensor, place: Any) -> bool:

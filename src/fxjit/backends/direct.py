@@ -201,7 +201,7 @@ def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
         return _unseen(lambda *args: _without_grad(graph, args))
     unboxed = getattr(graph, "unboxed", None)
     if unboxed is not None:
-        return unboxed(plan.num_inputs)  # type: ignore[no-any-return]
+        return unboxed(plan.num_inputs)  # type: ignore[no-any-return]  # C code, untyped
     return _unseen(lambda *args: graph(list(args)))
 
 
@@ -221,7 +221,7 @@ def _around(graph: Boxed, plan: Plan) -> Callable[..., Any]:
 
 def _without_autocast(call: Callable[..., Any]) -> Callable[..., Any]:
     """`call` with autocast off: its conversions were traced, and ATen is not to convert what a graph calls it with."""
-    switched_off = torch._C._DisableAutocast  # type: ignore[attr-defined]
+    switched_off = torch._C._DisableAutocast  # type: ignore[attr-defined]  # not in the stubs
 
     def run(*args: Any) -> Any:
         with switched_off():
@@ -385,7 +385,7 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
         "forward": staticmethod(_unseen(forward)), "backward": staticmethod(_unseen(backward)), "boxed_grads_call": True,
     })  # fmt: skip
     # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
-    return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]  # a descriptor of C
 
 
 def _set_apart(outs: list[Any], tensors: tuple[int, ...]) -> None:
@@ -398,7 +398,7 @@ def _set_apart(outs: list[Any], tensors: tuple[int, ...]) -> None:
 
 def _layouts(meta: ViewAndMutationMeta, count: int) -> tuple[tuple[bool, Layout | None], ...]:
     """For each of the gradients that are taken: whether it is to be contiguous, and its layout."""
-    formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]
+    formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]  # plain tensors only: checked before
     assert len(formats) == count, "AOTAutograd knows of other gradients"
     return tuple((False, None) if each is None else (each.memory_format is torch.contiguous_format, Layout(
         each.memory_format, _numbers(each.size), _numbers(each.stride))) for each in formats)
@@ -434,7 +434,7 @@ def _may_run(undetermined: bool) -> None:
     if undetermined and torch.are_deterministic_algorithms_enabled():
         raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
                            "which was compiled without it, and its backward")
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]  # not in the stubs
         raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
 
 

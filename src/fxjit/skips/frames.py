@@ -141,13 +141,13 @@ def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
     inside: Iterable[object] = ()
     for container in (list, tuple, set, frozenset, deque):
         if issubclass(kind, container):
-            inside = container.__iter__(value)  # type: ignore[attr-defined,arg-type]
+            inside = container.__iter__(value)  # type: ignore[attr-defined,arg-type]  # of a container type
     if issubclass(kind, dict):
-        inside = dict.values(value)  # type: ignore[arg-type]
+        inside = dict.values(value)  # type: ignore[arg-type]  # a dict or a class derived from it
     if any(_holds_tensor(torch, each, depth - 1) for each in itertools.islice(inside, 64)):
         return True
     if issubclass(kind, MethodType):
-        return _holds_tensor(torch, value.__self__, depth)  # type: ignore[attr-defined]
+        return _holds_tensor(torch, value.__self__, depth)  # type: ignore[attr-defined]  # a bound method
     if issubclass(kind, (type, ModuleType, FunctionType)):
         return False
     try:

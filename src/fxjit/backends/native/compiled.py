@@ -63,7 +63,7 @@ class CompiledGraph:
         """The same over plain arguments: a program, or one function with nothing around the graph after its first call."""
         self.finish()
         if self.program is not None:
-            return self.program  # type: ignore[no-any-return]
+            return self.program  # type: ignore[no-any-return]  # made by C code
         if self.first is None:
             return lambda *args: tuple(self(list(args)))
         quick, first = self.over_arguments
@@ -82,7 +82,7 @@ class CompiledGraph:
         scope.update(_first=first, _settle=settle)
         exec(f"def run({names}):\n    return _settle(_first({names}))\n", scope)
         function: Any = scope["run"]
-        return function  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]  # exec made it
 
     def __call__(self, args: list[Any]) -> Any:
         if self.run is None:
@@ -91,7 +91,7 @@ class CompiledGraph:
             return self.run(args)
         assert self.first is not None
         outputs = self.first(args)
-        odd = self.first.__globals__["_odd"]  # type: ignore[attr-defined]
+        odd = self.first.__globals__["_odd"]  # type: ignore[attr-defined]  # a function that exec made
         # An operator that does not keep its promise of strides is put right at each call.
         self.run = self.first if odd else self.run_later
         if odd:

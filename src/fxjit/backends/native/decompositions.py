@@ -103,7 +103,7 @@ def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
     library.impl("mask_like", draw, "CompositeExplicitAutograd")
     torch.library.register_fake("fxjit::mask_like", fake, lib=library)
     _libraries.append(library)
-    return torch.ops.fxjit.mask_like.default  # type: ignore[no-any-return]
+    return torch.ops.fxjit.mask_like.default  # type: ignore[no-any-return]  # torch.ops is untyped
 
 
 _libraries: list[Any] = []

@@ -245,7 +245,7 @@ def callable_by_itself(
 
 def is_in_memory(low: Lowering, node: torch.fx.Node) -> bool:
     while node not in low.home and is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node in low.home
 
 

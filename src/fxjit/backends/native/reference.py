@@ -57,7 +57,7 @@ def ints(sizes: Sizes) -> tuple[int, ...]:
 def places(sizes: Sizes, strides: Sizes, offset: object) -> torch.Tensor:
     """The affine index at every point of the loops."""
     shape = ints(sizes)
-    total = torch.full(shape, int(offset), dtype=torch.int64)  # type: ignore[call-overload]
+    total = torch.full(shape, int(offset), dtype=torch.int64)  # type: ignore[call-overload]  # its stub wants literal sizes
     for dim, (size, stride) in enumerate(zip(shape, ints(strides), strict=True)):
         along = [1] * len(shape)
         along[dim] = size

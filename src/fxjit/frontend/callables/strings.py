@@ -44,7 +44,7 @@ def format_map(t: Tracer, template: Value, mapping: Value, /) -> Value:
 
 
 #: What `string.Formatter` is made of, in C; typeshed does not know it.
-_string: Any = string._string  # type: ignore[attr-defined]
+_string: Any = string._string  # type: ignore[attr-defined]  # not in the stubs
 
 
 @function(_string.formatter_parser)
@@ -134,7 +134,7 @@ class _Formatter(string.Formatter):
         return kwargs[key]
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        first, rest = string._string.formatter_field_name_split(field_name)  # type: ignore[attr-defined]
+        first, rest = string._string.formatter_field_name_split(field_name)  # type: ignore[attr-defined]  # not in the stubs
         value = self.get_value(first, args, kwargs)
         for is_attr, name in rest:
             value = protocol.getattr_(self.t, value, name) if is_attr else (

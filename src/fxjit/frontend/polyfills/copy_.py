@@ -52,7 +52,7 @@ def _is_plain_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     t.guard(HasKey(ConstSource(copyreg.dispatch_table, "copyreg.dispatch_table"), cls, cls in copyreg.dispatch_table))
     own = [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name, None) is not getattr(object, name)]
     others = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
-    return t.make(not own and not others and cls not in copyreg.dispatch_table and not copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return t.make(not own and not others and cls not in copyreg.dispatch_table and not copyreg._slotnames(cls))  # type: ignore[attr-defined]  # not in the stubs
 
 
 def _state_of(x: Any) -> Any:

@@ -43,7 +43,7 @@ class Compared:
         return self.mycmp(self.obj, other.obj) > 0  # type: ignore[no-any-return]  # whatever the comparison gives
 
     def __eq__(self, other: object) -> bool:
-        return self.mycmp(self.obj, other.obj) == 0  # type: ignore[attr-defined, no-any-return]
+        return self.mycmp(self.obj, other.obj) == 0  # type: ignore[attr-defined, no-any-return]  # an object in the stubs; whatever the comparison gives
 
     def __le__(self, other: Compared) -> bool:
         return self.mycmp(self.obj, other.obj) <= 0  # type: ignore[no-any-return]  # whatever the comparison gives

@@ -249,7 +249,7 @@ class ClassValue(Value):
         if isinstance(self.cls, enum.EnumMeta) and item.is_constant():
             known = item.as_constant()
             self._guard_members(t)
-            return protocol.fold(t, lambda: known in self.cls)  # type: ignore[operator]
+            return protocol.fold(t, lambda: known in self.cls)  # type: ignore[operator]  # only an enum's metaclass comes here
         return self._special_or_default(t, "__contains__", item) or NOT_IMPLEMENTED
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:

@@ -102,7 +102,7 @@ def find(cls: type, name: str) -> tuple[Any, type | None]:
 
 def written_classes(t: Tracer) -> dict[type, Value]:
     """The classes whose attributes this trace wrote; what it wrote is in the effect log."""
-    return t.new_source_state("written classes")  # type: ignore[return-value]
+    return t.new_source_state("written classes")  # type: ignore[return-value]  # tables of a trace have no types
 
 
 def written(t: Tracer, cls: type, name: str) -> Value | None:

@@ -264,7 +264,7 @@ class MadeFunctionValue(FunctionValue):
         parts.append(self.default_values if self.default_values is not None else None)
         parts.append(self.closure_values if self.closure_values is not None else None)
         cg.call(make_function, self.qualname, self.kwdefault_values, self.annotations, *parts)
-        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]
+        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]  # Rebuilder knows the log from its writing side only
             if value is not None and name not in ("__defaults__", "__kwdefaults__"):
                 cg.asm.dup()
                 cg.push(value)

@@ -37,7 +37,7 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
         return results[0] if results else None
 
     if tensor.requires_grad:
-        tensor.register_hook(call)  # type: ignore[no-untyped-call]
+        tensor.register_hook(call)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 def _require_no_handle(t: HookTracer, name: str) -> None:

@@ -182,7 +182,7 @@ def _cond(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     if not isinstance(predicate, TensorValue):
         branch = given["true_fn"] if protocol.truth(t, predicate) else given["false_fn"]
         return t.call(branch, operands, None)
-    bodies = [trace_body(t, "torch.cond", lambda: (), lambda _, fn=given[name]: t.call(fn, operands, None))  # type: ignore[misc]
+    bodies = [trace_body(t, "torch.cond", lambda: (), lambda _, fn=given[name]: t.call(fn, operands, None))  # type: ignore[misc]  # the default is no part of the type
               for name in ("true_fn", "false_fn")]
     for body in bodies:
         _require_fresh(t, "torch.cond", body)

@@ -74,7 +74,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         return own()  # type: ignore[no-any-return]  # numbers that are known late, see callables/core.py
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
-        return specialize(t).as_constant()  # type: ignore[no-any-return]
+        return specialize(t).as_constant()  # type: ignore[no-any-return]  # found by name, so untyped
     if isinstance(value, TupleValue):
         return tuple(key_of(t, item, among) for item in value.realized())
     cls = value.pytype()

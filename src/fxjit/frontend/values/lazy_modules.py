@@ -28,7 +28,7 @@ def settle(t: UntouchedTracer, module: Any, args: Sequence[Value]) -> None:
 
     Making them draws random numbers, which must not come before others that the frame draws first: there this call of the
     frame runs as it stands, and the next one is traced."""
-    if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]
+    if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]  # typed for modules that are both
         return
     torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None

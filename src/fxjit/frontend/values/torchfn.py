@@ -384,7 +384,7 @@ def _autocast_handler(fn: Callable[..., Any]) -> Handler:
         device = _AUTOCAST[fn] or next(given, None)
         opened = autocast_opened(t)
         if fn is torch.is_autocast_cache_enabled:
-            is_held = bool(opened) or torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]
+            is_held = bool(opened) or torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
         else:
             is_held = device in opened or (isinstance(device, str) and torch.is_autocast_enabled(device))
         return (known if is_held else guarded)(t, args, kwargs)

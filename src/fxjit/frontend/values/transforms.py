@@ -67,7 +67,7 @@ def batched(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Se
         results: tuple[Any, ...] = graph.forward(*rows, *read)
         return results
 
-    mapped = torch.vmap(call, tuple(in_dims), tuple(out_dims), randomness=randomness, chunk_size=chunk_size)  # type: ignore[arg-type]
+    mapped = torch.vmap(call, tuple(in_dims), tuple(out_dims), randomness=randomness, chunk_size=chunk_size)  # type: ignore[arg-type]  # its stub takes no nested tuples
     results: tuple[Any, ...] = mapped(*given)
     return results
 

@@ -72,7 +72,7 @@ class PartialValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         names = tuple(self.kwargs)
         cg.call(make_partial, names, self.func, *self.args, *self.kwargs.values())
-        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]
+        for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]  # as in functions.py
             if value is not None:
                 cg.asm.dup()
                 cg.push(value)

@@ -59,14 +59,14 @@ def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
     if name == "linear.default":
         a = rows_of(node.args[0], low)
         weight = node.args[1]
-        b = None if meta_of(weight).dim() != 2 else turned(matrix(weight, low))  # type: ignore[arg-type]
+        b = None if meta_of(weight).dim() != 2 else turned(matrix(weight, low))  # type: ignore[arg-type]  # an argument that is a node
         bias = node.args[2] if len(node.args) > 2 else None
-        k, n = sizes_of(meta_of(node.args[0]).shape)[-1:], sizes_of(out.shape)[-1]  # type: ignore[arg-type]
+        k, n = sizes_of(meta_of(node.args[0]).shape)[-1:], sizes_of(out.shape)[-1]  # type: ignore[arg-type]  # an argument that is a node
         m = prod(sizes_of(out.shape)[:-1])
     else:
-        a, b = (matrix(arg, low) for arg in node.args[-2:])  # type: ignore[arg-type]
+        a, b = (matrix(arg, low) for arg in node.args[-2:])  # type: ignore[arg-type]  # arguments that are nodes
         bias = node.args[0] if name == "addmm.default" else None
-        (m, n), k = sizes_of(out.shape), sizes_of(meta_of(node.args[-2]).shape)[-1:]  # type: ignore[arg-type]
+        (m, n), k = sizes_of(out.shape), sizes_of(meta_of(node.args[-2]).shape)[-1:]  # type: ignore[arg-type]  # an argument that is a node
     row = None if bias is None else bias_row(bias, n, low)
     if a is None or b is None or not k or (bias is not None and row is None):
         return None
@@ -92,7 +92,7 @@ def suits(meta: Any, dtype: torch.dtype) -> bool:
 def origin(node: torch.fx.Node) -> torch.fx.Node:
     """What a view is a view of, in the end."""
     while is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node
 
 

@@ -198,7 +198,7 @@ class ProgramWriter:
 
     def root(self, node: torch.fx.Node) -> torch.fx.Node:
         while is_view(node) and node not in self.names:
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
         return node
 
     def tensor(self, node: torch.fx.Node) -> str:
@@ -354,12 +354,12 @@ class ProgramWriter:
                  uses=[name, *names])
 
     def multiply_batches(self, node: torch.fx.Node) -> bool:
-        metas = [meta_of(node), *(meta_of(arg) for arg in node.args)]  # type: ignore[arg-type]
+        metas = [meta_of(node), *(meta_of(arg) for arg in node.args)]  # type: ignore[arg-type]  # arguments that are nodes
         here = all(is_plain(meta) and meta.device.type == "cpu" for meta in metas)
         if not _C.program_can("bmm") or not here or torch.is_autocast_enabled("cpu"):
             return False
         name = self.names[node] = self.low.home[node]
-        given = [self.tensor(arg) for arg in node.args]  # type: ignore[arg-type]
+        given = [self.tensor(arg) for arg in node.args]  # type: ignore[arg-type]  # arguments that are nodes
         self.allocate(self.low.buffers[name])
         self.add(BMM, [Slot(name), *map(Slot, given)], f"{name} = bmm({', '.join(given)})", tensors=[name, *given])
         return True

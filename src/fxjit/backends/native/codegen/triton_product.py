@@ -137,7 +137,7 @@ class ProductRenderer(Renderer):
         return name
 
     def at_hand(self, member: object) -> Given:
-        known = super().at_hand(member)  # type: ignore[arg-type]
+        known = super().at_hand(member)  # type: ignore[arg-type]  # its members are rows or tiles
         return lambda load: ("sums", frozenset("xy")) if load.buffer == self.dot.sums else known(load)
 
 

@@ -167,7 +167,7 @@ class Wrapper:
         uses: set[str] = set()
         text = self.call_text(node, uses)
         name = f"v_{node.name}"
-        base = self.tensor(node.args[0])  # type: ignore[arg-type]
+        base = self.tensor(node.args[0])  # type: ignore[arg-type]  # an argument that is a node
         self.roots[name] = self.roots.get(base, base)
         self.lines.append(Line(f"{name} = {text}", uses, {name}))
         self.named[node] = name
@@ -392,7 +392,7 @@ class Wrapper:
         buffer = self.low.buffers.get(name)
         if buffer is None or buffer.kind != "temp" or name in kept or name in self.pinned:
             return False
-        if isinstance(prod(buffer.size), int) and prod(buffer.size) * buffer.dtype.itemsize < 4096:  # type: ignore[operator]
+        if isinstance(prod(buffer.size), int) and prod(buffer.size) * buffer.dtype.itemsize < 4096:  # type: ignore[operator]  # an int: asked just before
             return False
         free.setdefault(self.pool_key(buffer), []).append(f"r_{name}")
         return True
@@ -420,7 +420,7 @@ def example_of(node: torch.fx.Node) -> tuple[Any, Any]:
         x = meta_of(x) if isinstance(x, torch.fx.Node) else x
         return x.node.hint if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) else x
 
-    return pytree.tree_map(value, (tuple(node.args), dict(node.kwargs)))  # type: ignore[no-any-return]
+    return pytree.tree_map(value, (tuple(node.args), dict(node.kwargs)))  # type: ignore[no-any-return]  # untyped in torch
 
 
 def joined(args: list[str], kwargs: dict[str, str]) -> str:

@@ -90,10 +90,10 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
         return
     name = op_name(node)
-    if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]
-        value = low.env[node.args[0]][node.args[1]]  # type: ignore[index]
-        low.origins[node] = low.origins.get(node.args[0], frozenset())  # type: ignore[arg-type]
-        finish(low, node, value, low.marks[node.args[0]])  # type: ignore[index]
+    if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]  # getitem's first argument is a node
+        value = low.env[node.args[0]][node.args[1]]  # type: ignore[index]  # getitem's first argument is a node
+        low.origins[node] = low.origins.get(node.args[0], frozenset())  # type: ignore[arg-type]  # getitem's first argument is a node
+        finish(low, node, value, low.marks[node.args[0]])  # type: ignore[index]  # getitem's first argument is a node
         return
     if node.target is getitem and node in low.home:
         return  # made by the extern call it belongs to
@@ -133,7 +133,7 @@ def device_of(meta: Any) -> torch.device:
 
 def pending(low: Lowering, node: torch.fx.Node) -> frozenset[torch.fx.Node]:
     if is_view(node):
-        return low.pending_origins(node.args[0])  # type: ignore[arg-type]
+        return low.pending_origins(node.args[0])  # type: ignore[arg-type]  # getitem's first argument is a node
     return low.current_origins()
 
 
@@ -147,7 +147,7 @@ def call_lowering(low: Lowering, name: str, node: torch.fx.Node) -> Any:
         return value
 
     if is_view(node) and node.args[0] in low.home:
-        low.home[node] = low.home[node.args[0]]  # type: ignore[index]
+        low.home[node] = low.home[node.args[0]]  # type: ignore[index]  # getitem's first argument is a node
         low.refresh_view(node)
         value = low.env[node]
         del low.home[node]
@@ -156,13 +156,13 @@ def call_lowering(low: Lowering, name: str, node: torch.fx.Node) -> Any:
         return value
     try:
         args, kwargs = torch.fx.node.map_aggregate(node.args, argument), torch.fx.node.map_aggregate(node.kwargs, argument)
-        return LOWERINGS[name](low, node, *args, **kwargs)  # type: ignore[misc]
+        return LOWERINGS[name](low, node, *args, **kwargs)  # type: ignore[misc]  # lowerings sign up with arguments of their own
     except NotAffine:
         if not is_view(node):
             raise
     # The view cannot follow its unstored argument: store that, and the strides are known.
     base = node.args[0]
-    low.materialize(base)  # type: ignore[arg-type]
+    low.materialize(base)  # type: ignore[arg-type]  # a node: a view's base
     return call_lowering(low, name, node)
 
 

@@ -80,7 +80,7 @@ def lower_arange(low: Lowering, node: torch.fx.Node, *bounds: Any, **how: Any) -
 
 @lowers("iota.default")
 def lower_iota(low: Lowering, node: torch.fx.Node, length: Any, *, start: Any, step: Any, **how: Any) -> Value:
-    return lower_arange(low, node, start, None, step)  # type: ignore[no-any-return]
+    return lower_arange(low, node, start, None, step)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("tril.default", "triu.default")

@@ -120,8 +120,8 @@ def window_sum(low: Lowering, x: Load, weight: Load, at: Layout, *, turned: bool
 
 def tap_offset(weight: Load, i: int, j: int) -> Size:
     rows = weight.strides[-2] if len(weight.strides) == 4 else 0
-    offset = weight.offset + i * rows + j * weight.strides[-1]  # type: ignore[operator]
-    return offset  # type: ignore[return-value]
+    offset = weight.offset + i * rows + j * weight.strides[-1]  # type: ignore[operator]  # a number or an expression
+    return offset  # type: ignore[return-value]  # a number or an expression
 
 
 def in_memory(low: Lowering, node: torch.fx.Node, position: int) -> Load:
@@ -157,7 +157,7 @@ def lower_convolution(
     at = layout_of(x, weight, step, padding, dilation, transposed, groups)
     if at.channels * at.length * len(at.taps) > FORWARD_WORK:
         raise NoLowering("a convolution that oneDNN does better")
-    check_contiguous(meta_of(node.args[0]))  # type: ignore[arg-type]
+    check_contiguous(meta_of(node.args[0]))  # type: ignore[arg-type]  # an argument that is a node
     if by_triton(low.device):
         raise NoLowering("another processor")
     taps = in_memory(low, node, 1)
@@ -180,7 +180,7 @@ def lower_convolution_backward(
     if at.channels * at.length > (NARROW_PLACES if narrow else WIDE_PLACES):
         raise NoLowering("a convolution that oneDNN does better")
     if narrow:
-        check_contiguous(meta_of(node.args[1]))  # type: ignore[arg-type]
+        check_contiguous(meta_of(node.args[1]))  # type: ignore[arg-type]  # an argument that is a node
     if by_triton(low.device):
         raise NoLowering("another processor")
     out: list[Value | None] = [None, None, None]

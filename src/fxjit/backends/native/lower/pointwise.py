@@ -221,7 +221,7 @@ lowers("hypot.default")(binary(lambda a, b: op("hypot", a, b)))
 
 @lowers("copysign.Tensor")
 def lower_copysign(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
-    return binary(lambda x, y: op("copysign", x, y))(low, node, a, b)  # type: ignore[no-any-return]
+    return binary(lambda x, y: op("copysign", x, y))(low, node, a, b)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
@@ -435,7 +435,7 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non
     buffer = low.buffers.get(low.home.get(target, ""))
     if buffer is None or target.op != "placeholder" or overlaps(buffer.size, buffer.stride):
         raise NoLowering("a mutation of something else than a plain input")
-    if low.home.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]
+    if low.home.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]  # an argument that is a node
         return target_value  # written there as it was made
     low.settle_readers(buffer.name, node)
     given = low.value(source)
@@ -506,7 +506,7 @@ def lower_elu(low: Lowering, node: torch.fx.Node, x: Any, alpha: Any = 1, scale:
 
 @lowers("hardtanh.default")
 def lower_hardtanh(low: Lowering, node: torch.fx.Node, x: Any, min_val: Any = -1, max_val: Any = 1) -> Value:
-    return lower_clamp(low, node, x, min_val, max_val)  # type: ignore[no-any-return]
+    return lower_clamp(low, node, x, min_val, max_val)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("softplus.default")

@@ -161,7 +161,7 @@ class Lowering:
         return buffer
 
     def load(self, buffer: Buffer) -> Load:
-        return load_all(buffer).expr  # type: ignore[return-value]
+        return load_all(buffer).expr  # type: ignore[return-value]  # a buffer loads as one value
 
     def scalar_like(self, x: Any, dtype: torch.dtype) -> Expr:
         """A Python number or symbolic integer as an expression of the type computed with for `dtype`."""
@@ -270,7 +270,7 @@ class Lowering:
         if node in self.home:
             return self.home[node]
         if is_view(node) or node.meta.get("fxjit_alias"):
-            base = self.materialize(node.args[0])  # type: ignore[arg-type]
+            base = self.materialize(node.args[0])  # type: ignore[arg-type]  # a view's first argument is a node
             self.home[node] = base
             self.refresh_view(node)
             return base
@@ -283,7 +283,7 @@ class Lowering:
         meta = meta_of(node)
         root = node
         while is_view(root) or root.meta.get("fxjit_alias"):
-            root = root.args[0]  # type: ignore[assignment]
+            root = root.args[0]  # type: ignore[assignment]  # a view's first argument is a node
         base = meta_of(root)
         if meta.dtype not in SUPPORTED or meta.dtype is not base.dtype:
             self.env[node] = Opaque(buffer)

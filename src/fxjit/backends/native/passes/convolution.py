@@ -106,7 +106,7 @@ class _Calls:
 
 def _multiply(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     x, weight, bias = node.args[:3]
-    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
+    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
     results, pixels = node.meta["val"].shape[1], height * width
     call = _Calls(graph, node)
     with graph.inserting_before(node):
@@ -147,8 +147,8 @@ def _images(call: _Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.N
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     grad, x, weight = node.args[:3]
-    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
-    results, pixels = grad.meta["val"].shape[1], height * width  # type: ignore[union-attr]
+    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
+    results, pixels = grad.meta["val"].shape[1], height * width  # type: ignore[union-attr]  # passes of tensors have nodes there
     users = {user.args[1]: user for user in node.users}
     call = _Calls(graph, node)
     with graph.inserting_before(node):
@@ -183,8 +183,8 @@ def _added_up(call: _Calls, grads: torch.fx.Node, rows: torch.fx.Node, images: i
 def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """A pixel of all channels is a row: there is one product for all images."""
     grad, x, weight = node.args[:3]
-    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]
-    results = grad.meta["val"].shape[1]  # type: ignore[union-attr]
+    images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
+    results = grad.meta["val"].shape[1]  # type: ignore[union-attr]  # passes of tensors have nodes there
     users = {user.args[1]: user for user in node.users}
     call = _Calls(graph, node)
 

@@ -20,7 +20,7 @@ from .encoded import Encoded
 _CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Plan, InputFacts, OutputFacts, Layout, Encoded, Callee)}
 #: Bytes of a tensor that is written with the program that holds it.
 LARGEST = 1 << 16
-_InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]
+_InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]  # not in the stubs
 _TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 
 
@@ -55,7 +55,7 @@ def pack(value: Any) -> Any:
     if type(value) is OutputType:
         return ["output", value.name]
     if isinstance(value, ViewMeta):
-        return ["view", type(value).__name__, *map(pack, value.as_tuple())]  # type: ignore[attr-defined]
+        return ["view", type(value).__name__, *map(pack, value.as_tuple())]  # type: ignore[attr-defined]  # every view meta has it
     if type(value) is _InverseReturnMode:
         return ["inverse", value.name]
     if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
@@ -86,7 +86,7 @@ def _view(rest: list[Any]) -> ViewMeta:
     kind = getattr(_functionalization, name)
     if not issubclass(kind, ViewMeta):
         raise ValueError(f"{name} is no view")
-    return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return]
+    return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return]  # a class found by its name
 
 
 #: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
