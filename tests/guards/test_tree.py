@@ -210,6 +210,7 @@ def test_a_tree_used_by_a_finalizer_while_it_dies() -> None:
     gc.collect()
     tree_ref = Frame(x=1).tree(ConstIs(X, 1))
     gc.collect()
+    assert answers == [True]
 
 
 # -- exceptions ----------------------------------------------------------------------------------------------------

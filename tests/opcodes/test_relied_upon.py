@@ -30,8 +30,8 @@ def helper(x, by=1, *, plus=0):
     return x * by + plus
 
 
-class Compiled:
-    """A compiled function that is compared with its eager self at every call."""
+class ComparedWithEager:
+    """A compiled function beside its eager self."""
 
     def __init__(self, program):
         fxjit.reset()
@@ -39,7 +39,7 @@ class Compiled:
         self.program = program
         self.compiled = fxjit.compile(program, backend="eager", fullgraph=True)
 
-    def __call__(self, *args):
+    def assert_same(self, *args):
         expected, got = self.program(*args), self.compiled(*args)
         assert torch.equal(expected, got), (expected, got)
 
@@ -54,26 +54,26 @@ def x():
 
 
 def test_a_global(x, monkeypatch):
-    call = Compiled(lambda x: x * LIMIT)
-    call(x)
+    compiled = ComparedWithEager(lambda x: x * LIMIT)
+    compiled.assert_same(x)
     monkeypatch.setitem(globals(), "LIMIT", 7)
-    call(x)
-    assert call.frames == 2
+    compiled.assert_same(x)
+    assert compiled.frames == 2
 
 
 def test_an_item_of_a_global_dict(x, monkeypatch):
-    call = Compiled(lambda x: x * TABLE["scale"])
-    call(x)
+    compiled = ComparedWithEager(lambda x: x * TABLE["scale"])
+    compiled.assert_same(x)
     monkeypatch.setitem(TABLE, "scale", 5)
-    call(x)
-    assert call.frames == 2
+    compiled.assert_same(x)
+    assert compiled.frames == 2
 
 
 def test_a_builtin_that_is_shadowed(x, monkeypatch):
-    call = Compiled(lambda x: x * len([1, 2]))
-    call(x)
+    compiled = ComparedWithEager(lambda x: x * len([1, 2]))
+    compiled.assert_same(x)
     monkeypatch.setitem(globals(), "len", lambda items: 9)
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_a_free_variable(x):
@@ -82,107 +82,107 @@ def test_a_free_variable(x):
     def program(x):
         return x * n
 
-    call = Compiled(program)
-    call(x)
+    compiled = ComparedWithEager(program)
+    compiled.assert_same(x)
     n = 3
-    call(x)
-    assert call.frames == 2
+    compiled.assert_same(x)
+    assert compiled.frames == 2
 
 
 def test_a_helper_that_is_replaced(x, monkeypatch):
-    call = Compiled(lambda x: helper(x))
-    call(x)
+    compiled = ComparedWithEager(lambda x: helper(x))
+    compiled.assert_same(x)
     monkeypatch.setitem(globals(), "helper", lambda x: x - 1)
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_defaults_of_a_helper(x, monkeypatch):
-    call = Compiled(lambda x: helper(x))
-    call(x)
+    compiled = ComparedWithEager(lambda x: helper(x))
+    compiled.assert_same(x)
     monkeypatch.setattr(helper, "__defaults__", (5,))
-    call(x)
+    compiled.assert_same(x)
     monkeypatch.setattr(helper, "__kwdefaults__", {"plus": 3})
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_code_of_a_helper(x, monkeypatch):
-    call = Compiled(lambda x: helper(x))
-    call(x)
+    compiled = ComparedWithEager(lambda x: helper(x))
+    compiled.assert_same(x)
     monkeypatch.setattr(helper, "__code__", (lambda x, by=1, *, plus=0: x - by - plus).__code__)
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_attributes_of_an_argument(x):
-    call = Compiled(lambda x, thing: thing.times(x))
+    compiled = ComparedWithEager(lambda x, thing: thing.times(x))
     thing = Thing()
-    call(x, thing)
-    call(x, thing)
-    assert call.frames == 1
+    compiled.assert_same(x, thing)
+    compiled.assert_same(x, thing)
+    assert compiled.frames == 1
     thing.value = 4
-    call(x, thing)
+    compiled.assert_same(x, thing)
     thing.factor = 5  # hides the class's
-    call(x, thing)
+    compiled.assert_same(x, thing)
     thing.times = lambda x: x - 1
-    call(x, thing)
+    compiled.assert_same(x, thing)
 
 
 def test_attributes_of_a_class(x, monkeypatch):
-    call = Compiled(lambda x: Thing().times(x))
-    call(x)
+    compiled = ComparedWithEager(lambda x: Thing().times(x))
+    compiled.assert_same(x)
     monkeypatch.setattr(Thing, "factor", 9)
-    call(x)
+    compiled.assert_same(x)
     monkeypatch.setattr(Thing, "times", lambda self, x: x + self.factor)
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_contents_of_an_argument(x):
-    call = Compiled(lambda x, items: x * sum(items) + len(items))
-    call(x, [1, 2])
-    call(x, [1, 2])
-    assert call.frames == 1
-    call(x, [1, 3])
-    call(x, [1, 2, 3])
-    call(x, (1, 2))
+    compiled = ComparedWithEager(lambda x, items: x * sum(items) + len(items))
+    compiled.assert_same(x, [1, 2])
+    compiled.assert_same(x, [1, 2])
+    assert compiled.frames == 1
+    compiled.assert_same(x, [1, 3])
+    compiled.assert_same(x, [1, 2, 3])
+    compiled.assert_same(x, (1, 2))
 
 
 def test_only_what_was_read_is_guarded(x):
-    call = Compiled(lambda x, thing, table: x * table["a"])
-    call(x, Thing(), {"a": 1, "b": 2})
+    compiled = ComparedWithEager(lambda x, thing, table: x * table["a"])
+    compiled.assert_same(x, Thing(), {"a": 1, "b": 2})
     other = Thing()
     other.value = 77
-    call(x, other, {"a": 1, "b": 5})
-    assert call.frames == 1
+    compiled.assert_same(x, other, {"a": 1, "b": 5})
+    assert compiled.frames == 1
 
 
 def test_a_partial(x):
-    call = Compiled(lambda x, fn: fn(x))
-    call(x, functools.partial(helper, by=2))
-    call(x, functools.partial(helper, by=2))
-    assert call.frames == 1
-    call(x, functools.partial(helper, by=3))
-    call(x, functools.partial(helper, plus=3))
+    compiled = ComparedWithEager(lambda x, fn: fn(x))
+    compiled.assert_same(x, functools.partial(helper, by=2))
+    compiled.assert_same(x, functools.partial(helper, by=2))
+    assert compiled.frames == 1
+    compiled.assert_same(x, functools.partial(helper, by=3))
+    compiled.assert_same(x, functools.partial(helper, plus=3))
 
 
 def test_functions_as_arguments(x):
-    call = Compiled(lambda x, fn: fn(x))
+    compiled = ComparedWithEager(lambda x, fn: fn(x))
 
     def make(n):
         return lambda x: x * n
 
-    call(x, make(2))
-    call(x, make(2))
-    assert call.frames == 1
-    call(x, make(3))
-    call(x, helper)
+    compiled.assert_same(x, make(2))
+    compiled.assert_same(x, make(2))
+    assert compiled.frames == 1
+    compiled.assert_same(x, make(3))
+    compiled.assert_same(x, helper)
 
 
 def test_bound_methods_as_arguments(x):
-    call = Compiled(lambda x, method: method(x))
+    compiled = ComparedWithEager(lambda x, method: method(x))
     first, second = Thing(), Thing()
     second.value = 5
-    call(x, first.times)
-    call(x, second.times)
-    call(x, types.MethodType(helper, x))
+    compiled.assert_same(x, first.times)
+    compiled.assert_same(x, second.times)
+    compiled.assert_same(x, types.MethodType(helper, x))
 
 
 def test_which_exception_class_is_a_global(x, monkeypatch):
@@ -195,10 +195,10 @@ def test_which_exception_class_is_a_global(x, monkeypatch):
             return x + 2
 
     monkeypatch.setitem(globals(), "Caught", KeyError)
-    call = Compiled(program)
-    call(x)
+    compiled = ComparedWithEager(program)
+    compiled.assert_same(x)
     monkeypatch.setitem(globals(), "Caught", ValueError)
-    call(x)
+    compiled.assert_same(x)
 
 
 def test_the_same_object_twice(x):
