@@ -91,7 +91,7 @@ def lookup_backend(name: str | Backend) -> Backend:
         return built_in
     try:
         loaded = _offered()[name].load()
-    except Exception as error:
+    except Exception as error:  # the package's import may raise anything
         raise InvalidBackend(f"Backend {name!r} is installed but cannot be loaded: {error}") from error
     if not callable(loaded):
         raise InvalidBackend(f"Backend {name!r} is installed but is no callable: {loaded!r}.")

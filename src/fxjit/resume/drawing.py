@@ -48,7 +48,7 @@ class Drawing:
             for fn, args, named in self._steps:
                 given = [values[at] if computed else at for computed, at in args]
                 values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
-        except Exception:
+        except Exception:  # the frame then starts over eagerly (expected.py), and raises where the program does
             for undo in restore:
                 undo()
             return None

@@ -36,7 +36,7 @@ def import_name(m: Machine, i: Instruction) -> None:
         t.break_("opcode-import", name=name)
     try:
         module = __import__(name, m.globals.namespace, None, names or (), level.as_constant())
-    except Exception as error:
+    except Exception as error:  # whatever the module's body raises is raised by the import in the program too
         t.raise_(type(error), *error.args)
     _guard_import(m, name, level.as_constant(), bool(names), module)
     m.stack.append(module_value(t, module, getattr(module, "__name__", name)))

@@ -397,7 +397,7 @@ def _autocast_class(cls: Any) -> None:
         given = {name: value.as_constant() for name, value in kwargs.items()}
         try:
             manager = cls(*[value.as_constant() for value in args], **given)
-        except Exception as error:
+        except Exception as error:  # all arguments are known: the program raises the same
             t.raise_(type(error), *error.args)
         return AutocastValue(manager)
 

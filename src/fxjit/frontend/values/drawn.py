@@ -208,7 +208,7 @@ def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwar
     draws: Draws = t.draws  # type: ignore[attr-defined]  # DrawingTracer
     try:
         return draws.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
-    except Exception as error:
+    except Exception as error:  # a function of the user's, or one that refuses what it is given
         name = getattr(fn, "__qualname__", repr(fn))
         t.break_("call-builtin", function=name, args=f"which raised {type(error).__name__}: {error}")
 

@@ -257,7 +257,7 @@ def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str
         return _call_on_arrays(t, fn, args, kwargs)
     try:
         result = fn(*known, **named)
-    except Exception as error:
+    except Exception as error:  # all arguments are known: the program raises the same
         t.raise_(type(error), *error.args)
     if isinstance(result, (np.ndarray, tuple, list)):
         return _call_on_arrays(t, fn, args, kwargs)

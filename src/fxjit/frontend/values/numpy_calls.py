@@ -224,12 +224,12 @@ def _agreed(t: Tracer, what: Operation, args: list[Any], kwargs: dict[str, Any],
         ours = {node: np.array(example) if isinstance(example, np.ndarray) else example for node, example in examples.items()}
         try:
             real = what.real(*_filled(args, ours), **_filled(kwargs, ours))
-        except Exception as error:
+        except Exception as error:  # of stand-ins: the real numbers may raise something else, or nothing
             t.break_("numpy-differs", function=what.name, why=f"NumPy raises {type(error).__name__}: {error}")
         tensors = {node: torch.from_numpy(np.array(example)) for node, example in examples.items()}
         try:
             theirs = what.target(*_filled(_in_graph(args), tensors), **_filled(_in_graph(kwargs), tensors))
-        except Exception as error:
+        except Exception as error:  # torch._numpy refuses in ways of its own
             t.break_("numpy-differs", function=what.name, why=f"it raises {type(error).__name__}: {error}")
         why = _difference(real, theirs, what.name in _UNINITIALISED)
         for node, array in ours.items():

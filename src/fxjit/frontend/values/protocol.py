@@ -53,7 +53,7 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
     """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program."""
     try:
         result = fn(*constants)
-    except Exception as error:
+    except Exception as error:  # `fn` is pure and all is known: the program raises the same
         t.raise_(type(error), *error.args)
     if hasattr(type(result), "__next__"):  # it is used up: each run needs one of its own
         t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
