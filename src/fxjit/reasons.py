@@ -105,7 +105,11 @@ CALLS = (
         "call-print",
         "Call of a function with an effect outside the program",
         "`{function}` writes to the outside world, so it has to run when the program runs, not when it is traced.",
-        ("Remove the call, or accept that the graph is split here.",),
+        (
+            "Remove the call, or accept that the graph is split here.",
+            "If it only tells something, as `print` and `logging.info` do, put the function in "
+            "`fxjit.config.reorderable_functions`: its calls then wait until the graph has run.",
+        ),
     ),
     Reason(
         "call-c-extension",
