@@ -197,7 +197,7 @@ def _fact(name: str) -> Method:
 
 
 for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "element_size",
-              "get_device", "is_contiguous", "is_non_overlapping_and_dense", "is_coalesced", "is_distributed"):
+              "get_device", "is_contiguous", "is_non_overlapping_and_dense", "is_coalesced"):
     METHODS[_name] = _fact(_name)
 
 
@@ -321,6 +321,7 @@ for _name, _why in (
     ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."),
     ("__setstate__", "unpickles the tensor."),
     ("_view_func", "replays a view."), ("__dir__", "lists attributes."),
+    ("is_distributed", "has no meaning for some tensors, those of `vmap` among them."),
 ):
     METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)
 METHODS["backward"] = _breaking("call-autograd-engine", function="Tensor.backward")

@@ -430,7 +430,7 @@ def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
 
 _FACTS: Final[tuple[Callable[..., Any], ...]] = (
     torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference,
-    torch.result_type, torch.get_device, torch.is_same_size, torch.is_distributed,
+    torch.result_type, torch.get_device, torch.is_same_size,
 )
 for _fn in _FACTS:
     handles(_fn)(_fact_handler(_fn))
@@ -450,6 +450,11 @@ def _is_storage(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 @handles(torch.numel)
 def _numel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocol.call_method(t, args[0] if args else kwargs["input"], "numel")
+
+
+@handles(torch.is_distributed)
+def _is_distributed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return protocol.call_method(t, args[0] if args else kwargs["input"], "is_distributed")
 
 
 @handles(torch.is_nonzero)
