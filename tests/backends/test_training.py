@@ -123,6 +123,40 @@ def test_results_that_share_nothing_are_walked_back_one_by_one(backend, dynamic)
         torch.testing.assert_close(grads[1], grads[0])
 
 
+def copied_into(x, y):
+    out = x * 3
+    apart = y + 2
+    out[:1].copy_(x[1:2])
+    return out, apart
+
+
+def written_through_a_view(x, y):
+    out = x * 3
+    view = out[:2]
+    apart = y + 2
+    view.mul_(2)
+    return out + 1, apart, view
+
+
+def set_by_index(x, y):
+    out = x * 3
+    apart = y + 2
+    out[0] = x[1] * 5
+    return out, apart
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("step", [copied_into, written_through_a_view, set_by_index])
+def test_what_is_written_to_later_stays_in_its_part(backend, step):
+    """Between the value and the write lies another result, which nothing connects to them."""
+    results = []
+    for run in (step, fxjit.compile(step, backend=backend, fullgraph=True)):
+        x, y = (torch.arange(4.0).requires_grad_() for _ in range(2))
+        outputs = run(x, y)
+        results.append((outputs, torch.autograd.grad(outputs, (x, y), [torch.ones_like(each) for each in outputs])))
+    torch.testing.assert_close(results[1], results[0])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_optimizer_step_between_two_losses_joins_nothing(backend):
     """The step writes to parameters that the second loss reads; autograd records neither the step nor a way through it."""

@@ -8,7 +8,7 @@ and cuts the graph, in the order it runs in, where it goes from one such part to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -103,7 +103,36 @@ def independent_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
         if segment != before and not modes.plain:
             return None
         segments[node] = segment
+    segments = _joined_by_writes(gm, segments)
     return segments if len(set(segments.values())) > 1 else None
+
+
+def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, int]:
+    """Memory of the graph's own is written to only by the segment that made it: a part is compiled without knowing which of
+    its inputs are one memory, nor what autograd recorded of them."""
+    owned = _memory(gm.graph.find_nodes(op="placeholder"))
+    maker: dict[int, int] = {}
+    joined: set[int] = set()
+    for node, segment in segments.items():
+        for place in _memory(_written(node)) - owned:
+            joined.update(range(maker.get(place, segment) + 1, segment + 1))
+        for place in _memory([node]):
+            maker.setdefault(place, segment)
+    return {node: segment - sum(each <= segment for each in joined) for node, segment in segments.items()}
+
+
+def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What the operator writes to: its first argument, or what is given as `out`."""
+    if not writes(node):
+        return []
+    leaves = pytree.tree_leaves((node.args[:1], node.kwargs.get("out")))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+
+
+def _memory(nodes: Iterable[torch.fx.Node]) -> set[int]:
+    """The storages of what the nodes gave; sparse tensors have none."""
+    tensors = (tensor for node in nodes for tensor in tensors_of(node))
+    return {tensor.untyped_storage()._cdata for tensor in tensors if torch._C._has_storage(tensor)}
 
 
 class _Modes:
@@ -174,9 +203,7 @@ def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
     for node, given in zip(places, example_inputs, strict=True):
         if isinstance(given, torch.Tensor) and not given.requires_grad and _needs_grad(node):
             return True
-    owned = {tensor.untyped_storage()._cdata for node in places for tensor in tensors_of(node)}
-    written = (tensor for node in component if writes(node) for tensor in tensors_of(node))
-    return any(tensor.untyped_storage()._cdata in owned for tensor in written)
+    return not _memory(places).isdisjoint(_memory(node for node in component if writes(node)))
 
 
 def writes(node: torch.fx.Node) -> bool:
