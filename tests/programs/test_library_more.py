@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import contextvars
 import copy
@@ -10,8 +11,9 @@ import inspect
 import itertools
 import re
 import string
+import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import pytest
 import torch
@@ -371,5 +373,80 @@ def test_frames_are_the_programs_own() -> None:
             return frame.f_back.f_code.co_name if frame is not None and frame.f_back is not None else ""
 
         return inner(), inspect.stack()[0].function, x + 1
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+def test_the_frame_that_asks_for_itself_has_all_of_its_locals() -> None:
+    def named(x: torch.Tensor) -> Any:
+        unused = x * 2  # noqa: F841  # the frame shows it
+        return sorted(inspect.currentframe().f_locals), x + 1  # type: ignore[union-attr]
+
+    def outer(x: torch.Tensor) -> Any:
+        names, y = named(x * 3)
+        return names, y * 2
+
+    assert_same_as_eager(outer, X, fullgraph=False)
+
+
+class _GivesWhatItGets(type):
+    @classmethod
+    def __call__(cls, given: Any) -> Any:
+        return given
+
+
+class _GivesTwice(type):
+    @staticmethod
+    def __call__(given: Any) -> Any:
+        return given, given
+
+
+def test_metaclasses_whose_call_is_a_classmethod_or_staticmethod() -> None:
+    class Once(metaclass=_GivesWhatItGets):
+        pass
+
+    class Twice(metaclass=_GivesTwice):
+        pass
+
+    def run(x: torch.Tensor) -> Any:
+        return Once(x + 1), Twice(3)
+
+    assert_same_as_eager(run, X)
+
+
+def test_a_proxy_is_an_instance_of_the_abstract_classes_of_what_it_stands_for() -> None:
+    class Steps:
+        def send(self) -> None: ...
+        def throw(self) -> None: ...
+        def close(self) -> None: ...
+        def __iter__(self) -> None: ...
+        def __next__(self) -> None: ...
+
+    class Proxy:
+        @property  # type: ignore[misc]  # as mocks do
+        def __class__(self) -> type:
+            return Steps
+
+    proxy = Proxy()
+
+    def run(x: torch.Tensor) -> Any:
+        return isinstance(proxy, collections.abc.Generator), isinstance(proxy, collections.abc.Coroutine), x + 1
+
+    assert_same_as_eager(run, X)
+
+
+def test_a_simple_namespace_of_a_mapping() -> None:
+    def run(x: torch.Tensor) -> Any:
+        y = x + 1
+        made = types.SimpleNamespace({"x": 1, "y": 2}, x=4)  # a TypeError before 3.13
+        return vars(made), y
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+def test_type_parameters_belong_to_the_module_that_makes_them() -> None:
+    def run(x: torch.Tensor) -> Any:
+        made = ParamSpec("made"), TypeVar("made"), TypeVarTuple("made")
+        return [each.__module__ for each in made], x + 1
 
     assert_same_as_eager(run, X, fullgraph=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import opcode
 import sys
+import typing
 from dataclasses import dataclass
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
@@ -149,3 +150,5 @@ NAME_SHIFT: dict[str, int] = {
     "LOAD_SUPER_ATTR": 2,
 }
 """Opcodes whose argument holds the index of a name above some flag bits."""
+ALIAS_TYPES: tuple[type, ...] = (typing.TypeAliasType,) if hasattr(typing, "TypeAliasType") else ()
+"""What a `type` statement makes, from 3.12 on."""

@@ -333,7 +333,8 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if isinstance(known, _PROTOCOL_META) and getattr(known, "_is_protocol", False):
         return _is_protocol_instance(t, obj, known)
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
-        return _subclass_of_constant(t, pytype, known)
+        said = _said_class(t, obj)
+        return (said is not None and _subclass_of_constant(t, said, known)) or _subclass_of_constant(t, pytype, known)
     if str(type(known).__module__).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
@@ -347,12 +348,17 @@ def _has_tensor_type(t: Tracer, obj: Value, cls: Any) -> bool:
 
 
 def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
-    """A proxy: its class has a `__class__` of its own, and what that gives is a subclass."""
+    said = _said_class(t, obj)
+    return said is not None and issubclass(said, cls)
+
+
+def _said_class(t: Tracer, obj: Value) -> type | None:
+    """The class that a proxy passes itself off as: its own class has a `__class__`."""
     if look_up(t, obj.pytype(), "__class__")[1] is object:
-        return False
+        return None
     said = protocol.getattr_(t, obj, "__class__")
     known = said.as_constant() if said.is_constant() else None
-    return isinstance(known, type) and issubclass(known, cls)
+    return known if isinstance(known, type) else None
 
 
 _PROTOCOL_META: Any = type(typing.Protocol)

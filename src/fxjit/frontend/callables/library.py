@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import json
+import linecache
 import math
 import operator
 import os
@@ -566,5 +567,6 @@ def _breaks(fn: Any, reason: str) -> None:
 
 _depends_on_process([
     time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
-    time.monotonic_ns, os.getpid, os.urandom, os.system, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace,
+    time.monotonic_ns, os.getpid, os.urandom, os.system, inspect.stack, inspect.trace,
+    inspect.getsource, inspect.getsourcelines, inspect.findsource, linecache.getline, linecache.getlines, linecache.checkcache,
 ])

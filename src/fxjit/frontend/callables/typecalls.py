@@ -351,6 +351,8 @@ def method_(t: Tracer, function: Value, instance: Value, /) -> Value:
 
 @handles(types.SimpleNamespace)
 def simple_namespace(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:  # a mapping or pairs from 3.13 on, a TypeError before
+        t.break_("call-builtin", function="SimpleNamespace", args=", ".join(arg.describe() for arg in args))
     made = UserObjectValue(types.SimpleNamespace)
     for name, value in kwargs.items():
         t.effects.store_attr(made, name, value)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Final, NoReturn
@@ -14,7 +15,7 @@ import torch
 
 from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.frontend.callables.table import NotPlain, handles, plain
+from fxjit.frontend.callables.table import NotPlain, callable_name, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
 from fxjit.frontend.interp.nesting import is_own, is_rest
@@ -90,7 +91,7 @@ def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[s
     if asked == "mark-static":
         return _mark_static(t, *args)
     if asked == "user-debugger":
-        return stop_for_debugger(t, "pdb.set_trace")
+        return _leave_whole(t, "user-debugger", "pdb.set_trace")
     if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
         return t.make(None)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
@@ -110,16 +111,35 @@ def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
     return t.make(None)
 
 
-def stop_for_debugger(t: InterpTracer, function: str) -> NoReturn:
-    """The user wants to see the frame as it is: it is not compiled, rather than split."""
+def _leave_whole(t: InterpTracer, reason: str, function: str) -> NoReturn:
+    """The frame is wanted as it is, with all of its locals: it is not compiled, rather than split."""
     if t.frame is t.root:
-        raise SkipFrameSignal("user-debugger", {"function": function}, user_stack(t.frame))
-    t.break_("user-debugger", function=function)
+        raise SkipFrameSignal(reason, {"function": function}, user_stack(t.frame))
+    t.break_(reason, function=function)
 
 
 @handles(breakpoint)
 def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    stop_for_debugger(t, "breakpoint")  # type: ignore[arg-type]  # the interpreter's own tracer
+    _leave_whole(t, "user-debugger", "breakpoint")  # type: ignore[arg-type]  # the interpreter's own tracer
+
+
+#: What is asked of a frame that is there whether it was split or not.
+_NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "f_lineno"})
+
+
+def _reads_own_frame(function: Callable[..., object]) -> None:
+    @handles(function)
+    def call(t: InterpTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        name = callable_name(function)
+        frame = t.frame
+        is_other = len(args) == 1 and not (args[0].is_constant() and args[0].as_constant() == 0)
+        if frame is None or is_other or frame.instructions[frame.index + 1].argval in _NOT_LOCALS:
+            t.break_("call-subprocess", function=name)
+        _leave_whole(t, "call-own-frame", name)
+
+
+_reads_own_frame(sys._getframe)
+_reads_own_frame(inspect.currentframe)
 
 
 def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],

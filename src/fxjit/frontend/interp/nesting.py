@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
 
 #: What these speak of is a frame of its own, not the place inside of it.
-_ABOUT_THE_FRAME: Final = frozenset({"user-skip-frame", "user-debugger"})
+_ABOUT_THE_FRAME: Final = frozenset({"user-skip-frame", "user-debugger", "call-own-frame"})
 _LOADS: Final = frozenset({
     "NOP", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD",
     "LOAD_FAST",

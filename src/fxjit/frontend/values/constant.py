@@ -21,6 +21,7 @@ from typing import Any, Final
 import torch
 
 from fxjit._C import instance_dict
+from fxjit.frontend.bytecode.versions import ALIAS_TYPES
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
@@ -38,11 +39,15 @@ _TYPING: Final[tuple[type, ...]] = (
     type(typing.Optional), type(typing.List), type(typing.List[int]),  # noqa: UP006
     type(typing.Union[int, str]),  # noqa: UP007
 )
+#: What stands for types that are given later.
+_TYPE_PARAMETERS: Final[tuple[type, ...]] = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, *ALIAS_TYPES)
+#: Read from these, it runs code that was written down with them (PEP 695, PEP 696).
+_EVALUATED_WHEN_READ: Final = frozenset({"__bound__", "__constraints__", "__default__", "__value__"})
 #: Immutable and hashable, with pure methods; compared by identity as guards.
 OPAQUE: Final[tuple[type, ...]] = (
     torch.finfo, torch.iinfo, datetime.timedelta, decimal.Decimal, fractions.Fraction, inspect.Signature,
     inspect.Parameter, re.Pattern, re.Match, types.GenericAlias, *_TYPING, types.UnionType, types.CodeType,
-    typing.TypeVar, pathlib.PurePosixPath, pathlib.PosixPath, torch.Generator,
+    *_TYPE_PARAMETERS, pathlib.PurePosixPath, pathlib.PosixPath, torch.Generator,
 )
 
 
@@ -101,6 +106,9 @@ class ConstantValue(Value):
             found = self._member_attribute(t, self.obj, name)
             if found is not None:
                 return found
+        if name in _EVALUATED_WHEN_READ and type(self.obj) in _TYPE_PARAMETERS:
+            why = "reading it runs code that was written down with it"
+            t.break_("value-attribute", name=name, value=str(self.obj), type=type(self.obj).__name__, why=why)
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
@@ -130,11 +138,6 @@ class ConstantValue(Value):
         if isinstance(self.obj, enum.Enum):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         super().tp_setattro(t, name, value)
-
-    def call_method_constant(self, t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`self.obj.name(*args)` where all is known: pure, because only immutable types come here."""
-        return protocol.fold(t, lambda: getattr(self.obj, name)(
-            *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         return NOT_IMPLEMENTED
