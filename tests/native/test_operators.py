@@ -154,6 +154,18 @@ def test_binary(kernels, assert_same, dtype):
         assert_same(actual, table[name](a, b), name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_truncated_quotients_of_half_types_are_rounded_first_between_tensors(kernels, assert_same, dtype):
+    a, b = (torch.arange(120.0) * 41).reshape(3, 40).to(dtype), torch.full((40,), 2.75).to(dtype)
+    divisors = [lambda b: b, lambda b: b[:1], lambda b: b[0], lambda b: 2.75]
+
+    def cut(a, b):
+        return [torch.div(a, divisor(b), rounding_mode="trunc") for divisor in divisors]
+
+    for actual, expected in zip(kernels(cut, a, b)(a, b), cut(a, b), strict=True):
+        assert_same(actual, expected)
+
+
 def test_bools(kernels, assert_same):
     a, b = values(torch.bool, 50), values(torch.bool, 50)
     table = [

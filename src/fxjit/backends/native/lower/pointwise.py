@@ -234,7 +234,10 @@ def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode:
         return result(node, op(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
     x, y = operand(low, a, size, dtype), operand(low, b, size, dtype)
     if rounding_mode == "trunc":
-        return result(node, op("trunc", op("div", x, y)))
+        quotient = op("div", x, y)
+        # Of two tensors eager holds the quotient in their half type before it cuts; not where one number divides.
+        several = isinstance(b, Value) and any(extent != 1 for extent in b.size)
+        return result(node, op("trunc", rounded(quotient, dtype) if several else quotient))
     if rounding_mode == "floor":
         return result(node, op("floordiv", x, y))
     return result(node, op("div", x, y))
