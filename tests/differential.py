@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import traceback
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -53,37 +54,59 @@ def outcome(fn: Callable[..., Any], args: Any) -> Any:
         return Failure(type(error), str(error), error.args)
 
 
-def assert_same(a: Any, b: Any, where: str = "result") -> None:
-    """Equal in type and contents, all the way down; tensors in their numbers and in what can be asked of them."""
+def outcome_with_tracebacks(fn: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """What a call gives: its result, or each exception of the chain with the lines that it came through."""
+    try:
+        return ("returned", fn(*args))
+    except Exception as error:  # noqa: BLE001 - an exception is an outcome
+        chain: list[Any] = []
+        each: BaseException | None = error
+        while each is not None:
+            frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(each.__traceback__)]
+            own = outcome_with_tracebacks.__name__
+            chain.append((type(each), str(each), [frame for frame in frames if frame[0] != own], each.__suppress_context__))
+            each = each.__cause__ or each.__context__
+        return ("raised", chain)
+
+
+def assert_same(a: Any, b: Any, where: str = "result", rtol: float = 0.0) -> None:
+    """Equal in type and contents, all the way down; tensors in their numbers and in what can be asked of them. `rtol`: by how
+    much numbers of tensors and arrays may differ, where kernels other than eager's computed them."""
     assert type(a) is type(b), f"{where}: {type(a)} and {type(b)} ({a!r} and {b!r})"
     if a is b:
         return
     if isinstance(a, torch.Tensor):
         assert tensor_facts(a) == tensor_facts(b), where
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-    elif isinstance(a, np.ndarray):
-        np.testing.assert_array_equal(a, b, where, strict=True)
+        if a.device.type != "meta":
+            torch.testing.assert_close(a, b, rtol=rtol, atol=rtol, equal_nan=True)
+    elif isinstance(a, (np.ndarray, np.generic)):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), where
+        if rtol:
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=where)
+        else:
+            np.testing.assert_array_equal(a, b, where)
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         assert len(a) == len(b), f"{where}: lengths {len(a)} and {len(b)}"
         for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{where}[{i}]")
+            assert_same(x, y, f"{where}[{i}]", rtol)
     elif isinstance(a, Mapping):
         assert list(map(repr, a)) == list(map(repr, b)), f"{where}: keys {list(a)} and {list(b)}"
         for (k, x), y in zip(a.items(), b.values(), strict=True):
-            assert_same(x, y, f"{where}[{k!r}]")
+            assert_same(x, y, f"{where}[{k!r}]", rtol)
     elif dataclasses.is_dataclass(a) or type(a) is types.SimpleNamespace or _is_plain_object(a):
-        assert_same(vars(a), vars(b), where)
+        assert_same(vars(a), vars(b), where, rtol)
     elif type(a) in (float, complex) and a != a:
         assert b != b, where
     elif hasattr(a, "__next__"):
-        assert_same(list(a), list(b), where)
+        assert_same(list(a), list(b), where, rtol)
     else:
         assert not isinstance(a, enum.Enum), f"{where}: {a!r} and {b!r} are two"
         assert a == b, f"{where}: {a!r} and {b!r}"
 
 
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride(), tensor.requires_grad
+    layout = tensor.stride() if tensor.layout is torch.strided else tensor.layout
+    return tensor.dtype, tensor.device, tuple(tensor.shape), layout, tensor.requires_grad, tensor.is_inference()
 
 
 def _is_plain_object(a: Any) -> bool:

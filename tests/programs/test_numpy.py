@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.differential import assert_same
 
 import fxjit
 from fxjit.testing import CompileCounter
@@ -15,21 +16,6 @@ from fxjit.testing import CompileCounter
 
 def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return (np.random.default_rng(0).random(shape) + 0.5).astype(dtype)
-
-
-def assert_same(expected: Any, actual: Any) -> None:
-    assert type(actual) is type(expected)
-    if isinstance(expected, (tuple, list)):
-        assert len(actual) == len(expected)
-        for one, other in zip(expected, actual, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, (np.ndarray, np.generic)):
-        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5)
-    elif isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(actual, expected)
-    else:
-        assert actual == expected
 
 
 def assert_same_as_eager(
@@ -41,8 +27,8 @@ def assert_same_as_eager(
     compiled = fxjit.compile(fn, backend=counter or backend)
     for _ in range(2):
         plain, traced = [each() for each in make], [each() for each in make]
-        assert_same(fn(*plain), compiled(*traced))
-        assert_same(plain, traced)
+        assert_same(fn(*plain), compiled(*traced), rtol=1e-5)
+        assert_same(plain, traced, "arguments", rtol=1e-5)
     if counter is not None and graphs is not None:
         assert counter.frame_count == graphs, dict(fxjit.counters["graph_break"])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 
 import pytest
 import torch
+from tests.differential import outcome_with_tracebacks
 
 import fxjit
 from fxjit.counters import counters
@@ -19,13 +19,7 @@ BACKENDS = ["eager", "aot_eager", "native"]
 def outcome(fn, *args):
     """What a call gives or raises, where, and what it wrote."""
     log = []
-    try:
-        result = fn(*args, log).tolist()
-    except Exception as error:  # noqa: BLE001 - an exception is an outcome
-        lines = [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[1:]]
-        context = type(error.__context__)
-        result = type(error), str(error), lines, context
-    return result, log
+    return repr(outcome_with_tracebacks(fn, *args, log)), log
 
 
 def raises_in_the_middle(x, index, log):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import gc
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from tests.differential import outcome_with_tracebacks  # noqa: E402
 
 import fxjit  # noqa: E402
 from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
@@ -45,12 +46,7 @@ def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """What a call came to: result or exception with its lines, the arguments after it, what `look` saw."""
     seen.clear()
     args = copy.deepcopy(args)
-    try:
-        outcome: Any = ("returned", fn(*args))
-    except Exception as error:  # noqa: BLE001 - whatever eager raises
-        lines = [(each.name, each.lineno) for each in traceback.extract_tb(error.__traceback__)[1:]]
-        outcome = ("raised", type(error), str(error), lines)
-    return str((outcome, args, seen, torch.is_grad_enabled()))
+    return str((outcome_with_tracebacks(fn, *args), args, seen, torch.is_grad_enabled()))
 
 
 def assert_same_as_eager(

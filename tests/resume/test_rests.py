@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
-
 import pytest
 import torch
+from tests.differential import outcome_with_tracebacks
 
 import fxjit
 
@@ -15,22 +14,13 @@ def cut(value=None):
     return value
 
 
-def outcome(fn, *args):
-    """The result, or the exception with its class, text, context and the lines it came through."""
-    try:
-        return "returned", fn(*args)
-    except Exception as error:  # noqa: BLE001 - an exception is an outcome
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
-        return type(error), error.args, type(error.__context__), lines[1:]
-
-
-def same(fn, *args):
+def assert_same_as_eager(fn, *args):
     """What eager and compiled code agree on."""
-    expected = outcome(fn, *args)
+    expected = outcome_with_tracebacks(fn, *args)
     fxjit.reset()
     compiled = fxjit.compile(fn, backend="eager")
     for _ in range(2):
-        assert repr(outcome(compiled, *args)) == repr(expected)
+        assert repr(outcome_with_tracebacks(compiled, *args)) == repr(expected)
     return expected
 
 
@@ -89,9 +79,9 @@ def caught(x, way):
 @pytest.mark.parametrize("setting", [{}, {"resume_in_try": True}, {"nested_graph_breaks": False}])
 def test_an_unbound_variable_of_a_closure_is_told_of_as_the_frames_own(fn, way, setting):
     with fxjit.config.patch(setting):
-        expected = same(fn, torch.ones(2), way)
+        expected = assert_same_as_eager(fn, torch.ones(2), way)
     if way and fn is not caught and not (fn is assigned_on_one_way_only and way > 1):
-        assert expected[0] is UnboundLocalError
+        assert expected[1][0][0] is UnboundLocalError
 
 
 # -- comprehensions that run inline, whose names share slots with cells -----------------------------------------------
@@ -123,7 +113,7 @@ def raises_in_the_middle(x, items):
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_break_in_a_comprehension_keeps_its_names_apart_from_those_around_it(fn, in_try, nested):
     with fxjit.config.patch(resume_in_try=in_try, resume_in_loops=True, nested_graph_breaks=nested):
-        same(fn, torch.ones(2), [1, 5])
+        assert_same_as_eager(fn, torch.ones(2), [1, 5])
 
 
 # -- constructors, which CPython may run inside the evaluator of their caller ------------------------------------------
@@ -169,7 +159,8 @@ def test_what_a_constructor_raises_reaches_the_handler_around_the_call(program, 
         compiled = fxjit.compile(program, backend="eager")
         with fxjit.config.patch(**options, recompile_limit=limit):
             for fails in (1, 1, 0, 2, 2, 3, 0, 1, 1):
-                assert repr(outcome(compiled, x, fails)) == repr(outcome(program, x, fails)), (options, fails)
+                expected = outcome_with_tracebacks(program, x, fails)
+                assert repr(outcome_with_tracebacks(compiled, x, fails)) == repr(expected), (options, fails)
 
 
 def test_a_constructor_that_runs_as_it_stands_is_compiled_at_every_call():

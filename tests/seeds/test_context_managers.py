@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 import torch
+from tests.differential import assert_same
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxjit
@@ -252,21 +253,6 @@ def outcome(fn, x):
         result = [type(error), error.args, frames[1:]]
     look()
     return result, list(log)
-
-
-def assert_same(ours, theirs):
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, torch.Tensor):
-        assert (ours.dtype, ours.device, ours.requires_grad) == (theirs.dtype, theirs.device, theirs.requires_grad)
-        assert ours.is_inference() == theirs.is_inference()
-        if theirs.device.type != "meta":
-            torch.testing.assert_close(ours, theirs)
-    elif isinstance(theirs, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for mine, its in zip(ours, theirs, strict=True):
-            assert_same(mine, its)
-    else:
-        assert ours == theirs
 
 
 def with_a_return(manager):

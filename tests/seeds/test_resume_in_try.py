@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 import torch
+from tests.differential import outcome_with_tracebacks
 
 import fxjit
 from fxjit.testing import CompileCounter
@@ -163,15 +164,7 @@ PROGRAMS = [
 def outcome(fn, *args):
     """Result, or the chain of exceptions with their tracebacks; and all that was seen on the way."""
     log.clear()
-    try:
-        result = fn(*args)
-    except Exception as error:
-        result, each = [], error
-        while each is not None:
-            frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(each.__traceback__)]
-            result.append((repr(each), [frame for frame in frames if frame[0] != "outcome"], each.__suppress_context__))
-            each = each.__cause__ or each.__context__
-    return repr(result), repr(log), sys.exc_info()
+    return repr(outcome_with_tracebacks(fn, *args)), repr(log), sys.exc_info()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
