@@ -37,9 +37,8 @@ class Explained:
     def text(self, head: str = "Graph Break Reason: ") -> str:
         lines = [f"{head}{self.reason}", f"  Explanation: {self.explanation}"]
         lines += [f"  Hint: {hint}" for hint in self.hints]
-        if self.context:
-            lines += ["", f"  Developer debug context: {self.context}"]
-        return "\n".join(lines)
+        context = [f"  Developer debug context: {self.context}"] if self.context else []
+        return "\n".join([*lines, "", *context, f"  Code: {self.id} (docs/reasons.md#{self.id})"])
 
 
 _REPORT = "If you think this should be traced, please report it with this text."

@@ -138,7 +138,8 @@ def test_the_log_of_graph_breaks_reads_like_the_documentation(caplog):
     assert lines[3] == "  Hint: Remove the `torch._dynamo.graph_break()` call."
     assert lines[5].startswith("  Developer debug context: ")
     last = [line.strip() for line in lines if not set(line.strip()) <= set("~^")][-1]  # CPython 3.13 marks the call below it
-    assert lines[7] == "User code traceback:" and last == 'fxjit.graph_break("because")'
+    assert lines[6] == "  Code: user-graph-break (docs/reasons.md#user-graph-break)"
+    assert lines[8] == "User code traceback:" and last == 'fxjit.graph_break("because")'
 
 
 def test_each_place_is_logged_once(caplog):

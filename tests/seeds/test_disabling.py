@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -131,6 +133,22 @@ def test_both_breaks_of_the_second_example_are_reported_as_on_the_page(names, ca
     here = "test_both_breaks_of_the_second_example_are_reported_as_on_the_page"
     assert frames(skipping) == [(here, "compiled(torch.ones(3))"), ("g", "x = outer2(x)")]
     assert frames(breaking) == [*frames(skipping), ("outer2", "return inner2(x)"), ("inner2", "graph_break()")]
+
+
+def test_the_graph_is_shown_with_the_users_lines_as_on_the_page(names, caplog):
+    """"TRACED GRAPH": the lines are the user's, and so is the function's name, where the page has a resume function's."""
+    g = second_example(*names)
+    fxjit.reset()
+    fxjit.set_logs(graph_code=True)
+    try:
+        fxjit.compile(g, backend="eager")(torch.ones(3))
+    finally:
+        fxjit.set_logs()
+    inner, outer = [record.getMessage() for record in caplog.records if record.name == "fxjit.graph_code"]
+    for text, function, line in ((inner, "inner2", "return x + 1"), (outer, "g", "return x + 4")):
+        assert re.search(rf'# File: {re.escape(__file__)}:\d+ in {function}, code: {re.escape(line)}\n', text)
+        assert re.search(r'add: "f32\[3\](\[1\]cpu)?" = \w+ \+ [14];', text) and "return (add,)" in text
+        assert "resume" not in text
 
 
 def frames(report: str) -> list[tuple[str, str]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import threading
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -308,3 +310,24 @@ def test_reports_show_the_users_frames_once_a_place(caplog):
     assert caplog.text.count("Graph break in user code") == 1
     assert "container.py" not in caplog.text and "module.py" not in caplog.text
     assert "self.layers(x) * 2" in caplog.text and 'fxjit.graph_break("inside")' in caplog.text
+
+
+def test_every_report_names_its_page(caplog):
+    """A break's, a skip's and an error's: the code, and where it is explained."""
+    def prints(x):
+        print(end="")
+        return breaks_in_a_loop(x)
+
+    fxjit.set_logs(graph_breaks=True, skips=True)
+    try:
+        with caplog.at_level(logging.INFO):
+            fxjit.compile(prints, backend="eager")(X)
+        with pytest.raises(Unsupported) as caught:
+            fxjit.compile(prints, backend="eager", fullgraph=True)(X)
+    finally:
+        fxjit.set_logs()
+    said = caplog.text + str(caught.value)
+    codes = re.findall(r"^  Code: (\S+) \(docs/reasons\.md#(\S+)\)$", said, re.MULTILINE)
+    assert {code for code, _ in codes} == {"call-print", "user-graph-break", "skip-loop"}
+    pages = Path(__file__).parents[2].joinpath("docs", "reasons.md").read_text(encoding="utf-8").split("\n### ")[1:]
+    assert all(code == place and any(page.startswith(f"{code}\n") for page in pages) for code, place in codes)
