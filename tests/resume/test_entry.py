@@ -151,7 +151,8 @@ def test_what_was_never_looked_at_is_loaded_from_where_it_is() -> None:
     def fn(x: Any) -> Any: ...
 
     thing = object()
-    lazy = Lazy(None, thing, LocalSource("x"))  # type: ignore[arg-type]
+    trace = types.SimpleNamespace(lazies=[])
+    lazy = Lazy(trace, thing, LocalSource("x"))  # type: ignore[arg-type]
     assert assemble(fn, Return(lazy))(thing) is thing
 
 

@@ -77,6 +77,31 @@ def reads_between_breaks(x):
     return y + 1
 
 
+def ends_in_the_order_of_its_variables(x):
+    zeta = Ends("first")  # noqa: F841 - it lives as long as the function runs
+    alpha = Ends("second")  # noqa: F841 - so does this
+    y = cut(x)
+    LOG.append("both")
+    return y
+
+
+def starts_one_after_another(x):
+    for _ in range(3):
+        generator = items(x)
+        y = next(generator)
+        cut()
+        LOG.append("next")
+    return y
+
+
+def makes_one_after_another(x):
+    for _ in range(3):
+        held = Ends("made")  # noqa: F841 - it ends when the next one is there
+        x = cut(x + 1)
+        LOG.append("next")
+    return x
+
+
 def inner(x, held):
     y = cut(x)
     LOG.append("inner")
@@ -129,9 +154,24 @@ def raises_what_the_trace_finds(x):
     return x + not_there  # noqa: F821 - the error is on purpose
 
 
+@fxjit.disable
+def fail():
+    raise ValueError("on purpose")
+
+
+def raises_through_finally(x):
+    held = Ends("left by an exception")  # noqa: F841 - it lives as long as the traceback
+    try:
+        x = cut(x + 1)
+        fail()
+    finally:
+        LOG.append("finally")
+
+
 PROGRAMS = [deletes_a_generator, leaves_a_generator, overwrites, reads_no_more, reads_between_breaks, shares, two_names,
-            in_a_list, returns_what_it_holds]  # fmt: skip
-RAISING = [raises, raises_what_the_trace_finds]
+            in_a_list, returns_what_it_holds, ends_in_the_order_of_its_variables, starts_one_after_another,
+            makes_one_after_another]  # fmt: skip
+RAISING = [raises, raises_what_the_trace_finds, raises_through_finally]
 
 
 def called_by(program):
@@ -179,17 +219,30 @@ def test_what_others_hold_too_is_no_reason_to_stop():
     assert counter.frame_count == 2
 
 
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+    LOG.clear()
+
+
 @pytest.mark.parametrize("program", RAISING, ids=lambda fn: fn.__name__)
-def test_nothing_of_a_call_that_raised_waits_for_the_collector(program):
+@pytest.mark.parametrize("resumes", [False, True], ids=["default", "everywhere"])
+def test_nothing_of_a_call_that_raised_waits_for_the_collector(program, resumes, no_collector):
     fxjit.reset()
     compiled = fxjit.compile(program, backend="eager")
-    gc.collect()
-    gc.disable()
-    try:
+    with fxjit.config.patch(resume_in_loops=resumes, resume_in_try=resumes):
         for _ in range(2):
             assert story(compiled) == story(program)
-    finally:
-        gc.enable()
+
+
+def test_a_rest_that_is_compiled_no_more_holds_nothing_of_what_its_callee_does():
+    fn = called_by(makes_one_after_another)
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    with fxjit.config.patch(resume_in_loops=True, recompile_limit=1):
+        assert story(compiled) == story(fn)
     LOG.clear()
 
 
@@ -207,7 +260,7 @@ def test_an_exception_that_the_caller_handles_keeps_its_traceback():
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("resumes", [False, True], ids=["default", "everywhere"])
-def test_ends_come_when_they_come_in_eager(program, depth, resumes):
+def test_ends_come_when_they_come_in_eager(program, depth, resumes, no_collector):
     fn = program
     for _ in range(depth):
         fn = called_by(fn)
@@ -216,4 +269,3 @@ def test_ends_come_when_they_come_in_eager(program, depth, resumes):
     with fxjit.config.patch(resume_in_loops=resumes, resume_in_try=resumes):
         for _ in range(2):
             assert story(compiled) == story(fn)
-    LOG.clear()

@@ -133,6 +133,7 @@ class Trace:
         self.builder = GraphBuilder()
         self.guards = GuardSet()
         self.policy = ShapePolicy(history, dynamic)
+        self.lazies: list[Lazy] = []
         self._by_id: dict[int, tuple[Value, object]] = {}
         self._by_source: dict[Source, Value] = {}
         self._by_fake: dict[int, TensorValue] = {}
@@ -586,8 +587,13 @@ class Trace:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
         self.frame = None
         del self.root, self.origin, self.effects  # values may hold the trace: not these too, in a cycle
-        for table in (self._by_id, self._by_source, self._by_fake, self._scratch):
-            table.clear()  # type: ignore[attr-defined]  # all are dicts
+        for lazy in self.lazies:  # and each other: a generator its frame, and that the frames that called it
+            lazy.let_go()
+        for value, _ in self._by_id.values():
+            if value.source is not None:
+                vars(value).clear()
+        for table in (self.lazies, self._by_id, self._by_source, self._by_fake, self._scratch):
+            table.clear()  # type: ignore[attr-defined]  # all are dicts, or a list
         self.policy.release()
 
     def _add_shape_guards(self) -> None:

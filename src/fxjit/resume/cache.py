@@ -6,7 +6,7 @@ continuations of a code object go with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
 from weakref import ref
@@ -88,6 +88,7 @@ def begin_of(code: CodeType) -> tuple[CodeType, Entrance, str | None] | None:
 
 def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
     """The code that goes on at `entrance` of `code`, which is an original (see `locate`)."""
+    entrance = replace(entrance, locals=_by_slot(code, entrance.locals))
     known = _of(code)
     made = known.continuations.get(entrance)
     if made is None:
@@ -97,3 +98,9 @@ def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
         own.original, own.indices, own.index = known.alive, made.indices, entrance.index
         own.entrance, own.first = entrance, made.first
     return made
+
+
+def _by_slot(code: CodeType, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Locals in the order of the frame of `code`: that is the order in which it lets go of them at its end."""
+    slots = {name: at for at, name in enumerate(code.co_varnames)}
+    return tuple(sorted(names, key=lambda name: (slots.get(name, len(slots)), name)))

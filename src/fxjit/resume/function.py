@@ -153,12 +153,10 @@ class _Writer:
         asm = self.asm
         asm.at(self.code.instructions[self.entrance.index - 1].positions)
         with asm.under(guarding):
-            asm.null_before()
-            asm.take_local(self.inner[0])
-            asm.null_after()
-            for name in self.inner[1:]:
+            begin_call_alone(asm)
+            for name in self.inner:
                 asm.take_local(name)
-            asm.call(len(self.inner) - 1)
+            call_alone(asm, len(self.inner) - 1)
             if self.entrance.constructs:
                 self._drop_none()
 
@@ -213,6 +211,19 @@ class _Writer:
             label = self._label(handler.target)
             known = self.guardings[handler] = self.asm.guarding(label, handler.push_lasti, handler.depth)
         return known
+
+
+def begin_call_alone(asm: Asm) -> None:
+    """A function, its arguments and `call_alone` follow."""
+    asm.null_before()
+    asm.begin_call(_C.Continue)
+
+
+def call_alone(asm: Asm, arguments: int) -> None:
+    """Call the function so that its frame alone holds the arguments: what it lets go ends there and then."""
+    asm.call(1 + arguments)
+    asm.null_after()
+    asm.call(0)
 
 
 def wrong_result_of_init(result: object) -> TypeError:

@@ -27,7 +27,15 @@ from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
 from fxjit.resume.blocks import Exits, enter, leave, note_state
 from fxjit.resume.cache import continuation_of, locate
-from fxjit.resume.function import CAPTURED_SELF, Continuation, Entrance, first_argument, own_cells
+from fxjit.resume.function import (
+    CAPTURED_SELF,
+    Continuation,
+    Entrance,
+    begin_call_alone,
+    call_alone,
+    first_argument,
+    own_cells,
+)
 from fxjit.resume.rebuild import Rebuilder
 from fxjit.resume.rest import Rest, UnderConstruction
 from fxjit.resume.stop import Outcome, after
@@ -107,7 +115,7 @@ class _Innermost(Rest):
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         asm = self.asm
         live = live_before(self.code, outcome.index) | self.state.kept
-        bound = tuple(sorted(name for name in self.bound if name in live))
+        bound = tuple(name for name in self.bound if name in live)
         names = tuple(name for name in bound if name != self.first)
         noted = {block.stack_index for block in self.state.blocks if block.manager.as_left is not None}
         slots.update({at: self.managers[at] for at in exits if at in noted})
@@ -210,7 +218,7 @@ class NestedRest(Rest):
         codes = [self.innermost.made()]
         for kept in self.inner[-2::-1]:
             codes.insert(0, _write_waiting(kept, codes[0].co_argcount))
-        _begin_call(asm)
+        begin_call_alone(asm)
         self._push_function(codes[0], 0)
         for depth, kept in enumerate(self.inner[:-1]):
             for at in kept.exits:
@@ -228,7 +236,7 @@ class NestedRest(Rest):
             asm.take_local(last.locals[name])
         for name in self.innermost.own:
             asm.load_local(last.cells[name])
-        _call(asm, codes[0].co_argcount)
+        call_alone(asm, codes[0].co_argcount)
 
     def _push_function(self, code: CodeType, depth: int) -> None:
         """Push a function of inner frame `depth`: `code` with the frame's globals and its cells, as far as it has any."""
@@ -295,7 +303,7 @@ class NestedRest(Rest):
             called = kept
         bound = tuple(name for name in self.bound if name in live_before(self.code, outcome.index) | self.state.kept)
         origin = locate(self.code.code, outcome.index)
-        whole = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, tuple(sorted(bound)),
+        whole = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound,
                                                       inner=continuations[0], constructs=self.inner[0].frame.constructs))
         asm.begin_call(_C.Continue)
         asm.make_function(whole.code, (lambda: self._closure(whole)) if whole.freevars else None)
@@ -328,7 +336,7 @@ def _behind_call(kept: _Kept, inner: Continuation, constructs: bool) -> Continua
     """The rest of a frame that waits for a call of which `inner` is the rest."""
     frame = kept.frame
     live = live_before(frame.code, frame.index + 1) | frame.state.kept
-    bound = tuple(sorted(name for name in frame.state.locals if name in live))
+    bound = tuple(name for name in frame.state.locals if name in live)
     nulls = (*(value is NULL for value in frame.state.stack), False)
     origin = locate(frame.code.code, frame.index + 1)
     return continuation_of(origin.code, Entrance(origin.index, nulls, kept.exits, bound, inner=inner, constructs=constructs))
@@ -350,11 +358,11 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
             asm.take_local(manager)
             enter(asm)
     with asm.under(exits.innermost):
-        _begin_call(asm)
+        begin_call_alone(asm)
         asm.take_local(".function")
         for name in passed:
             asm.take_local(name)
-        _call(asm, arguments)
+        call_alone(asm, arguments)
         returned = asm.fresh_local("returned")
         asm.store_local(returned)
     for nth, block in reversed(list(enumerate(frame.state.blocks))):
@@ -369,19 +377,6 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
     asm.return_value()
     exits.write()
     return _ours(asm.finish(frame.code.code))
-
-
-def _begin_call(asm: Asm) -> None:
-    """A function, its arguments and `_call` follow."""
-    asm.null_before()
-    asm.begin_call(_C.Continue)
-
-
-def _call(asm: Asm, arguments: int) -> None:
-    """Call the function so that its frame alone holds the arguments: what it lets go ends there and then."""
-    asm.call(1 + arguments)
-    asm.null_after()
-    asm.call(0)
 
 
 def _ours(code: CodeType) -> CodeType:

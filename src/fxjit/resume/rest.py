@@ -67,6 +67,8 @@ class Rest:
             self.bound = bound_after(instruction, self.bound, self.nulls)
         with asm.under(self.handlers.innermost):
             labels = run_instruction(asm, self.code, stop.index, stop.kind, self.cells)
+            if instruction.opname == "CHECK_EG_MATCH" and stop.kind != "resume":
+                self._note_handled()
         for outcome in outcomes:
             with asm.under(self.handlers.below(len(outcome.nulls))):
                 if outcome.label is not None:
@@ -87,6 +89,16 @@ class Rest:
     def _keeps_blocks(self) -> bool:
         """Whether the blocks around the instruction hold less than the whole state once it ran."""
         return self.stop.keeps_blocks or self.code.instructions[self.stop.index].opname == "BEFORE_WITH"
+
+    def _note_handled(self) -> None:
+        """[..., left, taken]: what an `except*` clause takes, if anything, is what is being handled from here on."""
+        asm = self.asm
+        takes_none = asm.label()
+        asm.dup()
+        asm.jump_if("NONE", takes_none)
+        asm.dup()
+        asm.store_local(self.handled[max(self.handled)])
+        asm.place(takes_none)
 
     # -- before the instruction ------------------------------------------------------------------------------------
 
@@ -203,14 +215,17 @@ class Rest:
                 again = self.managers if at in exits else self.handled if at < outcome.own else slots
                 asm.take_local(again.get(at) or slots[at])
         for name in continuation.locals:
-            asm.take_local(name)
+            if outcome.raised and name not in live_before(self.code, outcome.index):
+                asm.load_local(name)  # this frame is in the exception's traceback, which holds what eager's would
+            else:
+                asm.take_local(name)
         asm.call(count)
         asm.return_value()
 
     def _continuation(self, outcome: Outcome, exits: tuple[int, ...]) -> Continuation:
         origin = locate(self.code.code, outcome.index)
         live = live_before(self.code, outcome.index) | self.state.kept
-        bound = tuple(sorted(name for name in self.bound if name in live))
+        bound = tuple(name for name in self.bound if name in live)
         handled = tuple(at for at in self.handled if at < outcome.own)
         return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound, handled))
 

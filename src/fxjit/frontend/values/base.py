@@ -80,6 +80,9 @@ class EffectLog(Protocol):
 class Tracer(Protocol):
     """The trace under way, as values see it (frontend/trace.py implements it)."""
 
+    #: Every Lazy of this trace, which lets go of their objects as it ends.
+    lazies: list[Lazy]
+
     @property
     def effects(self) -> EffectLog: ...
 
@@ -361,6 +364,7 @@ class Lazy(Value):
         self._tracer = tracer
         self._obj = obj
         self._value: Value | None = None
+        tracer.lazies.append(self)
 
     def realize(self) -> Value:
         if self._value is None:
@@ -376,6 +380,10 @@ class Lazy(Value):
     def peek(self) -> object:
         """The object itself, for a decision that the caller guards by other means."""
         return self._obj
+
+    def let_go(self) -> None:
+        """The trace is over: the object must not outlive it by this, which may be part of a cycle."""
+        self._obj = self._value = None
 
     def pytype(self) -> type:
         return self.realize().pytype()

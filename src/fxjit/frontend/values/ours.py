@@ -1,4 +1,5 @@
-"""What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`."""
+"""What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`; and the call with
+which a continuation begins that goes on behind one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from fxjit import _C
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import ContextValue, known
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
@@ -100,3 +101,28 @@ def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, marks.error_on_graph_break))
     t.guard(ConstIs(AttrSource(source, "error"), obj.error))
     return BreakErrorsValue(obj.error, source)
+
+
+class RestValue(Value):
+    """A call that is to be made by a call of this: the rest of a function, with what it goes on with."""
+
+    def __init__(self, fn: Value, args: list[Value]) -> None:
+        super().__init__(None)
+        self.fn, self.args = fn, args
+
+    def pytype(self) -> type:
+        return _C.Continue
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return Callee(self.fn, self.args)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.fn, self.args)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(_C.Continue, self.fn, *self.args)
+
+
+@handles(_C.Continue)
+def _continue(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return RestValue(args[0], args[1:])
