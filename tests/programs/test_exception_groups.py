@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -167,3 +168,56 @@ def test_a_group_from_outside() -> None:
                 raise given
             except ExceptionGroup as raised:
                 given = raised
+
+
+def ways(exc: Any) -> Any:
+    """What can be told of an exception's way, and of the parts of a group."""
+    parts = [ways(part) for part in exc.exceptions] if isinstance(exc, BaseExceptionGroup) else None
+    frames = [(frame.name, frame.lineno) for frame in traceback.extract_tb(exc.__traceback__)]
+    return type(exc), frames, parts, type(exc.__context__), type(exc.__cause__)
+
+
+@fxjit.disable
+def raise_group() -> None:
+    """A group whose parts were raised too, one of them a group."""
+    parts: list[Exception] = []
+    for error in (ValueError(1), KeyError(2), TypeError(3), ExceptionGroup("in", [ValueError(4)])):
+        try:
+            raise error
+        except Exception as each:
+            parts.append(each)
+    raise ExceptionGroup("g", parts)
+
+
+@pytest.mark.parametrize("clause", ["pass", "raise", "raise e", "raise OSError('new')", "raise OSError('new') from e",
+                                    "fxjit.graph_break()", "if len(seen) > 1: raise"])
+@pytest.mark.parametrize("where", ["raise_group()", "raise ExceptionGroup('g', [ValueError(1), KeyError(2), OSError(3)])"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_tracebacks_of_what_clauses_take_and_leave(clause: str, where: str, nested: bool) -> None:
+    source = f"""
+def run(x, seen):
+    try:
+        try:
+            x = x + 1
+            {where}
+        except* ValueError as e:
+            seen.append(ways(e))
+            {clause}
+        except* KeyError as e:
+            seen.append(ways(e))
+            {clause}
+    except BaseException as e:
+        seen.append(ways(e))
+    return x + 1
+"""
+    namespace: dict[str, Any] = {"ways": ways, "raise_group": raise_group, "fxjit": fxjit}
+    exec(source, namespace)
+    run = namespace["run"]
+    expected: list[Any] = []
+    result = run(X, expected)
+    with fxjit.config.patch(resume_in_try=True, nested_graph_breaks=nested):
+        compiled = fxjit.compile(run, backend="eager")
+        for _ in range(2):
+            seen: list[Any] = []
+            assert torch.equal(compiled(X, seen), result)
+            assert seen == expected

@@ -84,8 +84,7 @@ def check_eg_match(m: Machine, i: Instruction) -> None:
     against = m.stack.pop().realize()
     raising.refuse_groups(m.t, against)
     exc = m.stack.pop().realize()
-    if getattr(exc, "has_traceback", False):
-        m.t.break_("opcode-exception", value="except*", why="the parts of a group that was raised for real have its traceback")
+    _leave_real_ones(m, exc)
     left, taken = protocol.unpack(m.t, m.t.inline(m.t.make(GROUPS["match"]), [exc, against], {}))
     m.stack += [left, taken]
     if not taken.is_constant():
@@ -97,5 +96,11 @@ def check_eg_match(m: Machine, i: Instruction) -> None:
 @op("PREP_RERAISE_STAR")
 def prep_reraise_star(m: Machine, i: Instruction) -> None:
     raised = m.stack.pop()
-    original = m.stack.pop()
+    original = m.stack.pop().realize()
+    _leave_real_ones(m, original)
     m.stack.append(m.t.inline(m.t.make(GROUPS["raised_again"]), [original, raised], {}))
+
+
+def _leave_real_ones(m: Machine, exc: Value) -> None:
+    if getattr(exc, "has_traceback", False):
+        m.t.break_("opcode-exception", value="except*", why="the parts of a group that was raised for real have its traceback")

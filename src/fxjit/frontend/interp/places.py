@@ -17,6 +17,7 @@ from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.values.base import EffectLog, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
+from fxjit.frontend.values.sequence import ListValue
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -88,18 +89,32 @@ def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> 
 
 def handled_exceptions(machine: Machine, stops: StopList, cause: BreakGraph | None) -> dict[int, Value]:
     """The exceptions that are being handled, by where they lie on the stack. One that was raised while tracing was never
-    real: the trace stops before what raised it."""
+    real: the trace stops before what raised it. So it is with what the clauses of an `except*` raised, which waits there in
+    a list."""
     found: dict[int, Value] = {}
     for position, value in enumerate(machine.stack):
         if isinstance(value, Before) and value.in_force:
             exc = value.handling.realize()
-            origin = machine.origins.get(exc)
-            if exc.source is None or (origin is not None and machine.instructions[origin[1]].opname != "RERAISE"):
-                if origin is None:
+            if not _is_real(machine, exc):
+                if exc not in machine.origins:
                     raise SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}) from cause
-                _stop_earlier(machine, stops, cause, *origin, BreakGraph("exception-handled", {"error": exc.describe()}))
+                _stop_before_raise(machine, stops, cause, exc)
             found[position] = exc
+        elif isinstance(value, ListValue):
+            for item in value.items:
+                if item in machine.origins and not _is_real(machine, item):
+                    _stop_before_raise(machine, stops, cause, item)
     return found
+
+
+def _is_real(machine: Machine, exc: Value) -> bool:
+    """Whether the exception existed before the trace, and nothing of the trace raised it again."""
+    origin = machine.origins.get(exc)
+    return exc.source is not None and (origin is None or machine.instructions[origin[1]].opname == "RERAISE")
+
+
+def _stop_before_raise(machine: Machine, stops: StopList, cause: BreakGraph | None, exc: Value) -> NoReturn:
+    _stop_earlier(machine, stops, cause, *machine.origins[exc], BreakGraph("exception-handled", {"error": exc.describe()}))
 
 
 def _stop_earlier(machine: Machine, stops: StopList, cause: BreakGraph | None, step: int, index: int,

@@ -169,7 +169,7 @@ class ExceptionValue(UserObjectValue):
     def _call_group(self, t: Tracer, name: str, argument: Value) -> Value:
         if name != "derive" and (self.has_traceback or not _selects(t, argument)):  # parts have it too; or an error
             t.break_("call-builtin", function=f"BaseExceptionGroup.{name}", args=argument.describe())
-        if self.source is not None:
+        if name != "derive" and self.source is not None:
             t.guard(TypeIs(AttrSource(self.source, "__traceback__"), type(None)))
         return t.inline(t.make(GROUPS[name]), [self, argument], {})
 
