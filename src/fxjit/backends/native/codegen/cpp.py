@@ -143,11 +143,9 @@ class Printer:
 
 
 def load_text(element: str, storage: torch.dtype) -> str:
-    if storage is torch.bfloat16:
-        return f"fx_widen({element})"
     if storage is torch.bool:
         return f"((int32_t){element} != 0)"
-    return f"(float){element}" if storage is torch.float16 else element
+    return f"fx_widen({element})" if storage in (torch.bfloat16, torch.float16) else element
 
 
 def store_text(value: str, storage: torch.dtype) -> str:
@@ -155,7 +153,7 @@ def store_text(value: str, storage: torch.dtype) -> str:
         return f"fx_bfloat({value})"
     if storage is torch.bool:
         return f"(bool){value}"
-    return f"(_Float16){value}" if storage is torch.float16 else value
+    return f"fx_halve({value})" if storage is torch.float16 else value
 
 
 def operation(node: Op, operands: list[str]) -> str:

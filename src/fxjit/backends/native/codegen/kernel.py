@@ -346,6 +346,12 @@ class Renderer:
         ]
         return f" reduction({symbol}:{name})"
 
+    def lanes_at_once(self, reducers: list[Member]) -> str:
+        """A maximum has as many totals as the loop has lanes, combined one by one at the end: by itself GCC takes as many lanes
+        as there are of the narrowest type."""
+        types = [self.acc_type(member) for member in reducers if member.compute.reduction in ("max", "min")]
+        return f" simdlen(FX_VECTOR / sizeof({types[0]}))" if types else ""
+
     def slot_loops(self, slot: int, bounds: tuple[str, str] | None) -> list[str]:
         """The inner loops of a slot, totals `a_<buffer>` and after them rows `r_<buffer>`; `bounds` restrict the first loop."""
         members = self.slot_members(slot)
@@ -377,6 +383,7 @@ class Renderer:
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         last = f"i{len(sizes) - 1}"
+        clauses += self.lanes_at_once(reducers)
         # What goes one by one is no loop of vectors.
         simd = "" if any(m.compute.scan is not None for m in members) else f"#pragma omp simd{clauses}"
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]

@@ -13,7 +13,7 @@ import torch
 from ..ops import MATH, NOT_VECTOR_MATH
 
 C_TYPES = {
-    torch.float32: "float", torch.float64: "double", torch.float16: "_Float16", torch.bfloat16: "fx_bf16", torch.bool: "bool",
+    torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
 }  # fmt: skip
 
@@ -25,21 +25,48 @@ typedef __INT32_TYPE__ int32_t; typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t; typedef __UINT64_TYPE__ uint64_t;
 struct fx_bf16 { uint16_t bits; };
+struct fx_half { uint16_t bits; };
 #ifdef _OPENMP
 extern "C" int omp_get_max_threads(void);
 #define FX_THREADS omp_get_max_threads()
 #else
 #define FX_THREADS 1
 #endif
+#if defined(__AVX512F__)
+#define FX_VECTOR 64
+#elif defined(__AVX__)
+#define FX_VECTOR 32
+#else
+#define FX_VECTOR 16
+#endif
 #define FX inline __attribute__((always_inline))
-static FX float fx_widen(fx_bf16 x) { uint32_t u = (uint32_t)x.bits << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
+static FX float fx_float(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
+static FX uint32_t fx_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
+static FX float fx_widen(fx_bf16 x) { return fx_float((uint32_t)x.bits << 16); }
 static FX fx_bf16 fx_bfloat(float x) {
-  uint32_t u; __builtin_memcpy(&u, &x, 4);
-  uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  uint32_t u = fx_bits(x), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   fx_bf16 y; y.bits = x != x ? (uint16_t)0x7fc0 : (uint16_t)r; return y;
 }
-template <class T> static FX T fx_max(T a, T b) { return (a >= b || a != a) ? a : b; }
-template <class T> static FX T fx_min(T a, T b) { return (a <= b || a != a) ? a : b; }
+/* GCC 12 vectorises no loop with a _Float16 in it. The exponent's bias differs by 112, from infinity's by 224; numbers below
+   2^-14 are whole multiples of 2^-24. */
+static FX float fx_widen(fx_half x) {
+  uint32_t h = x.bits, m = (h & 0x7fffu) << 13;
+  float normal = fx_float(m + 0x38000000u + (m >= 0x0f800000u ? 0x38000000u : 0u));
+  float small = (float)(int32_t)(h & 0x3ffu) * 0x1p-24f;
+  return fx_float(fx_bits(m < 0x00800000u ? small : normal) | (h & 0x8000u) << 16);
+}
+/* To nearest, ties to even: by adding half of what is cut off; below 2^-14 by a sum whose last bit is 2^-24. */
+static FX fx_half fx_halve(float x) {
+  uint32_t u = fx_bits(x), m = u & 0x7fffffffu;
+  uint32_t normal = (m - 0x38000000u + 0xfffu + ((m >> 13) & 1u)) >> 13;
+  uint32_t small = fx_bits(fx_float(m) + 0.5f) - 0x3f000000u;
+  uint32_t r = m < 0x38800000u ? small : normal;
+  r = m >= 0x477ff000u ? (m > 0x7f800000u ? 0x7e00u : 0x7c00u) : r;
+  fx_half y; y.bits = (uint16_t)(r | (u >> 16 & 0x8000u)); return y;
+}
+/* What each step of a reduction waits for is one comparison and the choice. */
+template <class T> static FX T fx_max(T a, T b) { return (!(a < b) & (b == b)) ? a : b; }
+template <class T> static FX T fx_min(T a, T b) { return (!(a > b) & (b == b)) ? a : b; }
 static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
 static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
 static inline double fx_logaddexp(double a, double b) {

@@ -1,0 +1,48 @@
+"""float16 in kernels: numbers are widened and rounded in integers (codegen/prelude.py), bit for bit as ATen does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+Kernels = Callable[..., Callable[..., list[torch.Tensor]]]
+
+
+def every_half() -> torch.Tensor:
+    return torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+
+
+def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor, bits: torch.dtype) -> None:
+    number = ~expected.isnan()
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert torch.equal(actual.view(bits)[number], expected.view(bits)[number])
+
+
+def test_every_half_is_widened(kernels: Kernels) -> None:
+    x = every_half()
+    assert_same_bits(kernels(lambda x: [x.float()], x)(x)[0], x.float(), torch.int32)
+
+
+def test_floats_about_every_half_are_rounded(kernels: Kernels) -> None:
+    """Each half, the middle between it and the next, and what lies beside both; infinities and what rounds to them."""
+    x = every_half().float()
+    x = x[x.isfinite()]
+    step = torch.where(x.abs() < 2.0**-14, 2.0**-24, torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=2.0**-14))) - 10))
+    places = torch.cat([x, x + step / 2])
+    infinite = torch.tensor([float("inf"), float("-inf"), float("nan"), 65504.0, 65519.99, 65520.0, 1e30, 2.0**-25, 1e-40])
+    x = torch.cat([places, torch.nextafter(places, places * 0 - 1e9), torch.nextafter(places, places * 0 + 1e9), infinite])
+    assert_same_bits(kernels(lambda x: [x.half()], x)(x)[0], x.half(), torch.int16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1, 17, 64, 200])
+def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_same_as_eager: Callable[..., None]) -> None:
+    """Wherever in a row it stands; zeros of both signs and infinities are numbers like others."""
+    x = torch.randn(length + 4, length).to(dtype)
+    x[torch.arange(length), torch.arange(length)] = float("nan")
+    x[length] = float("-inf")
+    x[length + 1] = float("inf")
+    x[length + 2] = -0.0
+    assert_same_as_eager(lambda x: [x.amax(-1), x.amin(-1), torch.maximum(x, x.flip(0)), torch.softmax(x, -1)], x)
