@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same, assert_same_as_eager
+
+import fxjit
 
 SCALE = 3
 counter = 0
@@ -175,3 +178,34 @@ def test_constants():
         return x + 1, None, True, 1.5, "text", b"bytes", (1, (2, "3")), ..., 1j
 
     assert_same_as_eager(program, torch.ones(3))
+
+
+def _executed():
+    names = {"count": 1}
+    exec("def up():\n    global count\n    count = count + 1\n    return count\n", names)
+    return names
+
+
+@pytest.mark.parametrize("case", ["reads", "writes", "reads after"])
+def test_globals_that_the_program_also_has_as_a_dict(case):
+    def reads(x, names):
+        before = names["count"]
+        return before, names["up"](), names["count"], x + 1
+
+    def writes(x, names):
+        up = names["up"]
+        names["count"] = 5
+        return up(), names["count"], x + 1
+
+    def reads_after(x, names, up):
+        return up(), names["count"], up(), x + 1
+
+    program = {"reads": reads, "writes": writes, "reads after": reads_after}[case]
+    compiled = fxjit.compile(program, backend="eager")
+    plain, ours = _executed(), _executed()
+    for _ in range(2):
+        rest = (plain["up"],) if case == "reads after" else ()
+        expected = program(torch.ones(3), plain, *rest)
+        rest = (ours["up"],) if case == "reads after" else ()
+        assert_same(expected, compiled(torch.ones(3), ours, *rest))
+    assert plain["count"] == ours["count"]

@@ -20,12 +20,12 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer,
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
-from fxjit.frontend.values.namespaces import namespace_value
+from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import makes, wraps
-from fxjit.guards.kinds import HasKey, KeysAre, TypeIs
+from fxjit.guards.kinds import HasKey, IdIs, KeysAre, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source, stored_keys
 
 Entry = tuple[Value, Value]
@@ -123,10 +123,6 @@ class DictValue(Value):
     def get(self, t: Tracer, key: Value) -> Value | None:
         entry = self.find(t, key)
         return None if entry is None else entry[1].realize()
-
-    def get_name(self, name: str) -> Value | None:
-        """The value under a string key."""
-        return self.get(self._t, self._t.make(name))
 
     def _put(self, key: HashKey, key_value: Value, value: Value) -> None:
         old = self._items.get(key)
@@ -698,6 +694,10 @@ def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
         return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="__dict__")
     if obj is sys.modules:  # which modules there are changes with what torch itself imports: only names are looked up
         return namespace_value(t, sys.modules, {})
+    globals_ = known_namespace(t, obj)
+    if globals_ is not None and globals_.written:
+        t.guard(IdIs(source, obj))
+        return globals_
     return DictValue.around(t, obj, source)
 
 

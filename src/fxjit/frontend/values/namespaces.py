@@ -33,6 +33,7 @@ class NamespaceValue(Value):
 
     def load(self, t: Tracer, name: str) -> Value | None:
         """The value of a global or builtin name; None where there is none."""
+        self._apart_from_the_dict(t, stores=False)
         found: Value | None = self._loaded.get(name)
         if found is not None:
             return found
@@ -42,6 +43,13 @@ class NamespaceValue(Value):
         if found is not None and name not in self.written:
             self._loaded[name] = found
         return found
+
+    def _apart_from_the_dict(self, t: Tracer, stores: bool) -> None:
+        """The dict may have been looked at as a dict before: what `exec` filled, say. Then neither sees what the other writes."""
+        same = t.known(self.namespace)
+        if same is not None and same is not self and (stores or t.effects.is_mutated(same)):
+            name = str(self.namespace.get("__name__"))
+            t.break_("call-unsupported", callable=f"a function whose globals ({name}) are also written as a dict")
 
     def own(self, t: Tracer, name: str) -> Value | None:
         """The value of a name that the namespace itself has."""
@@ -77,6 +85,7 @@ class NamespaceValue(Value):
         """Bind `name` (None: delete it); False if there is nothing to delete."""
         if value is None and self.own(t, name) is None:
             return False
+        self._apart_from_the_dict(t, stores=True)
         t.effects.mutate(self)
         self.written[name] = value
         self._loaded.pop(name, None)
