@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import fxjit
+from fxjit import config
 from fxjit.backends.native.runtime import gpu, interpreted
+from fxjit.backends.native.runtime.blocks import NARROW, is_wide
 from fxjit.backends.native.schedule.gpu import LONGEST_ROW, TALLEST_COLUMN
 
 from .conftest import assert_same, run_interpreted
@@ -67,7 +69,7 @@ def wide(monkeypatch):
 
     def call(self, *args):
         count = len(self.kernel.buffers)
-        found.append(gpu.evaluate(self.kernel, self.kernel.span, args[count:]) >= 2**31)
+        found.append(is_wide(self.kernel, args[count:]))
         return plain(self, *args)
 
     monkeypatch.setattr(gpu.InterpretedKernel, "__call__", call)
@@ -109,6 +111,36 @@ def test_computed_places_that_pass_2_to_the_31st(wide):
     run_interpreted(write, table, places)
     assert table[-3:].tolist() == [[1, 2], [3, 4], [5, 6]]
     assert any(wide)
+
+
+def test_a_place_in_memory_that_passes_2_to_the_31st(wide):
+    memory = sparse(2**31 + 64)
+
+    def function(memory):
+        return memory[2**31 - 10 : 2**31 + 10] + 1
+
+    memory[2**31 - 10 : 2**31 + 10] = torch.arange(20, dtype=torch.int8)
+    assert_same(run_interpreted(function, memory), function(memory))
+    assert wide == [True]
+
+
+@pytest.mark.parametrize("number", [NARROW - 1, NARROW, 5 * 10**12 + 1, -5 * 10**12])
+def test_numbers_and_sizes_are_told_apart(number):
+    """What is computed from sizes and numbers has 64 bits, whatever indices have."""
+    def function(x, n):
+        return x + n, x * len(x) ** 4 + torch.arange(len(x)) * n, x[len(x) // 2 :] + n // 1000
+
+    compiled, x = fxjit.compile(function, dynamic=True), torch.arange(3000)
+    with config.patch(**{"triton.interpret": True}):
+        assert_same(compiled(x, number), function(x, number))
+
+
+@pytest.mark.parametrize("function", [lambda x: x * 2, lambda x: x.t() + x, lambda x: x.sum(-1)], ids=["flat", "tiled", "rows"])
+def test_blocks_do_not_depend_on_the_first_of_several_sizes(seen, function):
+    for size in (9, 900):
+        run_interpreted(function, torch.randn(size, size), mode="symbolic")
+    small, large = seen.kernels
+    assert small.configs == large.configs
 
 
 def test_small_tensors_have_indices_of_32_bits(wide):

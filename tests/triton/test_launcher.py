@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fxjit import _C
+from fxjit.backends.native.runtime.blocks import NARROW
 
 
 def make(driver, otherwise=None, **changes):
@@ -68,9 +69,9 @@ def test_indices_of_64_bits_go_to_another_kernel(driver):
     calls = []
     kernel = make(driver, integers=2, passed=1, grid=(1, 0, 1024), span=1, otherwise=lambda *args: calls.append(args[2:]))
     a, b = torch.empty(64), torch.empty(64)
-    kernel(a, b, 100, 2**31 - 1)
-    kernel(a, b, 100, 2**31)
-    assert calls == [(100, 2**31)]
+    kernel(a, b, 100, NARROW - 1)
+    kernel(a, b, 100, NARROW)
+    assert calls == [(100, NARROW)]
     driver.said()
     wide = make(driver, integers=2, grid=(1, 0, 1024), span=1, wide=True)
     driver.expects(8, 8, 8)

@@ -154,6 +154,21 @@ def test_a_candidate_that_there_is_no_room_for_is_not_taken(machine, seen, monke
     assert caller.config == kernel.configs[0] == gpu.KernelCaller(kernel, []).kept_choice()
 
 
+def test_without_memory_for_copies_the_first_candidate_is_taken(machine, seen, monkeypatch):
+    kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
+    given = torch.empty(8), torch.empty(8)
+
+    def clone(tensor):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu, "measure", lambda call, args: pytest.fail("it was measured"))
+    monkeypatch.setattr(torch.Tensor, "clone", clone)
+    machine.expects()
+    caller = gpu.KernelCaller(kernel, [])
+    caller.ready()[0](*given)
+    assert caller.config == kernel.configs[0] and caller.kept_choice() is None and len(diary(machine)) == 1
+
+
 def test_nothing_is_measured_while_the_program_records(machine, seen, monkeypatch):
     kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
     monkeypatch.setattr(gpu, "measure", lambda call, args: pytest.fail("it was measured"))

@@ -7,12 +7,13 @@ products, equality and exact division.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Max
 
 Size: TypeAlias = "int | sympy.Expr"
 Sizes: TypeAlias = "tuple[Size, ...]"
@@ -104,6 +105,20 @@ def prod(sizes: Iterable[Size]) -> Size:
     for size in sizes:
         total = mul(total, size)
     return total
+
+
+def magnitude(size: Size) -> Size:
+    """At least as large as the size, and as all that is computed on the way to it, without their signs."""
+    if isinstance(size, int) or size.is_Integer:
+        return abs(int(size))
+    if size.is_Symbol:
+        return size if size.is_nonnegative else Max(size, -size)
+    parts = [magnitude(each) for each in size.args]
+    if size.is_Mul or size.is_Pow:
+        return prod(parts) if size.is_Mul else as_size(parts[0] ** size.exp)
+    if type(size).__name__ in ("FloorDiv", "CleanDiv", "ModularIndexing"):
+        return parts[0]
+    return functools.reduce(add, parts)
 
 
 def equal(a: Size, b: Size) -> bool:

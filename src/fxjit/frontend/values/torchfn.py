@@ -511,7 +511,7 @@ def _recurrent_stack(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
-        inputs = [tensor.fake for tensor in tensors_in(args[:1])]
+        inputs: list[Any] = [tensor.fake for tensor in tensors_in(args[:1])]
         if any(map(torch.backends.cudnn.is_acceptable, inputs)):
             t.break_("tensor-recurrent-cudnn", function=f"torch.{fn.__name__}")
         sizes = [size for fake in inputs for size in fake.shape if isinstance(size, torch.SymInt)]

@@ -16,7 +16,7 @@ from ..index import Size, Sizes, prod
 from ..ir import Buffer, Load
 from ..ops import REDUCTIONS, SCANS
 from ..schedule.fuse import Hints, Member, group_symbols, reads_same_place
-from ..schedule.gpu import Nest, largest_span
+from ..schedule.gpu import WIDEST_BLOCK, Nest, largest_span
 from .cpp import Scope
 from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored
 from .triton_prelude import with_prelude
@@ -39,7 +39,7 @@ class TritonKernel:
 
     It is called with `buffers`, then with `symbols`: `passed` of them are the function's own arguments, the others sizes
     that only its launch depends on. There is a program for each block of `axes` (size, block), and `rest` times as many;
-    where `span` passes 2**31, indices take 64 bits.
+    where `span` is not NARROW (runtime/blocks.py), indices take 64 bits.
     """
 
     source: str
@@ -113,7 +113,7 @@ class Renderer:
 
     def kernel(self) -> TritonKernel:
         body = self.body()
-        axes, span = self.axes(), largest_span(self.nest)
+        axes, span = self.axes(), largest_span(self.nest, self.parameters)
         blocks = [*(block for _, block in axes), *self.looped_blocks]
         arguments = [*self.pointers.values(), *self.symbols.values()]
         constants = [f"{name}: tl.constexpr" for name in (*blocks, "WIDE")]
@@ -465,13 +465,12 @@ def configurations(nest: Nest, hints: Hints) -> list[Config]:
     """Block sizes to choose from; the first is what is taken where nothing is measured."""
     group = nest.group
     reads = len({load.buffer for member in group.members for load in member.compute.loads()})
-    rows = hints(prod(group.outer))
+    rows = largest_block(prod(group.outer))
     if nest.kind == "pointwise":
-        largest = power_of_2(max(rows, 1))
         sizes = [(1024, 4), (512, 4), (2048, 8)] if reads <= 8 else [(512, 4), (256, 4), (1024, 8)]
-        return distinct([Config((("XB", min(size, largest)),), warps) for size, warps in sizes])
+        return distinct([Config((("XB", min(size, rows)),), warps) for size, warps in sizes])
     if nest.kind == "tiled":
-        wide, high = power_of_2(hints(group.outer[-1])), power_of_2(hints(group.outer[nest.across]))
+        wide, high = largest_block(group.outer[-1]), largest_block(group.outer[nest.across])
         tiles = [(32, 32, 4), (64, 64, 8), (64, 32, 4)]
         return distinct([Config((("XB", min(x, wide)), ("YB", min(y, high))), warps) for x, y, warps in tiles])
     if nest.kind == "persistent":
@@ -481,8 +480,12 @@ def configurations(nest: Nest, hints: Hints) -> list[Config]:
     else:
         longest = max((hints(prod(m.inner)) for m in group.members if not m.is_row), default=1)
         shapes = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)] if longest >= 1024 else [(8, 256, 4), (4, 512, 4), (16, 128, 4)]
-    limit = power_of_2(max(rows, 1))
-    return distinct([Config((("XB", min(x, limit)), ("RB", r)), warps) for x, r, warps in shapes])
+    return distinct([Config((("XB", min(x, rows)), ("RB", r)), warps) for x, r, warps in shapes])
+
+
+def largest_block(size: Size) -> int:
+    """More than this a block need not hold along an axis of that size; one that varies may be large at the next call."""
+    return power_of_2(max(size, 1)) if isinstance(size, int) else WIDEST_BLOCK
 
 
 def distinct(candidates: list[Config]) -> list[Config]:
@@ -496,10 +499,9 @@ def distinct(candidates: list[Config]) -> list[Config]:
 def held_rows(members: list[Member], rows: int) -> list[Config]:
     """Rows a program holds: about 2,048 elements, and at least one."""
     length = power_of_2(max(int(prod(m.inner)) for m in members if not m.is_row))  # type: ignore[arg-type]
-    limit = power_of_2(max(rows, 1))
     chosen = []
     for target in (2048, 1024, 4096):
-        x = min(max(1, target // length), limit, 64)
+        x = min(max(1, target // length), rows, 64)
         warps = min(max(power_of_2(x * length // 512), 1), 16)
         chosen.append(Config((("XB", x),), warps))
     return distinct(chosen)

@@ -173,21 +173,25 @@ class Printer:
 
     def __init__(self, pointers: Mapping[str, str], symbols: Mapping[str, str], masks: Mapping[str, str], rank: int) -> None:
         self.pointers, self.symbols, self.masks = pointers, dict(symbols), masks
+        # The same as numbers to calculate with, which need not fit where indices do.
+        self.numbers = {symbol: f"{name}.to(tl.int64)" for symbol, name in symbols.items()}
         self.ones = "[" + ", ".join(["1"] * rank) + "]"
         self.counter = 0
         self.checks = False
 
-    def size(self, size: Size) -> str:
-        return to_c(size, self.symbols).replace("LL", "")
+    def size(self, size: Size, names: dict[str, str] | None = None) -> str:
+        return to_c(size, names or self.symbols).replace("LL", "")
 
-    def affine(self, strides: Sizes, offset: Size, loops: Sequence[Named], cast: str = "{}") -> Named:
-        terms = [] if offset == 0 else [self.size(offset)]
+    def affine(
+        self, strides: Sizes, offset: Size, loops: Sequence[Named], cast: str = "{}", names: dict[str, str] | None = None
+    ) -> Named:
+        terms = [] if offset == 0 else [self.size(offset, names)]
         axes = NOWHERE
         for stride, (name, along) in zip(strides, loops, strict=True):
             if stride == 0:
                 continue
             text = cast.format(name)
-            terms.append(text if stride == 1 else f"{text} * {self.size(stride)}")
+            terms.append(text if stride == 1 else f"{text} * {self.size(stride, names)}")
             axes |= along
         return " + ".join(terms) if terms else "0", axes
 
@@ -213,7 +217,7 @@ class Printer:
             return self.named(operation(node, [name for name, _ in operands]), inner if axes & self.looped else outer), axes
         if isinstance(node, Iota):
             zero = self.named(f"tl.full({self.ones}, 0, tl.int64)", outer)
-            text, axes = self.affine(node.strides, node.offset, loops, f"({zero} + {{}})")
+            text, axes = self.affine(node.strides, node.offset, loops, f"({zero} + {{}})", self.numbers)
             text = conversion(f"({zero} + {text})", torch.int64, node.dtype)
             return self.named(text, inner if axes & self.looped else outer), axes
         at_hand = given(node)

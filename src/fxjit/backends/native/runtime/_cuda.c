@@ -18,6 +18,8 @@
 #define MAX_INTEGERS 64
 #define MAX_HIDDEN 4
 #define MAX_AXES 4
+/* As blocks.py has it. */
+#define NARROW (((int64_t)1 << 31) - (1 << 13))
 
 typedef int cu_result;
 
@@ -235,7 +237,7 @@ fits(kernel_object *self, void *const *data, const int64_t *integers)
             return 0;
         }
     }
-    return self->wide || self->span < 0 || integers[self->span] <= INT32_MAX;
+    return self->wide || self->span < 0 || integers[self->span] < NARROW;
 }
 
 int

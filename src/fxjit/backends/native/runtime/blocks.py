@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from ..codegen.triton import TritonKernel
 from ..index import Size
 
+#: Indices below this have 32 bits, those past the end of the last block included (`fits` in _cuda.c).
+NARROW = 2**31 - 2**13
+
+
+def is_wide(kernel: TritonKernel, integers: Sequence[int]) -> bool:
+    """Whether indices take 64 bits."""
+    return evaluate(kernel, kernel.span, integers) >= NARROW
+
 
 def evaluate(kernel: TritonKernel, size: Size, integers: Sequence[int]) -> int:
     """The size, given the kernel's integer arguments."""

@@ -28,10 +28,10 @@ from ..codegen.wrapper import Launch
 from ..index import Size
 from ..schedule.fuse import Group, Hints
 from ..schedule.gpu import nests
-from .blocks import evaluate
+from .blocks import evaluate, is_wide
 from .cache import open_cache
 from .interpreted import InterpretedKernel
-from .triton_compile import OPTIONS, Binary, compiler
+from .triton_compile import OPTIONS, Binary, compiler, triton_version
 
 log = logs.artifact("autotuning")
 # Without a GPU in this machine, kernels are compiled for this one.
@@ -117,7 +117,7 @@ class KernelCaller:
     def variant(self, integers: Any, aligned: bool) -> Variant:
         kernel = self.kernel
         divisible = sum(1 << k for k in range(kernel.passed) if integers[k] % 16 == 0)
-        return Variant(aligned, divisible, evaluate(kernel, kernel.span, integers) >= 2**31)
+        return Variant(aligned, divisible, is_wide(kernel, integers))
 
     def candidates(self) -> list[Config]:
         if self.config is not None:
@@ -176,7 +176,7 @@ class KernelCaller:
 
     def choice_key(self) -> str:
         sizes = [bucket(each) for each in self.likely]
-        facts = (self.kernel.source, self.kernel.configs, sizes, gpu_name(self.kernel.device))
+        facts = (self.kernel.source, self.kernel.configs, sizes, gpu_name(self.kernel.device), triton_version())
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
     def kept_choice(self) -> Config | None:
@@ -187,20 +187,28 @@ class KernelCaller:
             return None
 
     def choose(self, variant: Variant, args: tuple[Any, ...]) -> None:
-        """Times each candidate on copies of what it changes."""
+        """Times each candidate on copies of what it changes; where there is no memory for those, it is the first."""
         count = len(self.kernel.buffers)
-        given = [
-            tensor.clone() if name in self.kernel.written else tensor
-            for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)
-        ]
+        try:
+            given = [
+                tensor.clone() if name in self.kernel.written else tensor
+                for name, tensor in zip(self.kernel.buffers, args[:count], strict=True)
+            ]
+        except torch.OutOfMemoryError:
+            log.info("nothing is measured: there is no memory for it")
+            self.take(self.kernel.configs[0])
+            return
         with torch.cuda.device(self.kernel.device):
             times = [self.time(variant, chosen, (*given, *args[count:])) for chosen in self.kernel.configs]
         best = min(range(len(times)), key=times.__getitem__)
-        self.config = self.kernel.configs[best]
-        self.cell[:] = [self.launcher(self.usual, self.config)]
+        self.take(self.kernel.configs[best])
         counters["native"]["kernels measured"] += 1
         log.info("%s of %s", self.config, times)
         open_cache().put_data(self.choice_key(), ".json", json.dumps({"chosen": best, "milliseconds": times}).encode())
+
+    def take(self, chosen: Config) -> None:
+        self.config = chosen
+        self.cell[:] = [self.launcher(self.usual, chosen)]
 
     def time(self, variant: Variant, chosen: Config, args: tuple[Any, ...]) -> float:
         """Milliseconds of a candidate; one that the compiler or this GPU has no room for is never the fastest."""

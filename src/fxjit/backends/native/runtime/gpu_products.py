@@ -27,6 +27,7 @@ from ..schedule.fuse import Group, Hints
 from ..schedule.products import ProductGroup
 from .cache import open_cache
 from .gpu import GraphKernels, gpu_name, is_here, measure
+from .triton_compile import triton_version
 
 log = logs.artifact("autotuning")
 
@@ -34,12 +35,18 @@ log = logs.artifact("autotuning")
 def worth_it(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
     if config.triton.interpret or not is_here():
         return True
+    if torch.cuda.is_current_stream_capturing():
+        return False  # nothing can be measured while a program of its own records a CUDA graph
     trial = Trial(group, low, hints)
     key = trial.key()
     known = kept(key)
     if known is None:
-        with _disable_current_modes(), torch.no_grad(), torch.cuda.device(group.device):
-            ours, atens = trial.times()
+        try:
+            with _disable_current_modes(), torch.no_grad(), torch.cuda.device(group.device):
+                ours, atens = trial.times()
+        except torch.OutOfMemoryError:
+            log.info("a product of %s is ATen's: there is no memory to measure it", group.outer)
+            return False
         counters["native"]["products measured"] += 1
         log.info("a product of %s: %.4f ms as one kernel, %.4f ms beside ATen's", group.outer, ours, atens)
         known = ours < atens
@@ -76,7 +83,8 @@ class Trial:
     def key(self) -> str:
         kernels = [*self.ours.kernels.values(), *self.beside.kernels.values()]
         sizes = [list(map(self.hints, kernel.symbols)) for kernel in kernels]
-        facts = ("product", [kernel.source for kernel in kernels], sizes, gpu_name(self.group.device))
+        versions = torch.__version__, triton_version()
+        facts = ("product", [kernel.source for kernel in kernels], sizes, gpu_name(self.group.device), versions)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
     def times(self) -> tuple[float, float]:

@@ -21,7 +21,7 @@ import torch
 from ..codegen.triton import NAME, TritonKernel
 from ..codegen.triton_prelude import HEAD
 from ..ops import SCANS
-from .blocks import evaluate, grid_of
+from .blocks import grid_of, is_wide
 
 # Small blocks, so that tests on small tensors meet the edges of several programs.
 BLOCKS = {"XB": 64, "YB": 16, "RB": 32, "KB": 16}
@@ -56,7 +56,7 @@ class InterpretedKernel:
         programs = grid_of(self.kernel, self.blocks, args[count:])
         if programs == 0:
             return
-        wide = evaluate(self.kernel, self.kernel.span, args[count:]) >= 2**31
+        wide = is_wide(self.kernel, args[count:])
         tensors = [arg.detach() for arg in args[:count]]
         with _one_at_a_time, np.errstate(all="ignore"), as_on_gpu():
             try:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..index import Size, Sizes, add, contiguous_strides, mul, prod
+import sympy
+
+from ..index import Size, Sizes, add, contiguous_strides, magnitude, mul, prod
 from ..ir import Buffer, Compute, Expr, Gather, Load, compute_type, loads, substitute
 from .collapse import accesses, collapse
 from .fuse import Group, Hints, Member, assign_slots
@@ -225,17 +227,22 @@ def combined(member: Member, partial: Buffer, chunks: int) -> Compute:
     return replace(old, rsize=(chunks,), expr=load)
 
 
-def largest_span(nest: Nest) -> Size:
-    """At least as far as any index of the kernel goes: its iterations, and the last place of each access."""
+def largest_span(nest: Nest, parameters: Iterable[sympy.Expr]) -> Size:
+    """At least as far as any index of the kernel goes, and as large as its parameters: its iterations, and the last place of
+    each access."""
     spans: list[Size] = []
     for member in nest.group.members:
-        domain = nest.group.outer + member.inner
-        spans += [prod(domain), *reaches(domain, accesses(member.compute)), *gathered(member.compute.gathers())]
+        compute, domain = member.compute, nest.group.outer + member.inner
+        read = (load for expr in compute.exprs for load in loads(expr))
+        places = [(compute.stride, compute.offset), *((load.strides, load.offset) for load in read)]
+        spans += [magnitude(prod(domain)), *reaches(domain, places), *gathered(compute.gathers())]
     if nest.dot is not None:
         *batches, m, n = nest.group.outer
         for expr, domain in ((nest.dot.a, (*batches, m, nest.dot.k)), (nest.dot.b, (*batches, nest.dot.k, n))):
-            spans += [*reaches(domain, (load.strides for load in loads(expr)))]
+            spans += [*reaches(domain, ((load.strides, load.offset) for load in loads(expr)))]
             spans += gathered(gather for load in loads(expr) for gather in load.gathers)
+    counted = {factor for span in spans if not isinstance(span, int) for factor in sympy.Mul.make_args(span)}
+    spans += [magnitude(each) for each in parameters if each not in counted]
     total: Size = max((span for span in spans if isinstance(span, int)), default=0)
     for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
         total = add(total, span)
@@ -243,13 +250,13 @@ def largest_span(nest: Nest) -> Size:
     return total if nest.kind != "split" else add(total, nest.chunks * WIDEST_BLOCK)
 
 
-def reaches(domain: Sizes, accessed: Iterable[Sizes]) -> Iterator[Size]:
-    for strides in accessed:
-        reach: Size = 1
+def reaches(domain: Sizes, places: Iterable[tuple[Sizes, Size]]) -> Iterator[Size]:
+    for strides, offset in places:
+        reach = magnitude(offset)
         for size, stride in zip(domain, strides, strict=False):
-            reach = add(reach, mul(size, abs(stride)))
+            reach = add(reach, magnitude(mul(size, stride)))
         yield reach
 
 
 def gathered(gathers: Iterable[Gather]) -> list[Size]:
-    return [mul(gather.size, abs(gather.stride)) for gather in gathers]
+    return [magnitude(mul(gather.size, gather.stride)) for gather in gathers]
