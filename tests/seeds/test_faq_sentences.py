@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import zlib
 
 import pytest
@@ -179,6 +180,56 @@ def test_the_time_spent_in_each_phase_can_be_asked_for():
     fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
     text = fxjit.compile_times()
     assert isinstance(text, str) and all(phase in text for phase in ("trace", "backend", "guards"))
+
+
+def test_each_step_of_the_search_for_a_crash_names_its_part():
+    """"Only try the next step if the previous one succeeded": what fails is what the step added."""
+    def fn(x):
+        return (x * 2).sin().sum()
+
+    def step(backend):
+        fxjit.reset()
+        x = torch.arange(3.0, requires_grad=True)
+        fxjit.compile(fn, backend=backend)(x).backward()
+        return x.grad
+
+    expected = (torch.arange(3.0) * 2).cos() * 2
+    for backend in ("eager", "aot_eager", "native"):
+        torch.testing.assert_close(step(backend), expected)
+
+    def broken(gm, inputs):
+        raise RuntimeError("the last step")
+
+    with pytest.raises(fxjit.errors.BackendCompilerFailed, match="broken'(.|\n)*the last step"):
+        step(broken)
+
+
+# -- How are you speeding up my code? ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fn", "results"), [
+    (lambda x: x.cos().cos(), 1), (lambda x: (x.cos(), x.sin()), 2), (lambda x: (x.cos(), (x.cos() * 2).sum()), 2),
+], ids=["one behind the other", "beside each other", "with a reduction"])  # fmt: skip
+def test_operators_are_fused_to_one_kernel(fn, results):
+    """"Fuse 2 subsequent cosines means you can do 1 read 1 write instead 2 reads 2 writes", and fusion beside each other."""
+    x = torch.randn(1000)
+    torch.testing.assert_close(fxjit.compile(fn, backend="native")(x), fn(x))
+    assert fxjit.counters["native"]["kernels"] == 1
+
+
+def test_memory_is_used_again_behind_its_last_reader(caplog):
+    """"We can decide on the most opportune time to execute a node and which buffers can be reused." """
+    def fn(x, w):
+        return x @ w @ w @ w @ w
+
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    fxjit.set_logs(output_code=True)
+    try:
+        torch.testing.assert_close(fxjit.compile(fn, backend="native")(x, w), fn(x, w))
+    finally:
+        fxjit.set_logs()
+    places = re.findall(r"^\w+ = empty .* at (\d+)$", caplog.text, re.MULTILINE)
+    assert len(places) == 3 and len(set(places)) == 2, "three products on the way, two places"
 
 
 # -- Why am I not seeing speedups? ---------------------------------------------------------------------------------------
