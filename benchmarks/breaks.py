@@ -7,7 +7,6 @@ Markdown; docs/performance.md has it.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 import fxjit
-from benchmarks.timing import interleaved, markdown
+from benchmarks.timing import case_arguments, interleaved, markdown
 
 Program = Callable[..., Any]
 
@@ -180,11 +179,7 @@ def measure(case: Case, seconds: float, with_torch: bool) -> tuple[dict[str, flo
 
 def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each case and way")
-    parser.add_argument("--only", default="", help="part of a case's name")
-    parser.add_argument("--without-torch-compile", action="store_true")
-    chosen = parser.parse_args(argv)
+    chosen = case_arguments(__doc__).parse_args(argv)
     torch.set_num_threads(1)
     header = ("program", "setting", "graphs off -> on", "graphs of torch.compile", "eager, ms", "fxjit off -> on, ms",
               "of eager's time, off -> on", "on, of torch.compile's time")

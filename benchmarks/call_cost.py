@@ -6,7 +6,6 @@ fxjit take turns in one process; only the ratios mean something. Printed as Mark
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 
 import fxjit
-from benchmarks.timing import interleaved, markdown
+from benchmarks.timing import case_arguments, interleaved, markdown
 
 Compile = Callable[..., Callable[..., Any]]
 Calls = dict[str, Callable[[], object]]
@@ -214,11 +213,7 @@ def _ratio(part: float, whole: float | None, aim: float | None) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each case and way")
-    parser.add_argument("--only", default="", help="part of a case's name")
-    parser.add_argument("--without-torch-compile", action="store_true")
-    chosen = parser.parse_args(argv)
+    chosen = case_arguments(__doc__).parse_args(argv)
     torch.set_num_threads(1)
     without = frozenset({"torch"} if chosen.without_torch_compile else ())
     if not without:

@@ -6,7 +6,6 @@ table in README.md and docs/performance.md is this command's output.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import tempfile
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxjit
-from benchmarks.timing import first_call, interleaved, markdown
+from benchmarks.timing import case_arguments, first_call, interleaved, markdown
 from fxjit.demo import AttentionNet, ConvNet
 
 Case = tuple[Callable[..., Any], tuple[Any, ...], bool]
@@ -115,17 +114,13 @@ HEADER = ("case", "eager, µs", "fxjit over eager", "torch.compile over eager", 
 
 def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="only the cases whose name contains this")
-    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
-    parser.add_argument("--without-torch-compile", action="store_true")
-    options = parser.parse_args(argv)
+    options = case_arguments(__doc__).parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder, fxjit.config.patch(cache_dir=f"{folder}/fxjit"):
         if not options.without_torch_compile:
             fxjit.config.set_environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor")
         rows = []
         for name, case in cases().items():
-            if options.only and options.only not in name:
+            if options.only not in name:
                 continue
             rows.append(measure(name, case, options.seconds, not options.without_torch_compile))
             print(" | ".join(rows[-1]), flush=True)

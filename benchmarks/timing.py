@@ -5,9 +5,19 @@ Absolute times of a shared machine mean nothing; the ratio of two things that to
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+
+
+def case_arguments(description: str | None) -> argparse.ArgumentParser:
+    """What the benchmarks that go through a list of cases take."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
+    parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument("--without-torch-compile", action="store_true")
+    return parser
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float = 1.0, rounds: int = 41) -> dict[str, float]:
