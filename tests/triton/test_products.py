@@ -151,6 +151,7 @@ def trials(monkeypatch):
     monkeypatch.setattr(gpu_products, "is_here", lambda: True)
     monkeypatch.setattr(gpu_products, "gpu_name", lambda device: "a GPU")
     monkeypatch.setattr(gpu_products.torch.cuda, "device", lambda device: torch.no_grad())
+    monkeypatch.setattr(gpu_products.torch.cuda, "is_current_stream_capturing", lambda: False)
     return made, Told
 
 
@@ -171,6 +172,23 @@ def test_the_faster_way_is_taken_and_remembered(trials, tmp_path, times, one):
             assert ("aten.mm" not in text) == one
         assert len(made) == 1
         assert json.loads(open_cache().get_data(made[0].key(), ".json"))["milliseconds"] == list(times)
+
+
+def test_where_nothing_can_be_measured_the_product_is_atens(trials, tmp_path, monkeypatch):
+    made, told = trials
+
+    def times(self):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with config.patch(cache_dir=str(tmp_path)):
+        with monkeypatch.context() as patch:
+            patch.setattr(told, "times", times)
+            assert "aten.mm" in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384))
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu_products.torch.cuda, "is_current_stream_capturing", lambda: True)
+            assert "aten.mm" in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384))
+        assert not made
+        assert "aten.mm" not in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384)) and len(made) == 1
 
 
 def test_a_trial_computes_the_same_both_ways(monkeypatch, interpreter):
