@@ -166,6 +166,17 @@ def test_truncated_quotients_of_half_types_are_rounded_first_between_tensors(ker
         assert_same(actual, expected)
 
 
+def test_half_powers_of_float16_are_positive(kernels, assert_same):
+    x = torch.tensor([-0.0, 0.0, -torch.inf, torch.inf, torch.nan, 2.0, -2.0], dtype=torch.float16)
+
+    def powers(x):
+        return [x**0.5, x**-0.5, torch.pow(x, torch.tensor(0.5))]
+
+    for actual, expected in zip(kernels(powers, x)(x), powers(x), strict=True):
+        assert_same(actual, expected)
+        assert torch.equal(actual.signbit() & ~actual.isnan(), expected.signbit() & ~expected.isnan())
+
+
 def test_bools(kernels, assert_same):
     a, b = values(torch.bool, 50), values(torch.bool, 50)
     table = [

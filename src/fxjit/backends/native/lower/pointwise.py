@@ -271,11 +271,17 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
         -2: lambda: reciprocal(op("mul", base, base)),
         1: lambda: base,
     }
-    # Eager takes no root of float16: its power of -inf is inf.
-    rooted = exponent in (0.5, -0.5) and dtype is torch.float16
-    if isinstance(exponent, (int, float)) and exponent in simple and not rooted:
+    if exponent in (0.5, -0.5) and dtype is torch.float16:  # of which eager takes no root
+        simple = {0.5: lambda: half_power(base)}
+    if isinstance(exponent, (int, float)) and exponent in simple:
         return result(node, simple[exponent]())
     return result(node, op("pow", base, element(low, exponent, size, dtype)))
+
+
+def half_power(base: Expr) -> Expr:
+    """What `pow` gives for 0.5, positive also for -0 and -inf. Written as `pow` it would be a root again to GCC."""
+    positive = op("add", op("sqrt", base), const(0.0, base.dtype))
+    return where(compare("eq", base, const(-math.inf, base.dtype)), const(math.inf, base.dtype), positive)
 
 
 def whole_power(base: Expr, exponent: int) -> Expr:
