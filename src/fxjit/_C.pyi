@@ -11,6 +11,10 @@ SKIP_RECURSIVE: int
 TRANSFORMED: int
 FROZEN: int
 
+# Asked for a frame about to start that no entry fits. The tuple is the frame's argument slots in order: positional,
+# keyword-only, the *args tuple, the **kwargs dict; then come its closure, globals and builtins. None lets the frame run as it
+# is; what is raised comes out of the call. While it runs, the thread has no region, and its frames are kept from the evaluators
+# of others.
 _Callback = Callable[
     [
         "Region",

@@ -62,9 +62,25 @@ def compile(
     disable: bool = False,
     nopython: bool | None = None,
 ) -> Any:
-    """A callable that does what `model` does, through graphs that `backend` compiled.
+    """Compile `model`: the result is called the same way and does the same, through graphs that `backend` compiled.
 
-    `model` is a function, method, lambda, callable object or nn.Module; without it a decorator comes back.
+    Nothing is compiled before the first call; arguments that no compiled code fits are compiled for at that call.
+
+    Args:
+        model: a function, method, lambda, callable object, class with a `__call__`, or nn.Module. An nn.Module comes back as
+            an `OptimizedModule` that shares its parameters, buffers and hooks. Left out, `compile` is a decorator.
+        fullgraph: a graph break is an error (`errors.Unsupported`) and not a piece of ordinary Python between two graphs.
+        dynamic: True: sizes are symbols from the first call on. False: every new size is compiled for by itself. None: a size
+            becomes a symbol once it was seen to change.
+        backend: one of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs: list) -> callable`.
+        mode: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`: a name for some options.
+        options: settings of `fxjit.config` by name, in force while this callable's graphs are compiled. Not beside `mode`.
+        disable: give `model` back as it is.
+        nopython: another name for `fullgraph`.
+
+    Raises:
+        InvalidArgument (a TypeError), ConfigError (a ValueError), InvalidBackend: an argument cannot be used, at once.
+        Unsupported, BackendCompilerFailed, RecompileLimitExceeded, InternalError: from a call; docs/errors.md says when.
     """
     if nopython is not None:
         fullgraph = nopython
@@ -79,15 +95,14 @@ def compile(
 def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> Any:
     """`compile`, once its arguments were checked."""
     if not callable(model):
-        raise InvalidArgument(f"compile: expected something callable or an nn.Module, not {_described(model)}.")
+        called = " `fxjit.compile(f)(x)` compiles `f`; `fxjit.compile(f(x))` was given its result." if _is_tensor(model) else ""
+        raise InvalidArgument(f"compile: expected something callable or an nn.Module, not {_described(model)}.{called}")
     if disable:
         return model
     if isinstance(model, type):
         return _compile_class(chosen, model)
     if _is_nn_module(model):
-        from .module import (
-            OptimizedModule,
-        )  # module.py needs torch, which a program without modules may not have loaded
+        from .module import OptimizedModule  # here: it needs torch, which a program without modules may not have loaded
 
         return OptimizedModule(model, chosen)
     return _compile_function(chosen, model)
@@ -110,7 +125,8 @@ def _compile_class(chosen: RegionOptions, cls: type) -> type:
 
 
 def run(fn: Any = None) -> Any:
-    """`fn` frozen: code compiled before is used, and nothing new is compiled."""
+    """`fn` (a function, a compiled function or a module) frozen: where code compiled before fits a call it is used, and
+    otherwise the call runs eagerly; nothing new is compiled. Without `fn`: the decorator."""
     if fn is None:
         return run
     if not callable(fn):
@@ -131,7 +147,8 @@ def run(fn: Any = None) -> Any:
 
 
 def reset() -> None:
-    """Drops every compiled entry, skip mark and counter of this process."""
+    """Drops every compiled entry, skip mark, recorded size and counter of this process, and goes back to the default stance.
+    What the disk cache has stays."""
     entries = sys.modules.get("fxjit.frontend.entries")
     if entries is not None:
         entries.reset()
@@ -150,7 +167,13 @@ def is_compiling() -> bool:
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """`fn` is not traced, nor what it calls; with `recursive=False` what it calls still is. Also a decorator."""
+    """`fn` runs eagerly wherever it is called from, and so does all that it calls. Also a decorator, with or without arguments.
+
+    Args:
+        fn: a function, a class (its `__init__`, `__call__` and `forward` are disabled), or an nn.Module.
+        recursive: False: only the frame of `fn` itself runs eagerly, and what it calls is still compiled.
+        reason: is shown where the call breaks a graph.
+    """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
@@ -195,30 +218,33 @@ def _disable_class(cls: type, recursive: bool, reason: str | None) -> type:
 
 
 def graph_break(msg: str = "") -> None:
-    """In traced code: the graph ends here and another begins after. Elsewhere it does nothing."""
+    """In traced code: the graph ends here and another begins after; reports show `msg`. Elsewhere it does nothing."""
 
 
 def skip_frame(msg: str = "") -> None:
-    """In traced code: this frame runs as it stands; what it calls is still compiled. Elsewhere it does nothing."""
+    """In traced code: the calling frame runs eagerly from its start; what it calls is still compiled. Elsewhere it does
+    nothing."""
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """Calls of `fn` go in the graph as they are; nobody looks inside."""
+    """Calls of `fn` become one node of the graph: `fn` itself is not traced, so its Python effects happen where the backend
+    calls it, and nothing that it reads besides its arguments is guarded. Takes a callable or a list of them; gives it back."""
     return _mark(fn, Mark.ALLOW_IN_GRAPH)
 
 
 def disallow_in_graph(fn: Any) -> Any:
-    """Calls of the operator `fn` break the graph and run eagerly."""
+    """Calls of the operator `fn` (or of each in a list) break the graph and run eagerly."""
     return _mark(fn, Mark.DISALLOW_IN_GRAPH)
 
 
 def forbid_in_graph(fn: Any) -> Any:
-    """A call of `fn` in compiled code is an error."""
+    """A call of `fn` (or of each in a list) in compiled code raises `errors.Unsupported`."""
     return _mark(fn, Mark.FORBID_IN_GRAPH)
 
 
 def assume_constant_result(fn: Any) -> Any:
-    """`fn` is called once, while tracing, and its result is a constant of the compiled code."""
+    """`fn` is called once, while tracing, and its result is a constant of the compiled code: the promise that it always gives
+    the same for the same arguments is the caller's."""
     return _mark(fn, Mark.ASSUME_CONSTANT)
 
 
@@ -232,7 +258,10 @@ def _mark(fn: Any, mark: Mark) -> Any:
 
 
 def substitute_in_graph(original: Any, *, skip_signature_check: bool = False) -> Callable[[F], F]:
-    """Decorator: the decorated Python function is traced wherever `original`, which cannot be, is called."""
+    """Decorator: the decorated Python function is traced wherever `original`, which cannot be (C code, say), is called.
+
+    Both take the same parameters, which is checked where `original` has a signature; `skip_signature_check` waives that.
+    """
     if not callable(original):
         raise InvalidArgument(f"substitute_in_graph: expected something callable, not {_described(original)}.")
 
@@ -271,7 +300,8 @@ class DimRange:
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """NumPy code as a function from tensors to tensors."""
+    """A function over NumPy arrays as one over tensors: tensors among the arguments arrive as arrays, arrays in the result come
+    back as tensors. Compiled, NumPy's functions become torch operators, which can be differentiated."""
     return importlib.import_module("fxjit.interop.numpy_").wrap_numpy(fn)  # type: ignore[no-any-return]  # imported late, so untyped
 
 
@@ -284,9 +314,12 @@ def mark_dynamic(
     hint_override: int | None = None,
     specialize_on: Sequence[Any] | None = None,
 ) -> None:
-    """The size of dimension `index` is a symbol; compiling it as a constant is an error.
+    """Makes the size of dimension `index` of tensor `t` (or of each in a sequence; negative ones count from the end) a symbol
+    from the first compile on. A program that needs it to be a constant raises `errors.ConstraintViolationError`.
 
-    `hint_override` and `specialize_on` tune torch's inductor and are accepted for its programs' sake.
+    Args:
+        min, max: what the caller promises of the size; both ends belong to the range.
+        hint_override, specialize_on: tune torch's inductor, and are accepted so that its programs run.
     """
     for each in _dimensions("mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_dynamic_indices").add(each)
@@ -296,19 +329,20 @@ def mark_dynamic(
 
 
 def maybe_mark_dynamic(t: Any, index: int | Sequence[int]) -> None:
-    """The size of dimension `index` is a symbol, unless the program forces it to be a constant."""
+    """As `mark_dynamic`, but a program that needs the size to be a constant gets the constant, without an error."""
     for each in _dimensions("maybe_mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_weak_dynamic_indices").add(each)
 
 
 def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:
-    """The size of dimension `index` is a symbol whose value tracing may not look at."""
+    """As `mark_dynamic`, and tracing may not look at the size: a branch on it breaks the graph."""
     for each in _dimensions("mark_unbacked", t, index):
         _attribute_set(t, "_dynamo_unbacked_indices").add(each)
 
 
 def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
-    """The size of dimension `index` (of every dimension, when left out) is a constant however often it changes."""
+    """The size of dimension `index` (of every dimension, when left out) is a constant of the compiled code, however often it
+    changes. `t` may also be a class of modules, whose integer attributes are then constants."""
     if isinstance(t, type) and index is None:
         t._dynamo_marked_static = True  # type: ignore[attr-defined]  # a class of modules: its integers are constants
         return
@@ -320,8 +354,7 @@ def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
 
 
 def _dimensions(name: str, t: Any, index: Any) -> list[int]:
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(t, torch.Tensor):
+    if not _is_tensor(t):
         raise InvalidArgument(f"{name}: expected a tensor, not {_described(t)}.")
     if not isinstance(index, (int, Sequence)) or isinstance(index, str):
         raise InvalidArgument(f"{name}: expected a dimension or a sequence of them, not {_described(index)}.")
@@ -337,6 +370,11 @@ def _attribute_set(t: Any, name: str) -> set[Any]:
         setattr(t, name, set())
     found: set[Any] = getattr(t, name)
     return found
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_nn_module(model: Any) -> bool:

@@ -42,13 +42,11 @@ class FrameCompiled:
         return self.code.co_qualname
 
 
-@dataclass(frozen=True, slots=True)
-class GraphBreak:
-    """A graph ended before its frame did."""
+class _WithReason:
+    """The parts of `why`, under the names that reports use."""
 
+    __slots__ = ()
     why: Explained
-    user_stack: tuple[traceback.FrameSummary, ...]
-    function: str = ""
 
     @property
     def reason(self) -> str:
@@ -61,6 +59,15 @@ class GraphBreak:
     @property
     def explanation(self) -> str:
         return self.why.explanation
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak(_WithReason):
+    """A graph ended before its frame did."""
+
+    why: Explained
+    user_stack: tuple[traceback.FrameSummary, ...]
+    function: str = ""
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -83,7 +90,7 @@ class GraphBreak:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameSkipped:
+class FrameSkipped(_WithReason):
     """A frame runs as it stands. `cause` is the break that could not be resumed from, where that is why."""
 
     code: CodeType
@@ -94,18 +101,6 @@ class FrameSkipped:
     @property
     def function(self) -> str:
         return self.code.co_qualname
-
-    @property
-    def reason(self) -> str:
-        return self.why.reason
-
-    @property
-    def reason_id(self) -> str:
-        return self.why.id
-
-    @property
-    def explanation(self) -> str:
-        return self.why.explanation
 
     @property
     def hints(self) -> tuple[str, ...]:

@@ -88,7 +88,8 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`explain(fn)(*args, **kwargs)` runs `fn` once and tells where it was split, and why."""
+    """`explain(fn)(*args, **kwargs)` runs `fn` once, its graphs eagerly, and gives an `Explanation`: the graphs, why each ended
+    where it did, the frames that were skipped, and the guards. `explain(fn, *args)`, torch's older spelling, works too."""
     if not callable(fn):
         raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
     if args or kwargs:

@@ -8,39 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CellType, CodeType, FunctionType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from fxjit import _C
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class FrameCallback(Protocol):
-    """Asked for a frame about to start that no entry fits.
-
-    `args` are the frame's argument slots in order: positional, keyword-only, the *args tuple, the **kwargs dict. None
-    lets the frame run as it is; what is raised comes out of the call. While it runs, the thread has no region, and its
-    frames are kept from the evaluators of others.
-    """
-
-    def __call__(
-        self,
-        region: _C.Region,
-        func: FunctionType,
-        code: CodeType,
-        args: tuple[object, ...],
-        closure: tuple[CellType, ...] | None,
-        globals_: dict[str, Any],
-        builtins: dict[str, Any],
-        /,
-    ) -> _C.Entry | None: ...
-
-
-def make_region(key: object, callback: FrameCallback) -> _C.Region:
-    """Entries are filed on code objects under `key`, by identity; they go when the key or the code goes."""
-    return _C.Region(key, callback)
 
 
 def frozen_region(key: object) -> _C.Region:

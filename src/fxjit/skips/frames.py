@@ -195,8 +195,3 @@ _STDLIB_FOLDERS = tuple(
     {_folder(path) for name in ("stdlib", "platstdlib") for path in (_PATHS[name], os.path.realpath(_PATHS[name]))}
     | {_folder(os.path.dirname(os.__file__)), _folder(os.path.dirname(os.path.realpath(os.__file__)))}
 )
-
-
-def is_torch_file(filename: str) -> bool:
-    folder = _torch_folder()
-    return bool(folder) and filename.replace("\\", "/").startswith(folder)

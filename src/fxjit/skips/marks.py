@@ -66,7 +66,6 @@ _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
     "_torchdynamo_disable_msg",
 )
 _ORIGINAL = "_torchdynamo_orig_callable"
-_INLINE = "_torchdynamo_inline"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
 _TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT}
 

@@ -113,6 +113,10 @@ class FunctionValue(Value):
             return pending
         if name in ("__class__", "__call__", "__get__"):
             return protocol.generic_getattr(t, self, name)
+        return self._unwritten_attr(t, name)
+
+    def _unwritten_attr(self, t: Tracer, name: str) -> Value:
+        """An attribute that the trace has not set."""
         if name == "__code__":
             return t.make(self.code)
         if name == "__dict__":
@@ -197,15 +201,7 @@ class MadeFunctionValue(FunctionValue):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.inline(self, args, kwargs)
 
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        pending = t.effects.load_attr(self, name)
-        if pending is NOT_IMPLEMENTED:
-            t.raise_(AttributeError, f"'function' object has no attribute '{name}'")
-        if pending is not None:
-            assert isinstance(pending, Value)
-            return pending
-        if name in ("__class__", "__call__", "__get__"):
-            return protocol.generic_getattr(t, self, name)
+    def _unwritten_attr(self, t: Tracer, name: str) -> Value:
         if name == "__dict__":
             return self._own_namespace(t, None)
         slot = self._slot(t, name)

@@ -22,8 +22,6 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import ApplySource, LocalSource, Source
 
-ListIteratorValue = SequenceIteratorValue
-
 
 class ZipValue(IteratorValue):
     cls = zip

@@ -74,7 +74,9 @@ class UserObjectValue(Value):
             fn = descriptors.bind(t, hook, owner, "__getattribute__", self, self.class_value(t))
             try:
                 return t.call(fn, [t.make(name)], None)
-            except Exception as error:
+            except Raised as error:
+                if not issubclass(error.value.pytype(), AttributeError):
+                    raise
                 return self._getattr_hook(t, name, error)
         return self.generic_getattr(t, name)
 
@@ -102,10 +104,7 @@ class UserObjectValue(Value):
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
         return self._getattr_hook(t, name, None)
 
-    def _getattr_hook(self, t: Tracer, name: str, error: Exception | None) -> Value:
-        from_protocol = isinstance(error, Raised) and issubclass(error.value.pytype(), AttributeError)
-        if error is not None and not from_protocol:
-            raise error
+    def _getattr_hook(self, t: Tracer, name: str, error: Raised | None) -> Value:
         self._refuse_written(t, "__getattr__")
         hook, owner = descriptors.look_up(t, self.cls, "__getattr__")
         if hook is not NOT_IMPLEMENTED and owner is not None:

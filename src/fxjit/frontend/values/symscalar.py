@@ -189,8 +189,3 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "neg": operator.neg, "abs": operator.abs, "pos": operator.pos, "int": torch.sym_int, "trunc": math.trunc,
     "floor": math.floor, "ceil": math.ceil,
 }
-
-
-def plain_number(t: Tracer, value: Value) -> Value:
-    """A constant for a value that must be one (a count, an index into a Python container)."""
-    return value.specialize(t) if isinstance(value, SymValue) else value

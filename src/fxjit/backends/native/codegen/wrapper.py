@@ -29,8 +29,6 @@ from ..target import has_kernels
 from .kernel import Kernel
 from .triton import TritonKernel
 
-CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-
 
 @dataclass(slots=True)
 class Line:

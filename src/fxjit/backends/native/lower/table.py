@@ -7,12 +7,11 @@ raises `NoLowering` for a case it leaves to ATen, and then the node becomes an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
@@ -234,9 +233,6 @@ class Lowering:
 
     # Storing
 
-    def is_stored(self, node: torch.fx.Node) -> bool:
-        return node in self.home
-
     def realize(self, node: torch.fx.Node) -> None:
         """Makes sure that a node which is not a view has memory of its own."""
         if node in self.home:
@@ -308,10 +304,6 @@ class Opaque:
 
     def __init__(self, buffer: Buffer | None) -> None:
         self.buffer = buffer
-
-
-def tensor_nodes(args: Iterable[Any]) -> list[torch.fx.Node]:
-    return [leaf for leaf in pytree.tree_leaves(tuple(args)) if isinstance(leaf, torch.fx.Node)]
 
 
 def kernel_uses(node: torch.fx.Node) -> int:

@@ -19,7 +19,6 @@ import torch
 
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
 from ..ir import (
-    Buffer,
     Compute,
     Extern,
     Iota,
@@ -485,10 +484,6 @@ def share_a_loop(a: Member, b: Member, lane: bool) -> bool:
     return lane or not any(
         each.compute.scan is not None and wants_vectors(other.compute.expr) for each, other in ((a, b), (b, a))
     )
-
-
-def buffers_of(group: Group) -> dict[str, Buffer]:
-    return {member.compute.out.name: member.compute.out for member in group.members}
 
 
 def group_work(group: Group, hints: Hints) -> int:
