@@ -510,6 +510,12 @@ BYTECODE = (
         ("Move what breaks out of the handler.",),
     ),
     Reason(
+        "exception-kept",
+        "Exception that is kept after it was caught",
+        "{error} was raised and caught here and is wanted afterwards, with the traceback that only a real exception has.",
+        ("Keep what the exception says (`str(error)`), or `error.with_traceback(None)`.",),
+    ),
+    Reason(
         "trace-too-long",
         "Trace is too long",
         "More than {limit} instructions were run symbolically in one frame.",

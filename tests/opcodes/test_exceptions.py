@@ -265,7 +265,7 @@ def test_os_errors_are_of_the_class_for_their_number():
         try:
             raise OSError(errno.ENOENT, "gone")
         except FileNotFoundError as error:
-            made.append(error)
+            made.append(error.with_traceback(None))
         return x + 1, [_facts(each) for each in made]
 
     assert_same_as_eager(program, torch.ones(3))
@@ -335,7 +335,31 @@ def test_an_attribute_error_that_is_returned():
         try:
             y.missing
         except AttributeError as error:
-            return y, error
+            return y, error.with_traceback(None)
 
     y, error = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
     assert error.name == "missing" and error.obj is y
+
+
+def test_an_exception_that_is_kept_has_its_traceback():
+    import traceback
+
+    import fxjit
+
+    def look(table):
+        return table["missing"]
+
+    def program(x, table):
+        y = x + 1
+        try:
+            look(table)
+        except KeyError as error:
+            kept = error
+        return y, kept
+
+    fxjit.reset()
+    expected, (_, kept) = program(torch.ones(3), {})[1], fxjit.compile(program, backend="eager")(torch.ones(3), {})
+    assert traceback.format_exception(kept) == traceback.format_exception(expected)
+    assert [frame.name for frame in traceback.extract_tb(kept.__traceback__)] == ["program", "look"]
+    with pytest.raises(fxjit.errors.Unsupported, match="Exception that is kept after it was caught"):
+        fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3), {})

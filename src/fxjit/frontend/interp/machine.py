@@ -25,6 +25,7 @@ from fxjit.frontend.interp.nesting import frame_to_stop_in, passed_through
 from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
+from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
@@ -211,6 +212,8 @@ class Machine:
         handler = self.code.handler_at(self.index)
         if handler is None:
             return False
+        if isinstance(exc, ExceptionValue):
+            exc.caught_at = user_stack(self)
         stack = self.stack
         del stack[handler.depth :]
         if handler.push_lasti:

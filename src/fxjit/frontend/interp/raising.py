@@ -27,8 +27,6 @@ def throw(t: InterpTracer, exc: Value) -> NoReturn:
     if handled is not None and handled is not exc and isinstance(exc, ExceptionValue) and exc.context is None:
         if not _chain_reaches(handled, exc):
             exc.context = handled
-    if isinstance(exc, ExceptionValue):
-        exc.was_raised = True
     raise Raised(exc)
 
 

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.errors import BreakGraph, UserStack
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.objects import UserObjectValue
@@ -40,7 +41,8 @@ class ExceptionValue(UserObjectValue):
         self.cause: Value | None = None
         self.context: Value | None = None
         self.suppress = False
-        self.was_raised = False
+        #: Where the program last caught it, as long as it would have the traceback of that.
+        self.caught_at: UserStack | None = None
         #: Message and exceptions of a group that the trace made.
         self.group: tuple[Value, TupleValue] | None = None
         #: `name` and `obj` of an AttributeError that was made without them, once it has left a `getattr`.
@@ -96,7 +98,7 @@ class ExceptionValue(UserObjectValue):
             return t.make(self.suppress)
         if self.source is not None and self.context is None and self.cause is None:
             return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
-        if name == "__traceback__" and self.source is None and self.was_raised:
+        if name == "__traceback__" and self.source is None and self.caught_at is not None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)  # it has one where it is raised for real
         found = {"__cause__": self.cause, "__context__": self.context}.get(name)
         return found if found is not None else t.make(None)
@@ -114,6 +116,8 @@ class ExceptionValue(UserObjectValue):
         elif name == "__suppress_context__" and value is not None:
             self.suppress = protocol.truth(t, value)
         elif name == "__traceback__" and self.source is None:
+            if value is not None and value.is_constant() and value.as_constant() is None:
+                self.caught_at = None
             return
         elif name == "__traceback__":
             pass
@@ -142,6 +146,8 @@ class ExceptionValue(UserObjectValue):
         return t.make(None)
 
     def meth_with_traceback(self, t: Tracer, traceback: Value) -> Value:
+        if traceback.is_constant() and traceback.as_constant() is None:
+            self.caught_at = None
         return self
 
     def meth_add_note(self, t: Tracer, note: Value) -> Value:
@@ -227,6 +233,8 @@ class ExceptionValue(UserObjectValue):
     # -- building ------------------------------------------------------------------------------------------------
 
     def rebuild(self, cg: Rebuilder) -> None:
+        if self.caught_at is not None:  # a new one would lack the traceback
+            raise BreakGraph("exception-kept", {"error": self.describe()}, self.caught_at)
         if self.group is not None:
             cg.call(_make_group, self.cls, *self.group, *self.args)
         elif _initialised_late(self.cls):
