@@ -168,10 +168,32 @@ def raises_through_finally(x):
         LOG.append("finally")
 
 
+def lets_go_in_a_handler(x):
+    held = Ends("let go by the handler")  # noqa: F841 - until then
+    try:
+        x = cut(x + 1)
+        fail()
+    except ValueError as error:
+        LOG.append("caught")
+        held = None  # noqa: F841
+        LOG.append(str(error))
+    return x
+
+
+def reads_in_a_handler(x):
+    held = Ends("read by the handler")
+    try:
+        x = cut(x + 1)
+        fail()
+    except ValueError:
+        LOG.append(held.name)
+        raise
+
+
 PROGRAMS = [deletes_a_generator, leaves_a_generator, overwrites, reads_no_more, reads_between_breaks, shares, two_names,
             in_a_list, returns_what_it_holds, ends_in_the_order_of_its_variables, starts_one_after_another,
-            makes_one_after_another]  # fmt: skip
-RAISING = [raises, raises_what_the_trace_finds, raises_through_finally]
+            makes_one_after_another, lets_go_in_a_handler]  # fmt: skip
+RAISING = [raises, raises_what_the_trace_finds, raises_through_finally, reads_in_a_handler]
 
 
 def called_by(program):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
-from fxjit.frontend.bytecode.flow import live_before
+from fxjit.frontend.bytecode.flow import live_before, rebound_from
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
@@ -202,6 +202,7 @@ class Rest:
         """The stack is empty, `slots` has its entries: return the rest."""
         asm = self.asm
         continuation = self._continuation(outcome, exits)
+        rebound = rebound_from(self.code, outcome.index) if outcome.raised else set()
         asm.begin_call(_C.Continue)
         asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)
         count = 1 + len(continuation.stack) + len(continuation.locals)
@@ -215,7 +216,7 @@ class Rest:
                 again = self.managers if at in exits else self.handled if at < outcome.own else slots
                 asm.take_local(again.get(at) or slots[at])
         for name in continuation.locals:
-            if outcome.raised and name not in live_before(self.code, outcome.index):
+            if outcome.raised and name not in rebound:
                 asm.load_local(name)  # this frame is in the exception's traceback, which holds what eager's would
             else:
                 asm.take_local(name)

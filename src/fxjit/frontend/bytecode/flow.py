@@ -57,6 +57,12 @@ def reachable(code: Code, starts: Iterable[int]) -> set[int]:
     return found
 
 
+def rebound_from(code: Code, index: int) -> set[str]:
+    """The plain locals that may be bound to something else, or unbound, once control is at `index`."""
+    instructions = [code.instructions[each] for each in reachable(code, [index])]
+    return {str(each.argval) for each in instructions if each.opname in _ENDS}
+
+
 def may_be_unbound(code: Code, name: str) -> bool:
     """Whether the variable of a closure that `code` makes may be read, or deleted, where it has no value: some way leads
     there past every assignment, or it is deleted somewhere."""
