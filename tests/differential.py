@@ -111,7 +111,3 @@ def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _is_plain_object(a: Any) -> bool:
     return type(a).__eq__ is object.__eq__ and hasattr(a, "__dict__")
-
-
-# Names until every test is moved over.
-check, same = assert_same_as_eager, assert_same
