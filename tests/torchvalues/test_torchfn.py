@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fxjit
+
 
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
@@ -65,6 +67,24 @@ def test_a_random_number_that_nobody_uses_is_drawn_too(assert_same_as_eager):
         torch.rand(5)
         return torch.rand(3) + x
     assert_same_as_eager(fn, torch.rand(3), backends=("eager",))
+
+
+def test_types_of_python_as_dtypes(assert_same_as_eager):
+    assert_same_as_eager(
+        lambda x, n: (x.to(float), x.to(dtype=bool), x.sum(dtype=float), F.softmax(x, 0, dtype=float),
+                      x.new_zeros(2, dtype=int), torch.tensor([-1], dtype=int), torch.tensor([n, 1], dtype=float),
+                      torch.arange(3, dtype=float), torch.full((2,), 1, dtype=complex)), torch.randn(2), 3
+    )
+
+
+def test_classes_that_are_no_dtypes_are_refused_as_eager_refuses_them():
+    def fn(x):
+        return x.to(dict)
+    with pytest.raises(TypeError) as eager:
+        fn(torch.randn(2))
+    with pytest.raises(TypeError) as ours:
+        fxjit.compile(fn, backend="eager")(torch.randn(2))
+    assert str(ours.value) == str(eager.value)
 
 
 def test_tensors_of_tensors(assert_same_as_eager):

@@ -8,6 +8,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from fxjit.frontend.callables import table
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import descriptors, exceptions, objects, protocol
@@ -27,6 +29,8 @@ _OF_THE_CLASS = frozenset({
 })
 #: Those that a program may write to later, with an effect on nothing but themselves (and, of the bases, on all look-ups).
 _REWRITABLE = frozenset({"__annotations__", "__bases__", "__name__", "__qualname__", "__module__", "__doc__"})
+#: `dtype=float`: Python's types as torch reads them.
+_DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (complex, torch.complex128))
 
 
 class ClassValue(Value):
@@ -46,7 +50,11 @@ class ClassValue(Value):
         return self.cls
 
     def graph_arg(self, t: Tracer) -> Any:
-        return self.cls
+        """The dtype that torch takes Python's type for; of other classes the text of a graph cannot speak."""
+        for number, dtype in _DTYPES:
+            if self.cls is number:
+                return dtype
+        t.break_("not-a-graph-argument", value=self.describe())
 
     def describe(self) -> str:
         return f"class {self.cls.__qualname__}"

@@ -24,7 +24,7 @@ def tensor_of_varying(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Va
     be what `torch.tensor` does with them."""
     if not all(value.is_constant() for value in kwargs.values()):
         return None
-    given = {name: known for name, value in kwargs.items() if (known := value.as_constant()) not in (None, False)}
+    given = {name: value.graph_arg(t) for name, value in kwargs.items() if value.as_constant() not in (None, False)}
     if not given.keys() <= {"dtype", "device"}:
         return None
     numbers = list(_numbers(data))
