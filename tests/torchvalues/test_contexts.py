@@ -107,6 +107,27 @@ def test_nullcontext_and_record_function(assert_same_as_eager):
     assert_same_as_eager(fn, torch.randn(3))
 
 
+@pytest.mark.parametrize("profiled", [False, True])
+def test_a_break_in_a_profilers_range(profiled):
+    """A profiler sees the range around what ran as it stands; the manager is what the program made of it either way."""
+    def fn(x):
+        with torch.profiler.record_function("around the break") as entered:
+            y = x * 2
+            number = y.sum().item()
+            z = y + number
+        return z, type(entered) is torch.profiler.record_function, entered.name
+
+    compiled = fxjit.compile(fn, backend="eager")
+    x = torch.randn(3)
+    with torch.autograd.profiler.profile() if profiled else contextlib.nullcontext() as seen:
+        actual = compiled(x)
+    expected = fn(x)
+    assert torch.equal(actual[0], expected[0])
+    assert actual[1:] == expected[1:] == (True, "around the break")
+    if profiled:
+        assert "around the break" in {event.name for event in seen.function_events}
+
+
 def test_default_device(assert_same_as_eager):
     def fn(x):
         with torch.device("cpu"):

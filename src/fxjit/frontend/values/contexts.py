@@ -613,9 +613,28 @@ def _wrap_nullcontext(t: Tracer, obj: Any, source: Source) -> Value:
     return manager
 
 
+class RecordFunctionValue(PassThroughValue):
+    """A profiler's range. Around a graph break it is entered again only where a profiler would see it: entering it costs more
+    than the break."""
+
+    def push_manager(self, cg: Rebuilder) -> None:
+        cg.call(seen_by_profilers, *self.arguments)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        super().push_manager(cg)
+
+
+_UNSEEN: Final = contextlib.nullcontext()
+
+
+def seen_by_profilers(name: str, args: str | None = None) -> contextlib.AbstractContextManager[Any]:
+    """The range, while there is a profiler."""
+    return torch.profiler.record_function(name, args) if torch._C._autograd._profiler_enabled() else _UNSEEN
+
+
 @handles(torch.profiler.record_function)
 def _record_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return PassThroughValue(torch.profiler.record_function, tuple(known(t, "record_function", *args, **kwargs)))
+    return RecordFunctionValue(torch.profiler.record_function, tuple(known(t, "record_function", *args, **kwargs)))
 
 
 @wraps(torch.profiler.record_function)
@@ -623,7 +642,7 @@ def _wrap_record_function(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, torch.profiler.record_function))
     t.guard(ConstIs(AttrSource(source, "name"), obj.name))
     t.guard(ConstIs(AttrSource(source, "args"), obj.args))
-    made = PassThroughValue(torch.profiler.record_function, (obj.name, obj.args))
+    made = RecordFunctionValue(torch.profiler.record_function, (obj.name, obj.args))
     made.source = source
     return made
 
