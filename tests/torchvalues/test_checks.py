@@ -8,6 +8,7 @@ import copy
 
 import pytest
 import torch
+from tests.differential import assert_same, outcome
 from torch import nn
 
 import fxjit
@@ -29,32 +30,20 @@ def guarded(x, meter):
     return y.sqrt()
 
 
-def outcome(fn, *args):
-    try:
-        return fn(*args)
-    except Exception as error:
-        return type(error), str(error)
-
-
 def assert_like_eager(fn, compiled, *args):
     theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
     torch.manual_seed(0)
-    expected = outcome(fn, *theirs)
+    expected = outcome(fn, theirs)
     drawn = torch.rand(1)
     torch.manual_seed(0)
-    actual = outcome(compiled, *ours)
+    actual = outcome(compiled, ours)
     assert torch.equal(torch.rand(1), drawn), "other random numbers were drawn"
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(actual, expected)
-    else:
-        assert actual == expected
+    assert_same(expected, actual, rtol=1.3e-6)
     for a, b in zip(ours, theirs, strict=True):
         if isinstance(b, nn.Module):
-            torch.testing.assert_close(dict(a.named_buffers()), dict(b.named_buffers()), equal_nan=True)
-        elif isinstance(b, torch.Tensor):
-            torch.testing.assert_close(a, b)
+            assert_same(dict(b.named_buffers()), dict(a.named_buffers()), "buffers", rtol=1.3e-6)
         else:
-            assert vars(a) == vars(b)
+            assert_same(b, a, "arguments", rtol=1.3e-6)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
