@@ -93,6 +93,11 @@ class Doubling(list):  # type: ignore[type-arg]
         return list.__getitem__(self, index) * 2
 
 
+class Backwards(list):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(self[::-1])
+
+
 class Keys(dict):  # type: ignore[type-arg]
     __setattr__ = dict.__setitem__  # type: ignore[assignment]
 
@@ -107,6 +112,7 @@ def test_subclasses_that_redefine_how_items_are_read_and_written() -> None:
         return x + 1, made["y"]
 
     assert_same_as_eager(read, X, Doubling([1, 2]))
+    assert_same_as_eager(read, X, Backwards([1, 2]))
     assert_same_as_eager(write, X, fullgraph=False)
 
 

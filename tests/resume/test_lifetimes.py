@@ -241,6 +241,29 @@ def test_what_others_hold_too_is_no_reason_to_stop():
     assert counter.frame_count == 2
 
 
+class Counted(list):
+    """A list that sees when somebody goes through it."""
+
+    seen = 0
+
+    def __iter__(self):
+        Counted.seen += 1
+        return super().__iter__()
+
+
+def test_nothing_of_the_program_runs_where_it_is_asked_what_a_list_holds():
+    def size(x, items):
+        return x * len(items)
+
+    def run(x, items):
+        y = size(x, items)
+        return cut(y) + size(x, items)
+
+    fxjit.reset()
+    assert torch.equal(fxjit.compile(run, backend="eager")(torch.ones(2), Counted([1, 2])), torch.full((2,), 4.0))
+    assert Counted.seen == 0
+
+
 @pytest.fixture
 def no_collector():
     gc.disable()

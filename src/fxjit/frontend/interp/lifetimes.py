@@ -7,7 +7,8 @@ them any more, and the instructions that let go ask whether that is an end."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -51,7 +52,7 @@ def _gets_an_end(value: Value, given: set[int]) -> bool:
     """Whether it is a new object with a finalizer, a generator that nobody has started: the instruction gets it for real."""
     if value.source is not None or id(value) not in given:
         return False
-    return type_lookup(value.pytype(), "__del__") is not NOT_IMPLEMENTED
+    return _is_finalized(value.pytype())
 
 
 def _end_is_seen(value: Value, given: set[int]) -> bool:
@@ -143,6 +144,22 @@ def _is_plain_sequence(obj: object) -> TypeGuard[list[object] | tuple[object, ..
 
 def _has_finalizer(obj: object, within: int = 0) -> bool:
     """Whether it, or what lists and tuples hold so many levels below it, has a `__del__`."""
-    if within and _is_plain_sequence(obj):
-        return any(_has_finalizer(item, within - 1) for item in obj)
-    return type_lookup(type(obj), "__del__") is not NOT_IMPLEMENTED
+    if _is_finalized(type(obj)):
+        return True
+    if not within or not _is_plain_sequence(obj):
+        return False
+    items: Callable[[], Iterator[object]] = partial(_own_iter(obj), obj)  # not one of the program's
+    kinds = {id(kind): kind for kind in map(type, items())}.values()  # few, where it is long
+    if any(map(_is_finalized, kinds)):
+        return True
+    if within == 1 or not any(issubclass(kind, (list, tuple)) for kind in kinds):
+        return False
+    return any(_has_finalizer(item, within - 1) for item in items() if _is_plain_sequence(item))
+
+
+def _own_iter(obj: list[object] | tuple[object, ...]) -> Callable[..., Iterator[object]]:
+    return list.__iter__ if issubclass(type(obj), list) else tuple.__iter__
+
+
+def _is_finalized(cls: type) -> bool:
+    return type_lookup(cls, "__del__") is not NOT_IMPLEMENTED

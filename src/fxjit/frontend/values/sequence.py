@@ -559,11 +559,10 @@ def make_tuple_value(t: Tracer, obj: tuple[Any, ...]) -> Value:
 
 def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
     base: Any = list if isinstance(obj, list) else tuple
+    items = enumerate(base.__iter__(obj))  # whatever the class makes of it
     if type(obj).__getitem__ is not base.__getitem__ and type(obj) is not torch.Size:
-        items = base.__iter__(obj)  # whatever the class makes of it
-        return [Lazy(t, item, ApplySource(source, RawItem(base, i), f"{base.__name__}.__getitem__"))
-                for i, item in enumerate(items)]
-    return [Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)]
+        return [Lazy(t, item, ApplySource(source, RawItem(base, i), f"{base.__name__}.__getitem__")) for i, item in items]
+    return [Lazy(t, item, ItemSource(source, i)) for i, item in items]
 
 
 class RawItem:
