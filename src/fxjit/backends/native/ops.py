@@ -92,6 +92,8 @@ scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
 for _name in MATH:
     if _name not in ("pow", "atan2", "hypot"):
         scalar(_name, 1, f"{_name}{{f}}({{0}})", getattr(torch, _name), cost=16, integers=False)
+# Of what is not positive, as softmax has it: half of the time that libmvec takes.
+scalar("exp_below", 1, "fx_exp_below({0})", torch.exp, cost=8, integers=False)
 scalar("pow", 2, "pow{f}({0}, {1})", torch.pow, cost=40, integers=False)
 scalar("atan2", 2, "atan2{f}({0}, {1})", torch.atan2, cost=30, integers=False)
 scalar("hypot", 2, "hypot{f}({0}, {1})", torch.hypot, cost=10, integers=False)

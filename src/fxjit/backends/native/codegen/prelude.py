@@ -75,6 +75,20 @@ static inline double fx_logaddexp(double a, double b) {
 }
 static FX float fx_abs(float x) { return __builtin_fabsf(x); }
 static FX double fx_abs(double x) { return __builtin_fabs(x); }
+/* exp of what is not positive, or NaN: 2^n times exp of what is left, as 1 + f + f*f*q(f); 0 below the least normal result. */
+#if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
+static FX float fx_exp_below(float x) {
+  float r = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8000fep+23f), n = r - 0x1.8000fep+23f; /* n + 127 in r's last bits */
+  float f = __builtin_fmaf(n, 0x1.05c610p-29f, __builtin_fmaf(n, -0x1.62e430p-1f, x));
+  float q = __builtin_fmaf(0x1.6a241cp-10f, f, 0x1.1239f6p-7f);
+  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, f, 0x1.5558f2p-5f), f, 0x1.555492p-3f), f, 0x1.fffffcp-2f);
+  float y = (1 + __builtin_fmaf(q, f * f, f)) * fx_float(fx_bits(r) << 23);
+  return x < -87.33f ? 0 : y;
+}
+#else
+static FX float fx_exp_below(float x) { return expf(x); }
+#endif
+static FX double fx_exp_below(double x) { return exp(x); }
 template <class T> static FX T fx_abs(T x) { return x < 0 ? (T)-x : x; }
 template <class T> static FX T fx_floordiv(T a, T b) { T q = a / b; return (T)(q - (a % b != 0 && ((a < 0) != (b < 0)))); }
 template <class T> static FX T fx_truncdiv(T a, T b) { return a / b; }

@@ -102,6 +102,7 @@ WORDS: dict[str, Word] = {
     "floor": Word("tl.floor({0})"),
     "ceil": Word("tl.ceil({0})"),
     "round": Word("libdevice.nearbyint({0})"),
+    "exp_below": Word("libdevice.exp({0})"),
     **{name: Word(f"libdevice.{name}({{0}})") for name in LIBDEVICE},
     **{name: Word(f"libdevice.{name}({{0}}, {{1}})") for name in LIBDEVICE_OF_TWO},
 }

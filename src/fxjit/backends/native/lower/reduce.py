@@ -283,7 +283,7 @@ def softmax_parts(low: Lowering, x: Value, dim: int, compute: torch.dtype) -> tu
     ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
     top = reduce_expr(low, expr, x.size, (dim,), "max", compute)
     shifted = op("sub", expr, expand(keep(top, (dim,)), ones, x.size))
-    total = reduce_expr(low, op("exp", shifted), x.size, (dim,), "sum", compute)
+    total = reduce_expr(low, op("exp_below", shifted), x.size, (dim,), "sum", compute)
     return shifted, expand(keep(total, (dim,)), ones, x.size)
 
 
@@ -301,9 +301,10 @@ def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_
     ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
     top = expand(keep(reduce_expr(low, expr, x.size, (dim,), "max", compute), (dim,)), ones, x.size)
     # Stored once, used by the sum and by the quotient: after fusion it is a row in the first-level cache.
-    exps = low.store(op("exp", op("sub", expr, top)), x.size, compute).expr
+    exps = low.store(op("exp_below", op("sub", expr, top)), x.size, compute).expr
     total = expand(keep(reduce_expr(low, exps, x.size, (dim,), "sum", compute), (dim,)), ones, x.size)
-    quotient = op("div", exps, total)
+    # The sum is at least 1: one division a row.
+    quotient = op("mul", exps, op("div", const(1, compute), total))
     if "_safe_softmax" in str(node.target):
         nothing = compare("eq", top, const(float("-inf"), compute))
         quotient = where(nothing, const(0, compute), quotient)
