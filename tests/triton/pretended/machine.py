@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import traceback
 import warnings
@@ -31,6 +30,8 @@ graphs: dict[int, list[Callable[[], Any]]] = {}
 one_at_a_time = threading.Lock()
 #: Each launch of a kernel: its grid, and the stream.
 launches: list[tuple[int, int]] = []
+#: What was wrong with a launch: a program that goes on in eager after it is wrong all the same.
+failures: list[str] = []
 #: Each call of a kernel for attention, by the function that stands for it.
 attentions: list[str] = []
 
@@ -300,7 +301,7 @@ def on_launch(function: int, grid: int, threads: int, stream: int | None, parame
         launches.append((grid, stream or 0))
         do(interpreted(function, grid, threads, parameters))
     except BaseException:
-        traceback.print_exc(file=sys.stderr)
+        failures.append(traceback.format_exc())
         return 719
     return 0
 

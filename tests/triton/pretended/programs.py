@@ -79,6 +79,25 @@ def numbers_of_the_host_beside_tensors_of_the_gpu() -> None:
 
 
 @program
+def numbers_that_only_a_call_knows() -> None:
+    """Kernels read them from their own device's memory, where no pointer to the processor's is of use."""
+    def step(x: torch.Tensor, rate: float) -> torch.Tensor:
+        return (x - x.exp() * rate).sum(0)
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2 + float(x.sum())
+
+    for mode in ("default", "reduce-overhead"):
+        fxjit.reset()
+        by_rate, by_sum = fxjit.compile(step, mode=mode), fxjit.compile(turn, mode=mode)
+        for k in range(5):
+            for device in ("cuda:0", "cuda:1"):
+                x = randn(5, 7, device=device)
+                same(by_rate(x, 0.1 * k), step(x, 0.1 * k))
+                same(by_sum(x), turn(x))
+
+
+@program
 def the_current_device_is_part_of_what_was_compiled() -> None:
     def made() -> torch.Tensor:
         return torch.full((4,), 2.0, device="cuda") * 3
@@ -479,11 +498,12 @@ def main() -> None:
     for name in sys.argv[1:] or PROGRAMS:
         fxjit.reset()
         machine.launches.clear()
+        machine.failures.clear()
         for part in counters.values():
             part.clear()
         try:
             PROGRAMS[name]()
-            problem = ""
+            problem = "\n".join(machine.failures)
         except Exception:
             problem = traceback.format_exc()
         print(json.dumps({"name": name, "problem": problem}), flush=True)

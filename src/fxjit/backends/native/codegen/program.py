@@ -275,7 +275,7 @@ class ProgramWriter:
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
         name = self.low.home.get(node) or f"x_{node.name}"
-        if node.target is as_tensor:
+        if node.target is as_tensor and len(node.args) == 1:  # for the processor's kernels
             self.take_number(node, name)
             return
         self.call(node, name, real=bool(step.mutates) or not has_plain_results(node))

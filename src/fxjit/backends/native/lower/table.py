@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
@@ -118,7 +119,7 @@ class Lowering:
         #: Of the graph's own tensors of one number: the number.
         self.constants: dict[torch.fx.Node, Any] = {}
         #: Numbers that are known only at a call, and that kernels read.
-        self.numbers: dict[torch.fx.Node, Expr] = {}
+        self.numbers: dict[tuple[torch.fx.Node, torch.device], Expr] = {}
 
     # What lowerings use
 
@@ -180,20 +181,24 @@ class Lowering:
     def in_memory(self, number: Number) -> Expr:
         """The number where kernels can read it: the tensor whose number it is, or one that is made of it."""
         node = number.node
-        if node not in self.numbers:
+        if (node, self.device) not in self.numbers:
             given = node.args[0] if op_name(node) == "_local_scalar_dense.default" else None
             value = self.env[given] if isinstance(given, torch.fx.Node) and given.op == "placeholder" else None
-            if not isinstance(value, Value) or value.size or not value.dtype.is_floating_point:
+            if (
+                not isinstance(given, torch.fx.Node) or not isinstance(value, Value) or value.size
+                or not value.dtype.is_floating_point or self.buffers[self.home[given]].device != self.device
+            ):  # fmt: skip
                 value = self.made_tensor(node)
-            self.numbers[node] = cast(value.expr, torch.float64)
-        return self.numbers[node]
+            self.numbers[node, self.device] = cast(value.expr, torch.float64)
+        return self.numbers[node, self.device]
 
     def made_tensor(self, node: torch.fx.Node) -> Value:
         assert self.node is not None
         with self.graph.inserting_before(self.node):
-            made = self.graph.call_function(as_tensor, (node,))
-        made.meta["val"] = torch.empty((), dtype=torch.float64, device=CPU)
-        buffer = self.new_buffer((), (), torch.float64, "extern", CPU)
+            made = self.graph.call_function(as_tensor, (node,) if self.device == CPU else (node, self.device))
+        tensors = (each for each in pytree.tree_leaves(meta_of(self.node)) if isinstance(each, torch.Tensor))
+        made.meta["val"] = next(tensors).new_empty((), dtype=torch.float64)
+        buffer = self.new_buffer((), (), torch.float64, "extern")
         self.set_home(made, buffer)
         self.statements.append(Extern(made, frozenset(), frozenset(), frozenset({buffer.name})))
         return self.value(self.env[made])

@@ -63,9 +63,9 @@ def allocated(dtype: int, device: int, index: int, size: tuple[int, ...], stride
     return torch.empty_strided(size, stride, dtype=types[dtype], device=where)
 
 
-def as_tensor(number: float) -> torch.Tensor:
-    """How kernels get a number that is known only at a call."""
-    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
+def as_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:
+    """How kernels on the device get a number that is known only at a call."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device=device)
 
 
 # Views and `item` as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload.
