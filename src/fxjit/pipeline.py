@@ -46,7 +46,7 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
-from fxjit.skips import replaced_method
+from fxjit.skips import replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
@@ -104,6 +104,10 @@ def _collector_waiting() -> Iterator[None]:
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
+    untraceable = replaced()
+    if untraceable is not None:
+        _skip(options, frame, SkipFrameSignal(*untraceable))
+        return None
     known = entries.of(frame.code, options)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
@@ -118,9 +122,6 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
-        replaced = replaced_method()
-        if replaced is not None:
-            raise SkipFrameSignal("skip-torch-replaced", {"method": replaced})
         with debug.compile_folder(frame.code), generated.noted() as texts:
             entry = _compile(options, frame)
             texts.holder = None if entry is None else entry.payload
@@ -178,7 +179,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
         entries.mark_skipped(frame.code, options, signal.reason)
 
 
-_SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-torch-replaced")
+_SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-python-replaced", "skip-torch-replaced")
 
 
 def _is_users_error(broke: object) -> TypeGuard[BreakGraph]:

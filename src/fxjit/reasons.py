@@ -605,6 +605,12 @@ SKIPS = (
         ("Put the method back before compiled functions are called for the first time.",),
     ),
     Reason(
+        "skip-python-replaced",
+        "A function of Python that tracing relies on was replaced",
+        "`{name}` is not Python's own now, so that `{function}` cannot be traced; it is when Python's is back.",
+        ("Call functions of your own by names of their own.",),
+    ),
+    Reason(
         "skip-nothing-captured",
         "Frame without a tensor operation",
         "`{function}` did nothing that goes in a graph, so there is nothing to compile.",

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
+import itertools
 import logging
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +111,43 @@ def test_a_builtin_is_replaced_and_put_back() -> None:
         torch.testing.assert_close(compiled(X), program(X))
     torch.testing.assert_close(compiled(X), program(X))
     assert counters["frames"]["ok"] == 2
+
+
+PYTHONS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "range": (builtins, "range", lambda own: lambda *ends: own(2), lambda x: x * len([i for i in range(5)])),
+    "iter": (builtins, "iter", lambda own: lambda *args: own([9]), lambda x: x * next(iter([1, 2]))),
+    "zip": (builtins, "zip", lambda own: lambda *args: [(1, 2)], lambda x: x * sum(a * b for a, b in zip([1], [3]))),  # noqa: B905
+    "min": (builtins, "min", lambda own: lambda *args: 5, lambda x: x * min(7, 2)),
+    "a class": (builtins, "float", lambda own: lambda *args: 2.5, lambda x: x * float(1)),
+    "functools.reduce": (functools, "reduce", lambda own: lambda *args: 7,
+                         lambda x: x * functools.reduce(lambda a, b: a + b, [1, 2, 3])),
+    "functools.partial": (functools, "partial", lambda own: lambda fn, *args: lambda *more: fn(*args, *more) * 2,
+                          lambda x: functools.partial(torch.mul, x)(2)),
+    "itertools.chain": (itertools, "chain", lambda own: lambda *args: [5], lambda x: x * sum(itertools.chain([1], [2]))),
+    "typing.cast": (typing, "cast", lambda own: lambda kind, value: value * 3, lambda x: typing.cast(Any, 2) * x),
+}
+
+
+@pytest.mark.parametrize("first", ["Python's", "the program's"])
+@pytest.mark.parametrize("what", PYTHONS)
+def test_what_tracing_itself_calls_is_replaced_and_put_back(what: str, first: str) -> None:
+    """Nothing is traced meanwhile: the replacement runs, and it is said why."""
+    owner, name, make, program = PYTHONS[what]
+    own, by = getattr(owner, name), make(getattr(owner, name))
+    compiled = fxjit.compile(program, backend="eager")
+    results = []
+    for each in ("Python's", "the program's", "the program's", "Python's") if first == "Python's" else (
+            "the program's", "Python's", "the program's"):
+        setattr(owner, name, own if each == "Python's" else by)
+        try:
+            results.append((program(X), compiled(X)))
+        finally:
+            setattr(owner, name, own)
+    for eager, ours in results:
+        torch.testing.assert_close(ours, eager)
+    skips = counters["skip"]["A function of Python that tracing relies on was replaced"]
+    assert skips >= 2, "at each of its two calls then"
+    assert counters["frames"]["ok"] == 1
 
 
 def test_autocast_that_the_program_switches_on_itself_is_no_switch_from_outside() -> None:

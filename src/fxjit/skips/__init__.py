@@ -1,8 +1,8 @@
 """May this frame be touched, and what becomes of a call to this function: the rules, each with its reason."""
 
 from .frames import FrameVerdict, frame_verdict, is_librarys, mentions_tensors
-from .replaced import replaced_method
+from .replaced import replaced
 from .verdict import Verdict, function_verdict
 
 __all__ = ["FrameVerdict", "Verdict", "frame_verdict", "function_verdict", "is_librarys", "mentions_tensors",
-           "replaced_method"]
+           "replaced"]
