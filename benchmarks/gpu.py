@@ -133,11 +133,11 @@ def work_operators(
 
 
 def difference(ours: Callable[..., Any], eager: Callable[..., Any], inputs: list[Any], dtype: str) -> str:
-    """How the two differ in results or gradients; empty if they do not."""
+    """How the two differ in results or gradients; empty if they do not, or if ours is as near to what float64 gives."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    def run(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+    def run(function: Callable[..., Any], inputs: list[Any]) -> tuple[list[Any], list[Any]]:
         for each in inputs:
             each.grad = None
         outputs = [each for each in tree_leaves(function(*inputs)) if isinstance(each, torch.Tensor)]
@@ -146,15 +146,25 @@ def difference(ours: Callable[..., Any], eager: Callable[..., Any], inputs: list
             torch.stack(wanted).sum().backward()
         return [each.detach() for each in outputs], [each.grad for each in inputs]
 
-    expected, actual = run(eager), run(ours)
+    expected, actual = run(eager, inputs), run(ours, inputs)
     rtol, atol = TOLERANCE[dtype]
-    for what, ones, others in zip(("result", "gradient"), actual, expected, strict=True):
-        for k, (one, other) in enumerate(zip(ones, others, strict=True)):
+    for place, what in enumerate(("result", "gradient")):
+        for k, (one, other) in enumerate(zip(actual[place], expected[place], strict=True)):
             try:
                 torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True, check_stride=True)
             except AssertionError as problem:
-                return f"{what} {k}: {' '.join(str(problem).split())}"[:300]
+                exact = run(eager, [each.detach().double().requires_grad_() for each in inputs])
+                if not as_near(one, other, exact[place][k]):
+                    return f"{what} {k}: {' '.join(str(problem).split())}"[:300]
     return ""
+
+
+def as_near(one: Any, other: Any, exact: Any) -> bool:
+    """Whether the first is laid out as the second, and no further from the exact numbers."""
+    if not one.is_floating_point() or (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+        return False
+    first, second = (float((each.double() - exact).abs().max()) for each in (one, other))
+    return first <= second
 
 
 # -- modes ----------------------------------------------------------------------------------------------------------

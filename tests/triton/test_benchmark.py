@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -36,6 +37,16 @@ def test_a_difference_is_told():
     assert gpu.difference(lambda x: x * 2, lambda x: x * 2, [x], "float32") == ""
     assert gpu.difference(lambda x: x * 3, lambda x: x * 2, [x], "float32").startswith("result 0: ")
     assert gpu.difference(lambda x: x.detach() * 2 + x * 0, lambda x: x * 2, [x], "float32").startswith("gradient 0: ")
+
+
+def test_what_is_nearer_to_the_exact_numbers_is_right():
+    x = torch.full((2000, 2), 0.3, dtype=torch.bfloat16, requires_grad=True)
+
+    def one_by_one(x):
+        return functools.reduce(torch.add, x)
+
+    assert gpu.difference(lambda x: x.sum(0), one_by_one, [x], "bfloat16") == ""
+    assert gpu.difference(one_by_one, lambda x: x.sum(0), [x], "bfloat16").startswith("result 0: ")
 
 
 def test_an_item_in_a_process_of_its_own(tmp_path):
