@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
 
 import fxjit
 
@@ -75,6 +77,32 @@ def test_types_of_python_as_dtypes(assert_same_as_eager):
                       x.new_zeros(2, dtype=int), torch.tensor([-1], dtype=int), torch.tensor([n, 1], dtype=float),
                       torch.arange(3, dtype=float), torch.full((2,), 1, dtype=complex)), torch.randn(2), 3
     )
+
+
+def test_tensor_classes_as_dtypes(assert_same_as_eager):
+    assert_same_as_eager(lambda x: (x.type(torch.LongTensor), x.type(dtype=torch.DoubleTensor), x.type()), torch.randn(2))
+
+
+def test_numbers_of_numpy_stand_in_graphs_as_pythons():
+    ran = []
+
+    def backend(gm, _):
+        def run(*inputs):
+            outputs = gm(*inputs)
+            ran.append(outputs)  # a graph whose text cannot run would be replaced by eager code
+            return outputs
+        return run
+
+    def fn(x):
+        two = np.int64(2)
+        half = np.float32(0.5)
+        return x.repeat(two), x.reshape([two, 1]), x.chunk(two), x.clamp(max=half), torch.full((two,), half) * x
+
+    x = torch.randn(2)
+    ours = fxjit.compile(fn, backend=backend, fullgraph=True)(x)
+    for one, other in zip(tree_leaves(ours), tree_leaves(fn(x)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert len(ran) == 1
 
 
 def test_classes_that_are_no_dtypes_are_refused_as_eager_refuses_them():

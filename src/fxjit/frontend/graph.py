@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 import torch.fx
 
@@ -34,6 +35,11 @@ def identifier(name: str) -> str:
     """A Python identifier that still resembles `name`."""
     text = _NOT_IDENTIFIER.sub("_", name).strip("_").lower()
     return text if text and not text[0].isdigit() else f"_{text}"
+
+
+def _in_text(arg: Any) -> Any:
+    """NumPy's numbers as Python's, which operators take them for: the text of a graph has no word for them."""
+    return arg.item() if isinstance(arg, np.generic) else arg
 
 
 class GraphBuilder:
@@ -64,7 +70,8 @@ class GraphBuilder:
              stack_trace: str | None) -> torch.fx.Node:
         """A node that calls `target`; `value` is its fake result."""
         kind = "call_method" if isinstance(target, str) else "call_function"
-        node = self.graph.create_node(kind, target, args, dict(kwargs))
+        args, kwargs = torch.fx.node.map_aggregate((args, dict(kwargs)), _in_text)
+        node = self.graph.create_node(kind, target, args, kwargs)
         node.meta["example_value"] = value
         if stack_trace is not None:
             node.meta["stack_trace"] = stack_trace

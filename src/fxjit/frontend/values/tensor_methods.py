@@ -209,6 +209,9 @@ def _type(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         return t.make(f"torch.{where}{_TYPE_NAMES[tensor.fake.dtype]}")
     if not dtype.is_constant() or not isinstance(dtype.as_constant(), torch.dtype):
         known = dtype.as_constant() if dtype.is_constant() else None
+        if type(known) is type(torch.LongTensor):  # such a class is its name to torch, and to the text of a graph
+            name = t.make(f"{known.__module__}.{known.__name__}")
+            return t.emit("type", [tensor, name, *args[1:]], {key: value for key, value in kwargs.items() if key != "dtype"})
         if not isinstance(known, str):
             t.break_("tensor-argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)
     return t.emit("type", [tensor, *args], kwargs)

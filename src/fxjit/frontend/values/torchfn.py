@@ -13,7 +13,6 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 import torch.overrides
 import torch.utils._device
@@ -58,13 +57,11 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     device = default_device(t)
     if device is not None and not is_given(named, "device") and fn in torch.utils._device._device_constructors():
         named["device"] = t.make(device)
-    plain_args = [_plain(t, arg) for arg in args]
-    plain_named = {key: _plain(t, arg) for key, arg in named.items()}
     outs = tensors_in([named["out"]]) if is_given(named, "out") else []
     if outs and _has_form_without_out(fn):
-        return _call_with_out(t, fn, plain_args, plain_named, outs)
+        return _call_with_out(t, fn, list(args), named, outs)
     before = [tuple(out.fake.shape) for out in outs]
-    result = t.emit(_as_target(fn), plain_args, plain_named)
+    result = t.emit(_as_target(fn), args, named)
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result
@@ -122,13 +119,6 @@ def is_given(kwargs: Kwargs, name: str) -> bool:
     """Whether the keyword argument has a value that is not None."""
     value = kwargs.get(name)
     return value is not None and not (value.is_constant() and value.as_constant() is None)
-
-
-def _plain(t: Tracer, value: Value) -> Value:
-    """NumPy's numbers become Python's, which is what operators make of them."""
-    if value.is_constant() and isinstance(value.as_constant(), np.generic):
-        return t.make(value.as_constant().item())
-    return value
 
 
 def name_of(fn: Any) -> str:
