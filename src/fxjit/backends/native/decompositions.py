@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -160,6 +160,39 @@ def normalized_in_float32(operator: Callable[..., Any]) -> Callable[..., Any]:
     return decompose
 
 
+def plain_or_channels_last(operator: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """ATen's kernel for a CPU gives such a result of any input, where torch's fake tensors promise the layout of the input."""
+    from torch._prims_common import suggest_memory_format
+
+    def decompose(x: torch.Tensor, *args: Any) -> Any:
+        if x.device.type != "cpu" or x.is_contiguous():
+            return otherwise(x, *args)
+        layout = suggest_memory_format(x)
+        if x.is_contiguous(memory_format=layout):
+            return otherwise(x, *args)
+        return operator(x.contiguous(memory_format=layout), *args)
+
+    return decompose
+
+
+def roll(x: torch.Tensor, shifts: list[Any], dims: Sequence[int] = ()) -> Any:
+    """On a CPU channels-last stays so, where torch's fake tensors promise a plain layout."""
+    from torch._prims_common import suggest_memory_format
+
+    last = x.dim() - 1
+    if x.device.type != "cpu" or not dims or x.is_contiguous() or suggest_memory_format(x) is torch.contiguous_format:
+        return NotImplemented
+    places = [0, last, *range(1, last)]
+    return torch.roll(x.movedim(1, last), shifts, [places[dim] for dim in dims]).movedim(last, 1)
+
+
+def isin(x: torch.Tensor, tests: torch.Tensor, **how: Any) -> Any:
+    """Plain on a CPU, where torch's fake tensors promise the layout of `x`."""
+    if x.device.type != "cpu" or x.is_contiguous():
+        return NotImplemented
+    return torch.isin(x.contiguous(), tests, **how)
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
@@ -176,6 +209,10 @@ def table() -> dict[Any, Callable[..., Any]]:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload)
         found[operator] = normalized_in_float32(operator)
+        if "batch_norm" in name:
+            found[operator] = plain_or_channels_last(operator, found[operator])
+    found[torch.ops.aten.roll.default] = roll
+    found[torch.ops.aten.isin.Tensor_Tensor] = isin
     found[torch.ops.aten.native_dropout.default] = native_dropout
     found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
     return found

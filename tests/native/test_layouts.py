@@ -1,0 +1,66 @@
+"""Results are laid out as eager's kernels lay them out, also where torch's fake tensors promise other strides: what a program
+does with them after a graph break needs those, and dropout draws in the order of memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fxjit
+
+TURNED = {"features last": (3, 7, 5), "images turned": (2, 4, 3, 5), "channels last": (2, 4, 5, 3)}
+
+
+def turned(name: str) -> torch.Tensor:
+    x = torch.arange(float(torch.Size(TURNED[name]).numel())).sin().reshape(TURNED[name])
+    return x.permute(0, 3, 1, 2) if name == "channels last" else x.transpose(1, 2)
+
+
+def batch_norm(x):
+    return F.batch_norm(x, None, None, training=True)
+
+
+def frozen_batch_norm(x):
+    return F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]))
+
+
+def dropout_of_batch_norm(x):
+    return F.dropout(batch_norm(x))
+
+
+def rolled(x):
+    return x.roll(1, -1), x.roll((1, 2), (0, 1)), x.roll(1)
+
+
+def found_in(x):
+    return torch.isin(x, torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("function", [batch_norm, frozen_batch_norm, dropout_of_batch_norm, rolled, found_in])
+def test_the_layout_of_a_result_is_eagers(function, name):
+    x = turned(name)
+    results = []
+    for run in (function, fxjit.compile(function, backend="native", fullgraph=True)):
+        torch.manual_seed(0)
+        results.append(run(x))
+    torch.testing.assert_close(results[1], results[0], check_stride=True)
+
+
+def test_the_derivative_of_a_batch_norm_in_another_layout():
+    x = turned("features last")
+    grads = []
+    for run in (batch_norm, fxjit.compile(batch_norm, backend="native", fullgraph=True)):
+        leaf = x.clone().requires_grad_()
+        out = run(leaf)
+        grads.append(torch.autograd.grad(out, leaf, torch.arange(float(out.numel())).cos().reshape(out.shape)))
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_a_view_after_a_graph_break():
+    def flat(x):
+        return batch_norm(x).view(x.shape[0], -1)
+
+    x = turned("features last")
+    torch.testing.assert_close(fxjit.compile(flat, backend="native")(x), flat(x))
