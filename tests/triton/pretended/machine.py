@@ -262,7 +262,27 @@ def efficient_backward(*args: Any, scale: float | None = None) -> Any:
     return tuple(grads)
 
 
-ATTENTION = {"flash": (flash, flash_backward), "efficient": (efficient, efficient_backward)}
+def cudnn(query: Any, key: Any, value: Any, bias: Any, wants_sums: bool, dropout: float = 0.0, causal: bool = False,
+          mask: bool = False, *, scale: float | None = None) -> Any:  # fmt: skip
+    assert not dropout and query.dtype in (torch.float16, torch.bfloat16)
+    attentions.append("cudnn")
+    out, sums = torch.empty_like(query), query.new_empty((*query.shape[:3], 1), dtype=torch.float32)
+    given = [*map(argument, (query, key, value, bias)), causal, scale]
+    fill((out, sums[..., 0]), lambda: attention(*given))
+    drawn = [torch.zeros((), dtype=torch.int64, device=query.device) for _ in range(2)]
+    return out, sums, None, None, query.shape[2], key.shape[2], *drawn, None
+
+
+def cudnn_backward(*args: Any, scale: float | None = None) -> Any:
+    query, key, value, bias, dropout, causal = *args[1:4], args[8], args[13], args[14]
+    assert not dropout and args[9] is args[10] is None and args[5].shape == (*query.shape[:3], 1)
+    grads, given = [torch.empty_like(each) for each in (query, key, value)], [on_host(each) for each in args[:6]]
+    host_bias = argument(bias)
+    fill(grads, lambda: attention_backward([*given[:5], given[5][..., 0]], host_bias, causal, scale)[:3])
+    return tuple(grads)
+
+
+ATTENTION = {"flash": (flash, flash_backward), "efficient": (efficient, efficient_backward), "cudnn": (cudnn, cudnn_backward)}
 
 
 def take_over_attention(library: torch.library.Library) -> None:
@@ -359,7 +379,6 @@ def start() -> torch.library.Library:
     torch.cuda.init()
     # The processor has no kernels of these names.
     torch.backends.cudnn.enabled = False
-    torch.backends.cuda.enable_cudnn_sdp(False)
     library = take_over_operators()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

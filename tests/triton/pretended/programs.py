@@ -17,6 +17,7 @@ from typing import Any
 import machine
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxjit
 from fxjit.counters import counters
@@ -284,6 +285,47 @@ def a_module_that_moves() -> None:
 
 
 @program
+def optimizers_step_over_all_parameters_at_once() -> None:
+    for options in ({}, {"fused": True}, {"capturable": True}):
+        model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).cuda()
+        other = copy.deepcopy(model)
+        ours, eager = (torch.optim.AdamW(each.parameters(), 1e-2, **options) for each in (model, other))
+        step = fxjit.compile(lambda ours=ours: ours.step())
+        for _ in range(4):
+            x = randn(8, 16)
+            for each in (model, other):
+                each.zero_grad()
+                each(x).square().mean().backward()
+            step()
+            eager.step()
+            same(list(model.parameters()), list(other.parameters()))
+
+
+@program
+def a_transformer_layer_in_training_and_after() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True).cuda()
+    compiled = fxjit.compile(layer)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = randn(2, 8, 16).to(dtype)
+        layer.to(dtype)
+        for training in (True, False):
+            layer.train(training)
+            with torch.set_grad_enabled(training):
+                torch.testing.assert_close(compiled(x), layer(x), rtol=2e-2, atol=2e-2)
+
+
+@program
+def sizes_that_the_data_decides() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x[x > 0].exp(), (x * 2).nonzero(), torch.unique((x * 3).int())
+
+    compiled = fxjit.compile(function)
+    for _ in range(3):
+        x = randn(7, 9)
+        same(compiled(x), function(x))
+
+
+@program
 def convolutions_and_batch_norm_in_training() -> None:
     layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
     model = torch.nn.Sequential(*layers).cuda()
@@ -305,9 +347,11 @@ def attention_of(dtype: torch.dtype, kernel: str, **options: Any) -> None:
 
     def function(qkv: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         query, key, value = (each.unflatten(-1, (2, 8)).transpose(1, 2) for each in (qkv * 2).chunk(3, -1))
-        out = F.scaled_dot_product_attention(query, key, value, mask, **options)
+        with sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(query, key, value, mask, **options)
         return out.transpose(1, 2).flatten(2).tanh()
 
+    backend = getattr(SDPBackend, f"{kernel.upper()}_ATTENTION")
     machine.attentions.clear()
     for mode in ("default", "reduce-overhead"):
         compiled = fxjit.compile(function, mode=mode)
@@ -327,6 +371,7 @@ def attention_of(dtype: torch.dtype, kernel: str, **options: Any) -> None:
 def attention_in_half_precision() -> None:
     attention_of(torch.bfloat16, "flash", is_causal=True)
     attention_of(torch.float16, "flash", scale=0.3)
+    attention_of(torch.bfloat16, "cudnn", is_causal=True)
 
 
 @program
