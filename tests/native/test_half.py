@@ -1,4 +1,7 @@
-"""float16 in kernels: numbers are widened and rounded in integers (codegen/prelude.py), bit for bit as ATen does it."""
+"""float16 in kernels: numbers are widened and rounded in integers (codegen/prelude.py), bit for bit as ATen does it.
+
+Also the extremes of floats, and which softmax is no kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
+import fxjit
+from fxjit.counters import counters
 
 Kernels = Callable[..., Callable[..., list[torch.Tensor]]]
 
@@ -46,3 +52,25 @@ def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_same_as_eager
     x[length + 1] = float("inf")
     x[length + 2] = -0.0
     assert_same_as_eager(lambda x: [x.amax(-1), x.amin(-1), torch.maximum(x, x.flip(0)), torch.softmax(x, -1)], x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "left"),
+    [
+        (torch.float32, 64, 1),
+        (torch.float32, 256, 0),
+        (torch.bfloat16, 256, 1),
+        (torch.bfloat16, 1024, 0),
+        (torch.float16, 1024, 1),
+    ],
+)
+def test_softmax_by_itself_is_left_to_aten_where_that_is_faster(dtype: torch.dtype, length: int, left: int) -> None:
+    """Nobody else's work goes into its kernel, and ATen's is the better one for short rows and for float16."""
+    x = torch.randn(512, length).to(dtype)
+    for function in (torch.softmax, torch.log_softmax):
+        fxjit.reset()
+        before = counters["native"]["left to ATen"]
+        with fxjit.config.patch(cache_graphs=False):
+            actual = fxjit.compile(lambda x, function=function: function(x, -1), fullgraph=True)(x)
+        assert counters["native"]["left to ATen"] - before == left
+        torch.testing.assert_close(actual, function(x, -1))

@@ -7,6 +7,7 @@ takes the list of inputs, empties it, and returns the list of outputs.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from .codegen.program import ProgramWriter, Unsupported
 from .codegen.scatter import render
 from .codegen.wrapper import Launch, Texts, Wrapper
 from .compiled import CompiledGraph
-from .index import UnprintableSize
+from .index import UnprintableSize, size_of
 from .ir import Extern, Statement
 from .lower import lower_graph
 from .lower.table import Lowering, is_view, meta_of, op_name
@@ -180,6 +181,21 @@ KERNELS_ALONE = frozenset(
 )
 
 
+#: How long the rows of a softmax by itself must be for a kernel, measured; there is none of float16 that ATen's would not beat.
+#: Shorter ones wait for their maximum and their sum longer than they calculate.
+LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: math.inf}
+
+
+def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
+    """Whether the node's kernel is at least as fast as ATen's."""
+    name = op_name(node)
+    if name in ("_softmax.default", "_log_softmax.default"):
+        x, dim = meta_of(node.args[0]), int(node.args[1])  # type: ignore[arg-type]
+        if dim % max(x.ndim, 1) == x.ndim - 1:
+            return hints(size_of(x.shape[-1])) >= LONG_ROWS.get(x.dtype, 0)
+    return name in KERNELS_ALONE
+
+
 #: Elements times work up to which a call of ATen costs more than a kernel of any operator.
 SMALL_WORK = 32768
 
@@ -203,6 +219,7 @@ def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule, hi
         if (
             alone is not None
             and owners[alone] == {position}
+            and not kernel_wins(alone, hints)
             and callable_by_itself(step, alone, low, outside, readers, position)
         ):
             out.append(as_extern(alone, low))
@@ -225,7 +242,7 @@ def callable_by_itself(
 ) -> bool:
     """The node's arguments are in memory, and no one reads what the kernel would have made beside its results."""
     assert isinstance(step, Group)
-    if op_name(node) in KERNELS_ALONE or by_triton(step.device):
+    if by_triton(step.device):
         return False
     if (
         node.op != "call_function"

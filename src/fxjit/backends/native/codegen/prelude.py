@@ -64,9 +64,14 @@ static FX fx_half fx_halve(float x) {
   r = m >= 0x477ff000u ? (m > 0x7f800000u ? 0x7e00u : 0x7c00u) : r;
   fx_half y; y.bits = (uint16_t)(r | (u >> 16 & 0x8000u)); return y;
 }
-/* What each step of a reduction waits for is one comparison and the choice. */
-template <class T> static FX T fx_max(T a, T b) { return (!(a < b) & (b == b)) ? a : b; }
-template <class T> static FX T fx_min(T a, T b) { return (!(a > b) & (b == b)) ? a : b; }
+/* Asked of the bits: of a condition on numbers GCC makes jumps where the number is a choice itself. */
+static FX bool fx_isnan(float x) { return (fx_bits(x) & 0x7fffffffu) > 0x7f800000u; }
+static FX bool fx_isnan(double x) {
+  uint64_t u; __builtin_memcpy(&u, &x, 8); return (u & 0x7fffffffffffffffu) > 0x7ff0000000000000u;
+}
+template <class T> static FX bool fx_isnan(T) { return false; }
+template <class T> static FX T fx_max(T a, T b) { T m = a < b ? b : a; return fx_isnan(b) ? b : m; }
+template <class T> static FX T fx_min(T a, T b) { T m = a > b ? b : a; return fx_isnan(b) ? b : m; }
 static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
 static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
 static inline double fx_logaddexp(double a, double b) {
