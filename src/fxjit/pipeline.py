@@ -335,7 +335,7 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
         return run()
     except (FxjitError, SkipFrameSignal, RecursionError, _FloatsFixed, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except Exception as error:  # anything else is a bug of ours
         stack = users_stack_of(error)
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
@@ -363,7 +363,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
             compiled: Any = options.backend(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except Exception as error:  # a backend may be anybody's
         if trace.policy.fix_floats():
             raise _FloatsFixed from None
         raise BackendCompilerFailed(options.backend_name, error) from error

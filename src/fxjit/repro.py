@@ -84,7 +84,7 @@ def watched(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: Sequence[A
             with _outside_of_tracing():
                 _agree(gm, real, compiled, run, backend)
         return compiled
-    except Exception as error:
+    except Exception as error:  # what the backend fails with is what is to be reproduced
         with config.patch(repro_after=None), _outside_of_tracing():  # the reduced graphs are compiled too
             small, small_inputs = (gm, real) if level == 1 else _reduced(compile_graph, gm, real, run, backend, error)
         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".replace('"""', "'''")

@@ -33,7 +33,7 @@ def as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
         kernels, order = torch.nn.attention._cur_sdpa_kernel_backends(), torch._C._get_sdp_priority_order()
         try:
             return run(*args)
-        except BaseException as error:
+        except BaseException as error:  # whatever ends the graph: what it set is put back
             _let_go(error, run)
             torch.nn.attention._sdpa_kernel(kernels, False)
             torch._C._set_sdp_priority_order(order)
@@ -73,7 +73,7 @@ def eager_noexcept(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
     def run(*args: Any) -> Any:
         try:
             return gm.forward(*args)
-        except Exception as error:
+        except Exception as error:  # all of them: see above
             raise InternalError(f"a captured graph raised {type(error).__name__}: {error}") from error
 
     return run

@@ -211,7 +211,7 @@ class Trace:
         maker = maker_of(kind)
         if maker is not None:
             if kind in _FRESH:
-                return maker(self, obj)  # type: ignore[no-any-return]
+                return maker(self, obj)  # type: ignore[no-any-return]  # makers sign up untyped
             entry = self._by_id.get(id(obj))
             if entry is None:
                 entry = self._by_id[id(obj)] = (maker(self, obj), obj)
@@ -347,7 +347,7 @@ class Trace:
         except _UNSUPPORTED as error:
             _let_go_of_frames(error)
             self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
-        except Exception as error:
+        except Exception as error:  # eager raises it for the real arguments, or something else
             _let_go_of_frames(error)
             self.break_("operator-raised", operator=_target_name(target),
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
@@ -463,7 +463,7 @@ class Trace:
         what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
                 else f"layout {result.layout}" if result.layout is not torch.strided else None)
         if what is not None:
-            self.break_("tensor-layout", layout=what, why=f"the result of {_target_name(node.target)}")  # type: ignore[arg-type]
+            self.break_("tensor-layout", layout=what, why=f"the result of {_target_name(node.target)}")  # type: ignore[arg-type]  # a call's target
 
     def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:
         if is_plain_constant(item):
@@ -621,7 +621,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 contexts.abandon(trace)
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
-            except BaseException:
+            except BaseException:  # whatever it is: the process state that the trace set is put back
                 contexts.abandon(trace)
                 trace.release()
                 raise
@@ -683,7 +683,7 @@ def _fake_of(node: torch.fx.Node) -> Any:
 def _let_go_of_frames(error: BaseException | None) -> None:
     """What the frames of a failed operator hold goes now: among it are guards of torch.func that set this thread's dispatch
     keys back as they go, which must not be seen by whatever runs later."""
-    with torch._C._PreserveDispatchKeyGuard():  # type: ignore[attr-defined]
+    with torch._C._PreserveDispatchKeyGuard():  # type: ignore[attr-defined]  # not in the stubs
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__

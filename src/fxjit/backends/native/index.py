@@ -77,7 +77,7 @@ def as_size(expr: Any) -> Size:
         return expr
     if expr.is_Integer:
         return int(expr)
-    return expr  # type: ignore[no-any-return]
+    return expr  # type: ignore[no-any-return]  # sympy is untyped
 
 
 def sizes_of(values: Iterable[Any]) -> Sizes:

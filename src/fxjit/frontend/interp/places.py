@@ -78,7 +78,7 @@ def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> 
         if not isinstance(value, WithExitValue):
             continue
         if value.resumable:
-            blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]
+            blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]  # managers that are resumable are context values
         elif value.can_be_kept:
             _stop_earlier(machine, stops, cause, value.step, value.index, BreakGraph(
                 "with-entered", {"value": value.manager.describe()}))

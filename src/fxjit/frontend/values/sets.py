@@ -294,7 +294,7 @@ class SourcedSetValue(SetValue):
             self._obj = None
             try:
                 self._fill(self._t, values, None)
-            except BaseException:
+            except BaseException:  # a break too: the set is looked at anew then
                 self._obj = obj
                 raise
 

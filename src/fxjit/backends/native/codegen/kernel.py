@@ -19,7 +19,7 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
-from .cpp import Line, Loops, Printer, Scope, store_text
+from .cpp import Given, Line, Loops, Printer, Scope, store_text
 from .prelude import C_TYPES, MEMORY_TYPES
 from .stages import LONG_ENOUGH, TILE, cut, tiled
 
@@ -250,7 +250,7 @@ class Renderer:
             text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
         return f"({text}) * {self.lanes} + l" if self.group.lane else text
 
-    def at_hand(self, member: Member, names: dict[str, str]):  # type: ignore[no-untyped-def]
+    def at_hand(self, member: Member, names: dict[str, str]) -> Given:
         def given(load: Load) -> tuple[str, bool] | None:
             maker = self.makers.get(load.buffer)
             if maker is None or self.position[id(maker)] >= self.position[id(member)]:

@@ -498,7 +498,7 @@ def distinct(candidates: list[Config]) -> list[Config]:
 
 def held_rows(members: list[Member], rows: int) -> list[Config]:
     """Rows a program holds: about 2,048 elements, and at least one."""
-    length = power_of_2(max(int(prod(m.inner)) for m in members if not m.is_row))  # type: ignore[arg-type]
+    length = power_of_2(max(int(prod(m.inner)) for m in members if not m.is_row))  # type: ignore[arg-type]  # static lengths only
     chosen = []
     for target in (2048, 1024, 4096):
         x = min(max(1, target // length), rows, 64)

@@ -309,7 +309,7 @@ def is_here() -> bool:
 
 @functools.cache
 def open_driver() -> None:
-    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream, True)  # type: ignore[attr-defined]
+    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream, True)  # type: ignore[attr-defined]  # not in the stubs
 
 
 @functools.cache

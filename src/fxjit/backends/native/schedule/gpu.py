@@ -31,8 +31,6 @@ CHUNK = 8192
 NARROW = 8
 # The largest block that a loop over a row reads at once.
 WIDEST_BLOCK = 4096
-# Work an element may cost to be computed again.
-RECOMPUTED = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def fits(group: Group, hints: Hints) -> bool:
     lengths = row_lengths(group).values()
     if not all(isinstance(length, int) and 0 < length <= limit for length in lengths):
         return False
-    longest = max((int(length) for length in lengths), default=1)  # type: ignore[arg-type]
+    longest = max((int(length) for length in lengths), default=1)  # type: ignore[arg-type]  # static lengths only
     inner = [member for member in group.members if not member.is_row]
     held = len({load.buffer for member in inner for load in member.compute.loads()} | {m.compute.out.name for m in inner})
     return longest * held * 4 <= HELD_BYTES
