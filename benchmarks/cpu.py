@@ -295,7 +295,7 @@ class Bench:
     def kernels(self) -> list[Any]:
         """The rows of all kernels."""
         self.end = time.monotonic() + 10 * self.options.budget
-        ways = ["eager", "fxjit"] if self.options.no_torch else list(WAYS)
+        ways = ["eager", "fxjit"] if self.options.without_torch_compile else list(WAYS)
         sizes = [int(float(size)) for size in self.options.sizes.split(",")]
         task = {"work": "kernels", "ways": ways, "sizes": sizes, "seconds": self.options.seconds / 4}
         rows, problem = self.run(task, "kernels")
@@ -308,7 +308,7 @@ class Bench:
         self.end = time.monotonic() + self.options.budget
         results: dict[str, Result] = {}
         kept = [mode for mode in modes if (name, mode) in self.kept]
-        with_torch = not kept and not self.options.no_torch
+        with_torch = not kept and not self.options.without_torch_compile
         # torch.compile last: it is what may not fit into the budget.
         firsts = [("fxjit", "cold"), ("fxjit", "warm"), *([("torch", "cold")] if with_torch else [])]
         for way, when in firsts:
@@ -455,7 +455,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each way of each case")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds for one program; what does not fit is left out")
     parser.add_argument("--torch-results", help="an earlier run's JSON, for torch.compile's numbers")
-    parser.add_argument("--no-torch", action="store_true", help="without torch.compile")
+    parser.add_argument("--without-torch-compile", action="store_true")
     parser.add_argument("--json", help="where the results go, after each program; what it has is not measured again")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser

@@ -64,7 +64,8 @@ def test_capture(capsys, monkeypatch):
 
 def test_cpu(capsys, tmp_path):
     results = tmp_path / "results.json"
-    cpu.main([*BRIEFLY, "--no-torch", "--models", "prog_trivial_add:inference", "--sizes", "1000", "--json", str(results)])
+    what = ["--models", "prog_trivial_add:inference", "--sizes", "1000", "--json", str(results)]
+    cpu.main([*BRIEFLY, "--without-torch-compile", *what])
     names = [row[0] for row in rows_of(capsys.readouterr().out)]
     assert "prog_trivial_add" in names and "gelu-like" in names and results.stat().st_size > 100
 
