@@ -55,6 +55,9 @@ class NotConstant(Exception):
 class EffectLog(Protocol):
     """What values may ask of frontend/effects.py."""
 
+    def is_mutated(self, value: Value) -> bool:
+        """Whether `mutate` was told of the value."""
+
     def mutate(self, value: Value) -> None:
         """`value` (a container, cell or iterator) is about to change its state."""
 
@@ -88,6 +91,9 @@ class Tracer(Protocol):
 
     def wrap(self, obj: object, source: Source) -> Value:
         """The value of an object that exists already; guards what wrapping looked at. Memoised by identity."""
+
+    def known(self, obj: object) -> Value | None:
+        """The value of an object that was looked at already."""
 
     def make(self, obj: object) -> Value:
         """The value of an object known while tracing and reached from nowhere (a constant, a torch function, a type)."""
@@ -289,6 +295,9 @@ class Value:
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         """`op` is one of < <= == != > >=."""
         return NOT_IMPLEMENTED
+
+    def relied_on(self, t: Tracer, *names: str) -> None:
+        """Python's own operators are asked about a constant: what its class has under these names matters."""
 
     # -- numbers -------------------------------------------------------------------------------------------------
 

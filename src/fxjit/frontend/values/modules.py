@@ -168,8 +168,8 @@ def _global_hooks(name: str) -> dict[int, Any]:
 
 def _written(t: Tracer, obj: object) -> Value | None:
     """The value of the container `obj`, which existed before, if the trace has changed it."""
-    value: Value | None = t.known(obj)  # type: ignore[attr-defined]  # trace.py has it beside the Tracer protocol
-    if value is None or not t.effects.is_mutated(value):  # type: ignore[attr-defined]  # as above
+    value: Value | None = t.known(obj)
+    if value is None or not t.effects.is_mutated(value):
         return None
     return value
 

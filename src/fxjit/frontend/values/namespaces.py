@@ -45,7 +45,7 @@ class NamespaceValue(Value):
         return found
 
     def _apart_from_the_dict(self, t: Tracer, stores: bool) -> None:
-        """The dict may have been looked at as a dict, too (what `exec` filled, say). Then neither sees what the other writes."""
+        """The dict may have been looked at as a dict (what `exec` filled, say): neither sees what the other writes."""
         same = t.known(self.namespace)
         if same is not None and same is not self and (stores or t.effects.is_mutated(same)):
             name = str(self.namespace.get("__name__"))
