@@ -87,6 +87,30 @@ def test_operators_that_fail():
     assert_same_as_eager(program, torch.ones(3))
 
 
+class Declines:
+    def __add__(self, other):
+        return NotImplemented
+
+    def __radd__(self, other):
+        return "reflected"
+
+
+class Other(Declines):
+    pass
+
+
+def test_operands_of_one_class_are_not_asked_the_other_way_round():
+    def program(x):
+        results = [1 + Declines(), Declines() + Other(), Other() + Declines(), x + Declines()]
+        try:
+            results.append(Declines() + Declines())
+        except TypeError as error:
+            results.append(str(error))
+        return x + 1, results
+
+    assert_same_as_eager(program, torch.ones(3))
+
+
 def test_user_operators():
     class Number:
         def __init__(self, value):

@@ -319,6 +319,8 @@ class UserObjectValue(Value):
         t.break_("value-slot", slot=op, type=self.cls.__name__)
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if reflected and other.pytype() is self.cls:
+            return NOT_IMPLEMENTED  # CPython asks the class of both once
         name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
         result = self._try_special(t, name, other)
         if result is NOT_IMPLEMENTED and self.base is not None:
