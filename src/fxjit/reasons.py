@@ -97,7 +97,7 @@ CALLS = (
     Reason(
         "call-builtin",
         "Call of a builtin that cannot be traced",
-        "`{function}` is implemented in C, and fxjit has no rule for calling it with these arguments ({args}).",
+        "fxjit does not look into `{function}`, and has no rule for calling it with these arguments ({args}).",
         (_MOVE_OUT, _REPORT),
     ),
     Reason(
