@@ -58,6 +58,18 @@ def test_the_derivative_of_a_batch_norm_in_another_layout():
     torch.testing.assert_close(grads[1], grads[0])
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 4, 0), (0, 4, 3)])
+def test_the_derivative_of_a_group_norm_of_nothing(shape):
+    def normalized(x, weight, bias):
+        return F.group_norm(x * 2, 2, weight, bias)
+
+    results = []
+    for run in (normalized, fxjit.compile(normalized, backend="native", fullgraph=True)):
+        inputs = [torch.ones(size).requires_grad_() for size in (shape, shape[1], shape[1])]
+        results.append(torch.autograd.grad(run(*inputs).sum(), inputs))
+    torch.testing.assert_close(results[1], results[0], equal_nan=True)
+
+
 def test_a_view_after_a_graph_break():
     def flat(x):
         return batch_norm(x).view(x.shape[0], -1)

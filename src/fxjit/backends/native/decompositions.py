@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -193,6 +194,18 @@ def isin(x: torch.Tensor, tests: torch.Tensor, **how: Any) -> Any:
     return torch.isin(x.contiguous(), tests, **how)
 
 
+def native_group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+    """Of nothing, where torch's fake tensors divide by its size. What ATen takes the mean of nothing times is NaN."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if not statically_known_true(x.numel() == 0):
+        return NotImplemented
+    batch, channels, wanted = args[3], args[4], args[-1]
+    of_weight = grad.new_full((channels,), math.nan if batch else 0.0)
+    gradients = (torch.zeros_like(x), of_weight, grad.new_zeros(channels))
+    return tuple(each if needed else None for each, needed in zip(gradients, wanted, strict=True))
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
@@ -211,6 +224,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         found[operator] = normalized_in_float32(operator)
         if "batch_norm" in name:
             found[operator] = plain_or_channels_last(operator, found[operator])
+    found[torch.ops.aten.native_group_norm_backward.default] = native_group_norm_backward
     found[torch.ops.aten.roll.default] = roll
     found[torch.ops.aten.isin.Tensor_Tensor] = isin
     found[torch.ops.aten.native_dropout.default] = native_dropout
