@@ -70,9 +70,10 @@ What is not guarded: a tensor that a frame only passes on, stores or asks the ty
 (`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. What a frame takes
 from a module of torch or of the standard library and from their classes is guarded by identity, since programs put their own in
 its place; what those functions do inside is taken to stay what it is. What is looked up in a class is guarded as found there
-(`FoundIn`), with one comparison while the class and its bases have not changed. Not guarded: what `enum` and
-`dataclasses` keep for themselves (`_value2member_map_`, `__dataclass_fields__`) written to by hand, an equality of classes
-that a metaclass gets later, and another hash of an object that is in a set already.
+(`FoundIn`), with one comparison while the class and its bases have not changed. So are the tables that `enum` and
+`dataclasses` keep for themselves, as far as a trace looked into them: the member of a value or a name, the names of the
+fields. Not guarded: the order of an enum's members (`_member_names_`) where their number stays, and another hash of an
+object that is in a set already.
 
 A program that loops over a size (`for t in range(x.size(1))`, as the plain versions of Mamba, RWKV and Funnel do) is another
 program for each: it is compiled for each until `recompile_limit`, and then runs eagerly.

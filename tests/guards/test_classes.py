@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import collections
 import copy
+import dataclasses
 import enum
 import types
 from collections.abc import Callable, Iterator
@@ -367,6 +368,70 @@ TORCHS: dict[str, tuple[Callable[[torch.Tensor], Any], Any, str, Any]] = {
     "parameters of modules": (lambda x: [*NET.parameters()][0] * x.sum(), nn.Module, "parameters",
                               lambda self: [torch.ones(4)]),
 }
+def _two_of_a_metaclass() -> tuple[type, type[Any], type[Any]]:
+    meta = type("Meta", (type,), {})
+    return meta, meta("First", (), {}), meta("Second", (), {})
+
+
+def a_metaclass_gets_an_equality() -> World:
+    meta, first, second = _two_of_a_metaclass()
+
+    def change() -> None:
+        meta.__eq__ = lambda cls, other: True  # type: ignore[method-assign,assignment,misc]
+        meta.__hash__ = lambda cls: 1  # type: ignore[method-assign,assignment,misc]
+
+    return lambda x: x * (2 if first == second else 3), change, _nothing
+
+
+def a_metaclass_gets_an_equality_that_a_list_asks() -> World:
+    meta, first, second = _two_of_a_metaclass()
+    kinds = [second]
+    return lambda x: x * (2 if first in kinds else 3), lambda: setattr(meta, "__eq__", lambda cls, other: True), _nothing
+
+
+def a_metaclass_gets_another_hash() -> World:
+    meta, first, _ = _two_of_a_metaclass()
+    known = {first: 2}
+    return lambda x: x * known.get(first, 5), lambda: setattr(meta, "__hash__", lambda cls: 12345), _nothing
+
+
+def a_metaclass_makes_its_classes_false() -> World:
+    meta, first, _ = _two_of_a_metaclass()
+    return lambda x: x * (2 if first else 3), lambda: setattr(meta, "__bool__", lambda cls: False), _nothing
+
+
+def a_metaclass_gives_its_classes_a_length() -> World:
+    meta, first, _ = _two_of_a_metaclass()
+    return lambda x: x * (2 if not first else 3), lambda: setattr(meta, "__len__", lambda cls: 0), _nothing
+
+
+def a_field_less_in_a_dataclass() -> World:
+    point = dataclasses.make_dataclass("Point", [("a", int, 2), ("b", int, 3)])
+    return lambda x: x * len(dataclasses.fields(point)), lambda: point.__dataclass_fields__.pop("b"), _nothing
+
+
+def a_field_less_of_an_object_made_a_dict() -> World:
+    thing = dataclasses.make_dataclass("Point", [("a", int, 2), ("b", int, 3)])()
+    return (lambda x: x * sum(dataclasses.asdict(thing).values()),
+            lambda: type(thing).__dataclass_fields__.pop("b"), _nothing)
+
+
+def a_class_is_no_dataclass_any_more() -> World:
+    point = dataclasses.make_dataclass("Point", [("a", int, 2)])
+    return (lambda x: x * (2 if dataclasses.is_dataclass(point) else 3), lambda: delattr(point, "__dataclass_fields__"),
+            _nothing)
+
+
+def another_member_for_a_value() -> World:
+    kind = enum.Enum("Kind", "ONE TWO")
+    return lambda x: x * kind(1).value, lambda: kind._value2member_map_.__setitem__(1, kind.TWO), _nothing  # type: ignore[attr-defined]
+
+
+def another_member_for_a_name() -> World:
+    kind = enum.Enum("Kind", "ONE TWO")
+    return lambda x: x * kind["ONE"].value, lambda: kind._member_map_.__setitem__("ONE", kind.TWO), _nothing
+
+
 CHANGES: dict[str, Callable[[], World]] = {make.__name__: make for make in (
     a_property_over_what_the_instance_holds, a_property_in_a_base, a_class_attribute_over_a_parameter,
     an_attribute_of_every_module, a_descriptor_gets_a_setter, a_hook_for_attributes, a_hook_for_missing_attributes,
@@ -379,6 +444,10 @@ CHANGES: dict[str, Callable[[], World]] = {make.__name__: make for make in (
     an_object_without_attributes_becomes_callable, names_of_a_class, names_of_a_base, subclasses_of_a_class,
     the_order_of_bases_asked_for, a_copy_made_otherwise, another_hash_of_a_key, another_hash_of_a_key_in_a_tuple,
     another_hash_of_a_key_that_had_one, no_hash_of_a_key, another_equality_of_a_text, a_member_joins_an_enum,
+    a_metaclass_gets_an_equality, a_metaclass_gets_an_equality_that_a_list_asks, a_metaclass_gets_another_hash,
+    a_metaclass_makes_its_classes_false, a_metaclass_gives_its_classes_a_length, a_field_less_in_a_dataclass,
+    a_field_less_of_an_object_made_a_dict, a_class_is_no_dataclass_any_more, another_member_for_a_value,
+    another_member_for_a_name,
 )}
 
 

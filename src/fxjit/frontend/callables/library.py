@@ -34,15 +34,15 @@ from fxjit.frontend.callables.table import (
     handles_code,
     pure,
 )
-from fxjit.frontend.values import drawn, protocol
+from fxjit.frontend.values import descriptors, drawn, protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
-from fxjit.guards.kinds import ConstIs, HasAttr, IdIs
-from fxjit.guards.source import ApplySource, AttrSource, CallSource, ConstSource
+from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
+from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -397,17 +397,27 @@ def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
 
 
+def _dataclass(t: Tracer, obj: Value) -> type | None:
+    """The class, or the object's class, where it has a table of fields, which is guarded; None where it has none."""
+    known = obj.as_constant() if obj.is_constant() and isinstance(obj.as_constant(), type) else obj.pytype()
+    table, owner = descriptors.look_up(t, known, "__dataclass_fields__")
+    if owner is None:
+        return None
+    if type(table) is dict:
+        source = ClassItemSource(ConstSource(owner, owner.__qualname__), "__dataclass_fields__")
+        t.guard(KeysAre(source, tuple(table)))
+    return known  # type: ignore[no-any-return]  # a constant's class, or one that the value names
+
+
 @function(dataclasses.is_dataclass)
 def is_dataclass(t: Tracer, obj: Value, /) -> Value:
-    known = obj.as_constant() if obj.is_constant() and isinstance(obj.as_constant(), type) else obj.pytype()
-    return t.make(hasattr(known, "__dataclass_fields__"))
+    return t.make(_dataclass(t, obj) is not None)
 
 
 @function(dataclasses.fields)
 def fields(t: Tracer, class_or_instance: Value) -> Value:
-    known = class_or_instance.as_constant() if class_or_instance.is_constant() and isinstance(
-        class_or_instance.as_constant(), type) else class_or_instance.pytype()
-    if not hasattr(known, "__dataclass_fields__"):
+    known = _dataclass(t, class_or_instance)
+    if known is None:
         t.raise_(TypeError, "must be called with a dataclass type or instance")
     return TupleValue([t.make(field) for field in dataclasses.fields(known)])
 

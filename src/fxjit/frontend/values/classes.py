@@ -19,7 +19,7 @@ from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, LengthIs
-from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, Source, namespace_of
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Attributes of a class that are more than entries of its namespace.
@@ -174,7 +174,13 @@ class ClassValue(Value):
         if kwargs or not all(arg.is_constant() for arg in args):
             t.break_("call-unsupported", callable=self.describe())
         self._guard_members(t)
-        return protocol.fold(t, self.cls, *[arg.as_constant() for arg in args])
+        known = [arg.as_constant() for arg in args]
+        made = protocol.fold(t, self.cls, *known)
+        members = self.cls.__dict__.get("_value2member_map_")
+        if len(known) == 1 and isinstance(known[0], (int, str)) and type(members) is dict and known[0] in members:
+            source = ClassItemSource(ConstSource(self.cls, self.cls.__qualname__), "_value2member_map_")
+            t.guard(IdIs(ItemSource(source, known[0]), members[known[0]]))
+        return made
 
     def instantiate(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`type.__call__`: `__new__`, then `__init__` when the result is an instance."""
@@ -281,7 +287,12 @@ class ClassValue(Value):
         return super().mp_subscript(t, key)
 
     def nb_bool(self, t: Tracer) -> Value:
-        return t.make(True)
+        self.relied_on(t, "__bool__", "__len__")
+        return protocol.fold(t, bool, self.cls)
+
+    def relied_on(self, t: Tracer, *names: str) -> None:
+        for name in names:
+            descriptors.look_up(t, type(self.cls), name)
 
 
 def constructed(t: Tracer, obj: Value, result: Value) -> Value:

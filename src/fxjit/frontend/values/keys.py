@@ -66,6 +66,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         except TypeError as error:
             t.raise_(TypeError, *error.args)
         assert isinstance(known, Hashable)
+        value.relied_on(t, "__hash__", "__eq__")
         return known
     own = getattr(value, "hash_key", None)
     if own is not None:

@@ -154,6 +154,8 @@ def not_(t: Tracer, a: Value) -> Value:
 def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b` for the six rich comparisons."""
     if a.is_constant() and b.is_constant():
+        for value in (a, b):
+            value.relied_on(t, COMPARE_METHODS[op])
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     left, right = a.pytype(), b.pytype()
     right_first = left is not right and left in right.__mro__
@@ -229,6 +231,7 @@ def truth(t: Tracer, v: Value) -> bool:
         v = v.nb_bool(t)
     if not v.is_constant():
         t.break_("data-branch", value=v.describe())
+    v.relied_on(t, "__bool__", "__len__")
     return bool(v.as_constant())
 
 
