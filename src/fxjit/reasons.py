@@ -409,6 +409,12 @@ TENSORS = (
         (_REPORT,),
     ),
     Reason(
+        "torch-function",
+        "`__torch_function__` that is not traced",
+        "An argument of class `{type}` is asked instead of torch's own function: {why}",
+        ("Move the call out of the compiled function.",),
+    ),
+    Reason(
         "tensor-layout",
         "Tensor of a layout that is not traced",
         "A tensor of layout {layout} or of a kind ({why}) that fxjit does not put in a graph.",

@@ -58,6 +58,7 @@ from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.ours import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.subclasses import undressed
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import maker_of, wrap_object
@@ -247,13 +248,14 @@ class Trace:
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        fake, symbolic = self.policy.fake(tensor, source)
+        given, given_source = (tensor, source) if not modes.overrides(type(tensor)) else undressed(tensor, source)
+        fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
         spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)
         self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
-        node = self.builder.placeholder(source, tensor, fake)
+        node = self.builder.placeholder(given_source, given, fake)
         self.expectations.met(node, fake)
         return node, fake
 
@@ -291,8 +293,12 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
+        nobody_asked = modes.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
+        if nobody_asked and modes.FAMILY in self._scratch:
+            self.stops.asks = True
+            raise RestartTrace("a container holds an argument that is asked about calls")
         self._check_drawn()
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_drawn():
@@ -528,9 +534,13 @@ class Trace:
         frame = self.origin
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
+        if self.stops.asks or not torch._C._is_torch_function_enabled():
+            modes.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
-        return self._freeze(code, machine.run_root(self.stops))
+        with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
+            stop = machine.run_root(self.stops)
+        return self._freeze(code, stop)
 
     def _check_drawn(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again

@@ -60,6 +60,10 @@ class TensorSpec:
         cls: type = type(value)
         if cls is not self.cls:
             return ("type", self.cls.__name__, cls.__name__)
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._difference(value)
+
+    def _difference(self, value: torch.Tensor) -> tuple[str, Any, Any] | None:
         facts: tuple[tuple[str, Any, Any], ...] = (
             ("dtype", self.dtype, value.dtype),
             ("device", self.device, value.device),

@@ -37,6 +37,8 @@ class StopList:
         self.reached: Stop | None = None
         #: Whether a branch on data may be taken for granted where its other side only raises.
         self.expects = True
+        #: Whether arguments of torch's functions are looked through for such as have a `__torch_function__`, from the start.
+        self.asks = False
 
     def __len__(self) -> int:
         return len(self._stops)

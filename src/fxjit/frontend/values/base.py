@@ -176,6 +176,8 @@ class Value:
     #: Two-phase building: `rebuild` makes an empty shell, `fill` completes the shell on top of the stack. For
     #: everything that can (indirectly) contain itself.
     shell: ClassVar[bool] = False
+    #: Lives in the graph, and leaves it in another form: `rebuild` makes that of what the graph gives out.
+    dressed: ClassVar[bool] = False
     #: `object` where the `meth_` methods are object's own, and a class of C between may have others.
     methods_of: ClassVar[type | None] = None
     #: When it was made, as `now` counts.
@@ -246,6 +248,10 @@ class Value:
         """Default: a method or class attribute of the exact Python type (see protocol.generic_getattr)."""
         from_type = _GENERIC_GETATTR[0]
         return from_type(t, self, name)
+
+    def behind_own(self, t: Tracer, name: str, raw: object) -> Value | None:
+        """`super().name`, where a class behind its own has `raw` under that name; None where the usual rules hold."""
+        return None
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
@@ -31,6 +31,10 @@ _OF_THE_CLASS = frozenset({
 _REWRITABLE = frozenset({"__annotations__", "__bases__", "__name__", "__qualname__", "__module__", "__doc__"})
 #: `dtype=float`: Python's types as torch reads them.
 _DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (complex, torch.complex128))
+
+
+#: What `__new__` makes of classes with such a base.
+NEW: Final[list[tuple[type, Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]]] = []
 
 
 class ClassValue(Value):
@@ -153,7 +157,7 @@ class ClassValue(Value):
             return None
         if table.lookup(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
             return None
-        obj = objects.new_instance(cls)
+        obj = objects.new_instance(t, cls)
         return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, makes=obj)
 
     def _has_objects_new(self, t: Tracer) -> bool:
@@ -232,13 +236,16 @@ class ClassValue(Value):
         if native is object:
             if args or kwargs:
                 _refuse_excess(t, cls)
-            return objects.new_instance(cls)
+            return objects.new_instance(t, cls)
+        made = next((make(t, cls, args, kwargs) for root, make in NEW if issubclass(cls, root)), None)
+        if made is not None:
+            return made
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         base = t.call(t.make(base_type), [] if base_type in _MUTABLE else list(args), None)
         if base_type in (str, int, float) and not base.is_constant():
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
-        return objects.new_instance(cls, base)
+        return objects.new_instance(t, cls, base)
 
     # -- operators -----------------------------------------------------------------------------------------------
 
@@ -425,6 +432,9 @@ class SuperValue(Value):
                 return descriptors.bind(t, raw, owner, name, None, self.obj)
             if of_class and not isinstance(raw, classmethod):
                 return descriptors.bind(t, raw, owner, name, None, self.obj)
+            found = None if of_class else self.obj.behind_own(t, name, raw)
+            if found is not None:
+                return found
             if isinstance(raw, descriptors.BUILTIN_CALLABLES) and not isinstance(raw, types.ClassMethodDescriptorType):
                 return self._builtin(t, raw, owner, name)
             return descriptors.bind(t, raw, owner, name, None if of_class else self.obj,

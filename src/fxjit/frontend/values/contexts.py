@@ -647,9 +647,25 @@ def _wrap_record_function(t: Tracer, obj: Any, source: Source) -> Value:
     return made
 
 
-@handles(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
-def _disable_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return PassThroughValue(torch._C.DisableTorchFunctionSubclass, ())
+class WithoutTorchFunction(ContextValue):
+    """`__torch_function__` of arguments, or that of modes too, is not asked inside."""
+
+    def enter(self, t: Tracer) -> Value:
+        modes.switched_off(t).append(self.cls)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        modes.switched_off(t).remove(self.cls)
+
+
+def _without_torch_function(cls: Any) -> None:
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return WithoutTorchFunction(cls)
+
+
+for _off in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
+    _without_torch_function(_off)
 
 
 # -- managers that are not traced ----------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Modes of `__torch_function__` that the traced frame has entered: the innermost is asked whatever torch would ask it.
+"""Whoever has a `__torch_function__`: modes that the traced frame has entered, and arguments whose class has one (subclasses
+of Tensor, and objects that stand for tensors). They are asked whatever torch would ask them, modes first.
 
 What torch asks (which function, which types, how the arguments are given) is found out by asking torch: the call is made on
 stand-ins for the tensors under a mode of ours, which sees what the user's would see and lets nothing be computed.
@@ -7,8 +8,8 @@ stand-ins for the tensors under a mode of ours, which sees what the user's would
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.guards.source import namespace_of
 
 FAMILY: Final = "torch function modes"
 #: The C functions that ask modes, by id: torchfn.py's operators.
@@ -38,58 +40,128 @@ def is_subscripts(mode: Value) -> bool:
     return (cls.__module__, cls.__qualname__) == _SUBSCRIPTS
 
 
+def switched_off(t: Tracer) -> list[Any]:
+    """The managers of torch that switch off all of it, or all but modes, and are entered; innermost last."""
+    found: list[Any] = t.new_source_state(FAMILY).setdefault("off", [])
+    return found
+
+
+def begin(t: Tracer) -> None:
+    """The trace begins in a program that may have switched some of it off."""
+    t.new_source_state(FAMILY)
+    if not torch._C._is_torch_function_enabled():
+        everything = torch._C._is_torch_function_all_disabled()
+        switched_off(t).append(torch._C.DisableTorchFunction if everything else torch._C.DisableTorchFunctionSubclass)
+
+
+@contextmanager
+def without_arguments(t: Tracer) -> Iterator[None]:
+    """Arguments are not asked inside."""
+    off = switched_off(t)
+    off.append(torch._C.DisableTorchFunctionSubclass)
+    try:
+        yield
+    finally:
+        off.remove(torch._C.DisableTorchFunctionSubclass)
+
+
+def met(t: Tracer, cls: type) -> None:
+    """There is an object of this class: from now on calls are looked at, if it has something to say about them."""
+    if overrides(cls):
+        t.new_source_state(FAMILY)
+
+
 def innermost(t: Tracer) -> Value | None:
     """The mode that is asked next: not one of torch's own that only passes calls on."""
+    if torch._C.DisableTorchFunction in t.new_source_state(FAMILY).get("off", ()):
+        return None
     for mode in reversed(t.new_source_state(FAMILY).get("entered", ())):
         if mode.pytype() is not BaseTorchFunctionMode and not is_subscripts(mode):
             return mode  # type: ignore[no-any-return]  # the scratch space has no types
     return None
 
 
-def refuse(t: Tracer, why: str) -> NoReturn:
+def refuse(t: Tracer, why: str, asked: Sequence[Value] = ()) -> NoReturn:
+    """What the innermost mode is told, or else the arguments `asked`, cannot be followed."""
     mode = innermost(t)
-    assert mode is not None
+    if mode is None:
+        t.break_("torch-function", type=", ".join(sorted({each.pytype().__name__ for each in asked})), why=why)
     t.break_("context-unsupported", value=mode.describe(), type=mode.pytype().__name__, why=why)
 
 
+def overrides(cls: type) -> bool:
+    """Whether an argument of this class would take an operator's call over."""
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return False
+    raw = next((space["__torch_function__"] for space in map(namespace_of, cls.__mro__) if "__torch_function__" in space), None)
+    disabled = torch._C._disabled_torch_function_impl
+    return raw is not None and raw is not disabled and getattr(raw, "__func__", None) is not disabled
+
+
+def asked_among(t: Tracer, values: Iterable[Value]) -> list[Value]:
+    """The arguments that torch asks when it is given these, lists and tuples looked into: one of each class."""
+    if switched_off(t):
+        return []
+    found: dict[type, Value] = {}
+    for value in values:
+        value = value.realize()
+        cls = value.pytype()
+        if cls in (list, tuple):
+            for each in asked_among(t, protocol.unpack(t, value)):
+                found.setdefault(each.pytype(), each)
+        elif overrides(cls):
+            found.setdefault(cls, value)
+    return list(found.values())
+
+
 def ask(t: Tracer, call: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value | None:
-    """What a mode makes of `call(*args, **kwargs)`; None where no mode is entered, or the call asks none."""
-    if innermost(t) is None:
+    """What a mode or an argument makes of `call(*args, **kwargs)`; None where torch asks nobody."""
+    named = kwargs or {}
+    asked = asked_among(t, [*args, *named.values()])
+    if innermost(t) is None and not asked:
         return None
-    stand_ins = _StandIns(t)
+    stand_ins = _StandIns(t, asked)
     given = [stand_ins.of(arg) for arg in args]
-    named = {name: stand_ins.of(arg) for name, arg in (kwargs or {}).items()}
+    given_named = {name: stand_ins.of(arg) for name, arg in named.items()}
     try:
-        with _Observer():
-            call(*given, **named) if named else call(*given)  # C functions tell whether there was a dict
+        with torch._C._EnableTorchFunction(), _Observer():  # the trace itself runs with that switched off
+            call(*given, **given_named) if given_named else call(*given)  # C functions tell whether there was a dict
     except _Seen as seen:
         func, classes, seen_args, seen_kwargs = seen.what
+        by_class = {each.pytype(): each for each in asked}
+        in_turn = [by_class[cls] for cls in classes if cls in by_class]
+        if innermost(t) is None and not in_turn:
+            return None
         passed = [stand_ins.value(arg) for arg in seen_args]
         passed_named = None if seen_kwargs is None else {name: stand_ins.value(arg) for name, arg in seen_kwargs.items()}
-        return tell(t, func, classes, passed, passed_named)
+        return tell(t, func, classes, in_turn, passed, passed_named)
     except Exception as error:  # before torch came to ask: eager raises it for the real arguments, or something else
-        refuse(t, f"`{getattr(call, '__name__', call)}` could not be asked what it would tell a mode: {error}")
+        refuse(t, f"`{getattr(call, '__name__', call)}` could not be asked what it would tell it: {error}", asked)
     return None
 
 
-def tell(t: Tracer, func: Any, classes: Sequence[type], args: Sequence[Value], kwargs: Mapping[str, Value] | None) -> Value:
-    """Call the innermost mode's `__torch_function__`, inside which it is not in force."""
+def tell(t: Tracer, func: Any, classes: Sequence[type], asked: Sequence[Value], args: Sequence[Value],
+         kwargs: Mapping[str, Value] | None) -> Value:
+    """Call the `__torch_function__` of the innermost mode, inside which it is not in force, or else of the arguments `asked`,
+    one after the other until one has an answer."""
     mode = innermost(t)
-    assert mode is not None
-    handler = protocol.getattr_(t, mode, "__torch_function__")
-    told: list[Value] = [t.make(func), TupleValue([t.make(cls) for cls in classes]), TupleValue(args)]
-    if kwargs is not None:
-        named = t.call(t.make(dict), [], dict(kwargs))
-        told.append(named)
-    with _left(t, mode):
-        result = t.call(handler, told)
-    if result.is_constant() and result.as_constant() is NotImplemented:
-        refuse(t, "its `__torch_function__` gives NotImplemented")
-    return result
+    for each in [mode] if mode is not None else asked:
+        told: list[Value] = [t.make(func), TupleValue([t.make(cls) for cls in classes]), TupleValue(args)]
+        if kwargs is not None:
+            told.append(t.call(t.make(dict), [], dict(kwargs)))
+        handler = protocol.getattr_(t, each, "__torch_function__")
+        with _left(t, mode):
+            result = t.call(handler, told)
+        if not result.is_constant() or result.as_constant() is not NotImplemented:
+            return result
+    refuse(t, "its `__torch_function__` gives NotImplemented", asked)
 
 
 @contextmanager
-def _left(t: Tracer, mode: Value) -> Iterator[None]:
+def _left(t: Tracer, mode: Value | None) -> Iterator[None]:
+    if mode is None:
+        yield
+        return
     modes = entered(t)
     inside = modes[modes.index(mode):]
     del modes[-len(inside):]
@@ -100,18 +172,19 @@ def _left(t: Tracer, mode: Value) -> Iterator[None]:
 
 
 def ask_about_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
-    """The same for a call of a value, if it is one of torch's functions that ask modes."""
-    if innermost(t) is None:
-        return None
+    """The same for a call of a value, if it is one of torch's functions that ask."""
     bound_to, name = getattr(fn, "tensor", None), getattr(fn, "name", "")
     if isinstance(bound_to, Value):  # a method of a tensor
         def method(tensor: Any, *rest: Any, **named: Any) -> Any:
-            return getattr(tensor, name)(*rest, **named) if named else getattr(tensor, name)(*rest)
+            torchs = getattr(torch.Tensor, name)  # the class may have one of its own
+            return torchs(tensor, *rest, **named) if named else torchs(tensor, *rest)
 
         return ask(t, method, [bound_to, *args], kwargs)
     callee: Any = getattr(fn, "fn", None)
     if isinstance(callee, HigherOrderOperator):
-        refuse(t, "operators that take functions are not traced under a mode")
+        if innermost(t) is not None:
+            refuse(t, "operators that take functions are not traced under a mode")
+        return None
     return ask(t, callee, args, kwargs) if _asks_modes(callee) else None
 
 
@@ -135,10 +208,20 @@ def _overridable() -> frozenset[Any]:
 _OVERRIDABLE: Final[list[frozenset[Any]]] = []
 
 
-def is_descriptor(cls: type, name: str) -> bool:
-    """Whether reading or writing an attribute of a tensor is a call that modes see."""
-    raw = protocol.type_lookup(cls, name)
-    return raw is not NOT_IMPLEMENTED and isinstance(raw, (types.GetSetDescriptorType, property))
+def ask_about_attribute(t: Tracer, tensor: Value, name: str) -> Value | None:
+    """The same for `tensor.name`."""
+    if not sees_attribute(t, tensor, name):
+        return None
+    return ask(t, lambda stand_in: getattr(stand_in, name), [tensor])
+
+
+def sees_attribute(t: Tracer, tensor: Value, name: str) -> bool:
+    """Whether reading or writing an attribute of a tensor is a call of which somebody is told."""
+    if innermost(t) is None and (not overrides(tensor.pytype()) or switched_off(t)):
+        return False
+    raw = protocol.type_lookup(tensor.pytype(), name)
+    is_torchs = raw is not NOT_IMPLEMENTED and raw is protocol.type_lookup(torch.Tensor, name)
+    return is_torchs and isinstance(raw, (types.GetSetDescriptorType, property))
 
 
 # -- what torch would tell a mode ----------------------------------------------------------------------------------
@@ -160,8 +243,9 @@ class _Observer(TorchFunctionMode):
 class _StandIns:
     """Real objects in the place of values, and back. They are known by identity: torch passes on what it was given."""
 
-    def __init__(self, t: Tracer) -> None:
+    def __init__(self, t: Tracer, asked: Sequence[Value]) -> None:
         self.t = t
+        self.asked = asked
         self._values: dict[int, tuple[Any, Value]] = {}
 
     def of(self, value: Value) -> Any:
@@ -182,7 +266,10 @@ class _StandIns:
             return cls(1000.0 + len(self._values))  # an object of its own
         if cls is slice:
             return slice(None)
-        refuse(self.t, f"a function of torch is given `{value.describe()}` under it")
+        if overrides(cls) and protocol.type_lookup(cls, "__del__") is NOT_IMPLEMENTED:
+            with suppress(TypeError):  # of abstract classes, and those that C lays out
+                return object.__new__(cls)  # torch looks at nothing but its class
+        refuse(self.t, f"a function of torch is given `{value.describe()}` with it", self.asked)
 
     def value(self, made: Any) -> Value:
         found = self._values.get(id(made))
@@ -193,7 +280,7 @@ class _StandIns:
         if type(made) in (tuple, list):
             items = [self.value(item) for item in made]
             return TupleValue(items) if type(made) is tuple else self.t.call(self.t.make(list), [TupleValue(items)])
-        refuse(self.t, f"torch passes a `{type(made).__name__}` to it")
+        refuse(self.t, f"torch passes a `{type(made).__name__}` to it", self.asked)
 
 
 def _tensor_like(cls: type) -> torch.Tensor:

@@ -8,7 +8,9 @@ subscripts in tensor_index.py.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -21,7 +23,16 @@ from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, DrawnSource, InstanceDictSource, ItemSource, Source
+from fxjit.guards.source import (
+    ApplySource,
+    AttrSource,
+    ClassItemSource,
+    ConstSource,
+    DrawnSource,
+    InstanceDictSource,
+    ItemSource,
+    Source,
+)
 
 if TYPE_CHECKING:
     import torch.fx
@@ -52,6 +63,7 @@ UNGUARDED_FACTS: Final = frozenset(("is_leaf", "output_nr", "retains_grad", "gra
 #: Attributes that are tensors: operators by another spelling.
 TENSOR_ATTRIBUTES: Final = frozenset(("T", "H", "mT", "mH", "real", "imag", "data"))
 _DATA: Final = torch._C.TensorBase.__dict__["data"]
+_OF_THE_CLASS: Final = (staticmethod, classmethod, types.BuiltinFunctionType)
 #: How a tensor sees its memory.
 _SEEN_AS: Final[tuple[Callable[[torch.Tensor], object], ...]] = (
     lambda x: x.dtype, lambda x: x.shape, lambda x: x.stride(), lambda x: x.storage_offset(), lambda x: x.device,
@@ -78,6 +90,8 @@ class TensorValue(Value):
     node: torch.fx.Node
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
     new_data: TensorValue | None = None
+    #: The special method that the next slot does not ask the class for: torch's own was called by its name.
+    own_left_out = ""
 
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, cls: type = torch.Tensor, source: Source | None = None,
                  real: torch.Tensor | None = None) -> None:
@@ -118,16 +132,18 @@ class TensorValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         self._refuse_others(t, "__getattribute__")
-        if modes.innermost(t) is not None and modes.is_descriptor(self.cls, name):
-            told = modes.ask(t, lambda tensor: getattr(tensor, name), [self])
-            if told is not None:
-                return told
+        told = modes.ask_about_attribute(t, self, name)
+        if told is not None:
+            return told
         pending = t.effects.load_attr(self, name)
         if isinstance(pending, Value):
             return pending
         if not self._has_torchs(t, name):
             found = self._instance_attribute(t, name) if pending is None else None
             return found or self._class_attribute(t, name)
+        return self._torchs_attribute(t, name, pending is None)
+
+    def _torchs_attribute(self, t: Tracer, name: str, unwritten: bool = True) -> Value:
         if name in FACTS:
             if not hasattr(self.fake, name):
                 self._no_attribute(t, name)
@@ -145,7 +161,7 @@ class TensorValue(Value):
         if name in UNREADABLE:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="it is known only of a real tensor")
-        found = self._instance_attribute(t, name) if pending is None else None
+        found = self._instance_attribute(t, name) if unwritten else None
         if found is not None:
             return found
         return self._class_attribute(t, name)
@@ -154,8 +170,15 @@ class TensorValue(Value):
         subject = self.real if self.real is not None else self.fake
         value = getattr(subject, name)
         if self.source is not None:
-            t.guard(ConstIs(AttrSource(self.source, name), value))
+            t.guard(ConstIs(self.source_of(name), value))
         return t.make(value)
+
+    def source_of(self, name: str) -> Source:
+        """Where an attribute of a tensor that existed before is found again, without asking its class."""
+        assert self.source is not None
+        if not modes.overrides(self.cls):
+            return AttrSource(self.source, name)
+        return ApplySource(self.source, TorchsAttribute(name), f"Tensor.{name}")
 
     def _instance_attribute(self, t: Tracer, name: str) -> Value | None:
         """What user code has set on a tensor that existed before."""
@@ -181,6 +204,30 @@ class TensorValue(Value):
         if not self._has_torchs(t, name):
             t.break_("value-slot", slot=name, type=self.cls.__name__)
 
+    def _own(self, t: Tracer, name: str, *args: Value) -> Any:
+        """What the special method of the program's own gives that the class has under this name; None where it has torch's."""
+        left_out, self.own_left_out = self.own_left_out, ""
+        if left_out == name or self._has_torchs(t, name):
+            return None
+        raw = protocol.type_lookup(self.cls, name)
+        if not isinstance(raw, types.FunctionType):
+            t.break_("value-slot", slot=name, type=self.cls.__name__)
+        result = t.call(t.make(raw), [self, *args])
+        return NOT_IMPLEMENTED if result.is_constant() and result.as_constant() is NotImplemented else result
+
+    def _own_slot(self, t: Tracer, name: str, other: Value) -> Value | _NotImplemented | None:
+        """The same of an operator with two operands, which may decline."""
+        own: Value | _NotImplemented | None = self._own(t, name, other)
+        return own
+
+    def behind_own(self, t: Tracer, name: str, raw: object) -> Value | None:
+        if not tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw) or isinstance(raw, _OF_THE_CLASS):
+            return None
+        if isinstance(raw, (types.GetSetDescriptorType, property)):
+            told = modes.ask(t, raw.__get__, [self])
+            return self._torchs_attribute(t, name) if told is None else told
+        return tensor_methods.TensorMethodValue(self, name, raw)
+
     def _class_attribute(self, t: Tracer, name: str) -> Value:
         found = protocol.type_lookup(self.cls, name)
         if found is NOT_IMPLEMENTED:
@@ -195,8 +242,8 @@ class TensorValue(Value):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
-        if modes.innermost(t) is not None and modes.is_descriptor(self.cls, name):
-            modes.refuse(t, f"`{name}` of a tensor is written under it")
+        if modes.sees_attribute(t, self, name):
+            modes.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
             tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
             return
@@ -234,16 +281,15 @@ class TensorValue(Value):
     def _is_plain(self, value: TensorValue) -> bool:
         """Whether `value` and this tensor are of the common kind."""
         fakes = (self.fake, value.fake)
-        return value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
+        return not modes.overrides(self.cls) and value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
             fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:
-        told = modes.ask(t, bool, [self])
+        told = self._own(t, "__bool__") or modes.ask(t, bool, [self])
         if told is not None:
-            return told
-        self._refuse_others(t, "__bool__")
+            return t.make(protocol.truth(t, told))
         known = tensor_methods.known_item(self)
         if known is not None:
             return t.make(bool(known))
@@ -253,57 +299,74 @@ class TensorValue(Value):
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if reflected and other.pytype() is self.cls:
+            return NOT_IMPLEMENTED  # CPython asks the class of both once
+        name = f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__"
+        own = self._own_slot(t, name, other)
+        if own is not None:
+            return own
         operand = as_operand(t, other)
         if operand is None:
             return NOT_IMPLEMENTED
-        self._refuse_others(t, f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__")
-        return _operate(t, protocol.BINARY[op], [operand, self] if reflected else [self, operand])
+        told = modes.ask(t, getattr(torch.Tensor, name, protocol.BINARY[op]), [self, operand])
+        return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand]) if told is None else told
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        own = self._own_slot(t, f"__i{protocol.BINARY_METHODS[op]}__", other)
+        if own is not None:
+            return own
         operand = as_operand(t, other)
         if operand is None or op == "@":
             return NOT_IMPLEMENTED
-        self._refuse_others(t, f"__i{protocol.BINARY_METHODS[op]}__")
         return same_or(self, _operate(t, protocol.INPLACE[op], [self, operand]))
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op in ("neg", "pos", "invert", "abs"):
-            self._refuse_others(t, f"__{op}__")
-            return _operate(t, _UNARY[op], [self])
+            return self._own(t, f"__{op}__") or _operate(t, _UNARY[op], [self])
         if op in ("int", "float", "complex", "index"):
-            self._refuse_others(t, f"__{op}__")
-            if modes.innermost(t) is not None:
-                modes.refuse(t, f"`{op}` of a tensor is asked for under it")
+            own: Value | _NotImplemented | None = self._own(t, f"__{op}__")
+            if own is not None:
+                return own
+            if modes.innermost(t) is not None or modes.asked_among(t, [self]):
+                modes.refuse(t, f"`{op}` of a tensor is asked for", [self])
             return tensor_methods.as_number(t, self, op)
         return NOT_IMPLEMENTED
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        own = self._own_slot(t, protocol.COMPARE_METHODS[op], other)
+        if own is not None:
+            return own
         operand = as_operand(t, other)
         if operand is None:
             return NOT_IMPLEMENTED
-        self._refuse_others(t, protocol.COMPARE_METHODS[op])
         return _operate(t, protocol.COMPARE[op], [self, operand])
 
     # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
-        told = modes.ask(t, len, [self])
+        told = self._own(t, "__len__") or modes.ask(t, len, [self])
         if told is not None:
             return told
-        self._refuse_others(t, "__len__")
         if self.fake.dim() == 0:
             t.raise_(TypeError, "len() of a 0-d tensor")
         return self.size(t, 0)
 
     def tp_iter(self, t: Tracer) -> Value:
-        if modes.innermost(t) is not None:
-            modes.refuse(t, "a tensor is iterated over under it")
-        self._refuse_others(t, "__iter__")
+        own = self._own(t, "__iter__")
+        if own is not None:
+            return cast(Value, own)
+        if modes.innermost(t) is not None or modes.asked_among(t, [self]):  # they are told of what torch's Python calls
+            if protocol.truth(t, protocol.compare(t, "==", protocol.call_method(t, self, "dim"), t.make(0))):
+                t.raise_(TypeError, "iteration over a 0-d tensor")
+            return protocol.iter_(t, protocol.call_method(t, self, "unbind", t.make(0)))
         if self.fake.dim() == 0:
             t.raise_(TypeError, "iteration over a 0-d tensor")
         return protocol.iter_(t, t.emit("unbind", [self, t.make(0)]))
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        own = self._own(t, "__contains__", item)
+        if own is not None:
+            return t.make(protocol.truth(t, own))
         operand = as_operand(t, item)
         if operand is None:
             t.raise_(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
@@ -312,15 +375,13 @@ class TensorValue(Value):
         return t.emit("any", [t.emit(operator.eq, [self, operand])]) if told is None else told
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
-        self._refuse_others(t, "__getitem__")
-        told = modes.ask(t, operator.getitem, [self, key])
+        told = self._own(t, "__getitem__", key) or modes.ask(t, operator.getitem, [self, key])
         return tensor_index.load(t, self, key) if told is None else told
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(TypeError, "Tensor does not support deleting items")
-        self._refuse_others(t, "__setitem__")
-        if modes.ask(t, operator.setitem, [self, key, value]) is None:
+        if self._own(t, "__setitem__", key, value) is None and modes.ask(t, operator.setitem, [self, key, value]) is None:
             tensor_index.store(t, self, key, value)
 
     # -- text ----------------------------------------------------------------------------------------------------
@@ -425,6 +486,8 @@ def same_or(value: TensorValue, result: Value) -> Value:
 
 def as_operand(t: Tracer, other: Value) -> Value | None:
     """`other` as the operand of a tensor's operator; None where Tensor's own operators answer NotImplemented."""
+    if modes.overrides(other.pytype()) and not modes.switched_off(t):
+        return other  # who says what the operator gives
     if other.node is not None:
         return other if not isinstance(other, OpaqueValue) else None
     if isinstance(other.source, DrawnSource) and other.pytype() in (bool, int, float):
@@ -455,7 +518,7 @@ def _grad(value: TensorValue, t: Tracer) -> Value:
     """The gradient that a tensor from outside had at entry; nothing in a graph accumulates one."""
     if value.source is None or value.real is None:
         return t.make(None)
-    return t.wrap(value.real.grad, AttrSource(value.source, "grad"))
+    return t.wrap(value.real.grad, value.source_of("grad"))
 
 
 def _grad_fn(value: TensorValue, t: Tracer) -> Value:
@@ -464,7 +527,7 @@ def _grad_fn(value: TensorValue, t: Tracer) -> Value:
         t.break_("value-attribute", name="grad_fn", value=value.describe(), type=value.cls.__name__,
                  why="the autograd graph is made when the compiled graph runs")
     if value.source is not None:
-        t.guard(ConstIs(AttrSource(value.source, "grad_fn"), None))
+        t.guard(ConstIs(value.source_of("grad_fn"), None))
     return t.make(None)
 
 
@@ -496,8 +559,8 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-subclass", "a functorch wrapper"
     if torch.nn.parameter.is_lazy(tensor):
         return "tensor-subclass", "an uninitialized parameter"
-    if cls is not torch.Tensor and cls is not torch.nn.Parameter and not _behaves_like_tensor(cls):
-        return "tensor-subclass", "a subclass with its own __torch_function__ or __torch_dispatch__"
+    if not can_be_traced(cls):
+        return "tensor-subclass", "a subclass with a __torch_dispatch__"
     if tensor.is_nested:
         return "tensor-layout", "a nested tensor"
     if tensor.layout is not torch.strided:
@@ -510,13 +573,22 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-def _behaves_like_tensor(cls: type) -> bool:
-    """A subclass that adds a name and methods, but takes no part in dispatch."""
-    plain = (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__.get("__torch_function__"))
+def can_be_traced(cls: type) -> bool:
+    """Whether tensors of this class are plain ones but for its name, its methods, and what its `__torch_function__` says."""
     raw = protocol.type_lookup(cls, "__torch_function__")
-    disabled = raw is plain[0] or getattr(raw, "__func__", None) is plain[0]
-    dispatch = protocol.type_lookup(cls, "__torch_dispatch__")
-    return disabled and dispatch is protocol.type_lookup(torch.Tensor, "__torch_dispatch__")
+    asked = isinstance(raw, classmethod) or raw is torch._C._disabled_torch_function_impl
+    return asked and protocol.type_lookup(cls, "__torch_dispatch__") is protocol.type_lookup(torch.Tensor, "__torch_dispatch__")
+
+
+@dataclass(frozen=True)
+class TorchsAttribute:
+    """Reads an attribute of a tensor as torch has it, whatever the `__torch_function__` of its class says."""
+
+    name: str
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return getattr(tensor, self.name)
 
 
 @wraps(torch.Tensor, torch.nn.Parameter, subclasses=True)
@@ -529,6 +601,7 @@ def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
             t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
             layout = str(obj.layout)
         return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=layout, why=reason[1])
+    modes.met(t, type(obj))
     t.given_tensor(obj, source)
     return GivenTensor(t, obj, source)
 

@@ -16,6 +16,7 @@ from fxjit import config
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
+from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ METHODS: Final[dict[str, Method]] = {}
 
 
 class TensorMethodValue(Value):
-    """`tensor.name`, a bound method of torch's."""
+    """`tensor.name`, a bound method of torch's; `raw`, where the class has another under that name (`super()`)."""
 
-    def __init__(self, tensor: TensorValue, name: str) -> None:
+    def __init__(self, tensor: TensorValue, name: str, raw: Any = None) -> None:
         super().__init__(None)
         self.tensor = tensor
         self.name = name
+        self.raw = raw
 
     def pytype(self) -> type:
         return type(getattr(self.tensor.fake, self.name))
@@ -43,6 +45,9 @@ class TensorMethodValue(Value):
         return f"Tensor.{self.name}"
 
     def rebuild(self, cg: Rebuilder) -> None:
+        if self.raw is not None:
+            cg.call(bind_method, self.raw, self.tensor)
+            return
         cg.push(self.tensor)
         cg.asm.load_attr(self.name)
 
@@ -228,24 +233,29 @@ _TYPE_NAMES: Final = {
 # -- slots by their method names -----------------------------------------------------------------------------------
 
 
-def _slot(fn: Callable[..., Value]) -> Method:
-    return lambda t, tensor, args, kwargs: fn(t, tensor, *args)
+def _slot(fn: Callable[..., Value], own: str = "") -> Method:
+    """A slot by the name of torch's method: the class may have one of its `own` in that slot, which is not asked."""
+    def call(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        tensor.own_left_out = own
+        return fn(t, tensor, *args)
+    return call
 
 
-METHODS["__len__"] = _slot(protocol.length)
-METHODS["__bool__"] = METHODS["__nonzero__"] = _slot(lambda t, x: t.make(protocol.truth(t, x)))
-METHODS["__iter__"] = _slot(protocol.iter_)
-METHODS["__getitem__"] = _slot(protocol.getitem)
+METHODS["__len__"] = _slot(protocol.length, "__len__")
+METHODS["__bool__"] = METHODS["__nonzero__"] = _slot(lambda t, x: t.make(protocol.truth(t, x)), "__bool__")
+METHODS["__iter__"] = _slot(protocol.iter_, "__iter__")
+METHODS["__getitem__"] = _slot(protocol.getitem, "__getitem__")
 METHODS["__hash__"] = _slot(protocol.hash_)
 METHODS["__repr__"] = _slot(protocol.repr_)
 METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor-data", function="format"))
-METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)))
+METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)), "__contains__")
 for _op in ("int", "float", "complex", "index"):
     METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))
 
 
 @method("__setitem__")
 def _setitem(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    tensor.own_left_out = "__setitem__"
     protocol.setitem(t, tensor, args[0], args[1])
     return t.make(None)
 
@@ -320,7 +330,7 @@ for _name, _why in (
     ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),
     ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
     ("resize_as_", "changes the tensor's storage."), ("resize", "changes the tensor's storage."),
-    ("set_", "changes the tensor's storage."), ("as_subclass", "makes a tensor subclass."),
+    ("set_", "changes the tensor's storage."),
     ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."),
     ("__setstate__", "unpickles the tensor."),
     ("_view_func", "replays a view."), ("__dir__", "lists attributes."),

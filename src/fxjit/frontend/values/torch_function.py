@@ -1,6 +1,6 @@
-"""Tensor subclasses and objects with `__torch_function__`: found out and reported, never silently bypassed.
+"""Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that ask.
 
-tensor.py refuses subclasses that take part in dispatch. A mode of `__torch_function__` is entered by `with`, and from then on
+A mode of `__torch_function__` is entered by `with`, and from then on
 modes.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
 whatever it is of.
 """
@@ -42,16 +42,38 @@ def _wrap_mode(t: Tracer, obj: object, source: Source) -> Value:
 
 @handles(torch.overrides.handle_torch_function)
 def _handle_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) > 1 and modes.innermost(t) is not None:
-        api, relevant, *rest = args
-        classes = {cls: None for cls in (each.pytype() for each in protocol.unpack(t, relevant)) if _takes_part(cls)}
-        return modes.tell(t, api.as_constant() if api.is_constant() else getattr(api, "fn", None), tuple(classes), rest, kwargs)
-    t.break_("tensor-subclass", type=args[1].describe() if len(args) > 1 else "an argument")
+    if len(args) < 2:
+        t.raise_(TypeError, "handle_torch_function() missing 2 required positional arguments: 'public_api' and 'relevant_args'")
+    api, relevant, *rest = args
+    with torch._C._EnableTorchFunction():
+        asked: list[Value] = torch.overrides._get_overloaded_args(protocol.unpack(t, relevant), lambda each: each.pytype())
+    if modes.innermost(t) is None and not asked:
+        t.raise_(TypeError, "no implementation found for a function that nothing overrides")
+    classes = [each.pytype() for each in asked]
+    return modes.tell(t, api.as_constant() if api.is_constant() else getattr(api, "fn", None), classes, asked, rest, kwargs)
 
 
-def _takes_part(cls: type) -> bool:
-    disabled = torch._C._disabled_torch_function_impl
-    return getattr(cls, "__torch_function__", disabled) is not disabled
+@handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # a class method
+def _default(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`Tensor.__torch_function__(func, types, args=(), kwargs=None)`: torch's own result, as an instance of the class."""
+    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    cls, func, classes = given["cls"].as_constant(), given["func"], protocol.unpack(t, given["types"])
+    if not all(issubclass(cls, each.as_constant()) for each in classes):
+        return t.make(NotImplemented)
+    passed = protocol.unpack(t, given["args"]) if "args" in given else []
+    named = _keywords(t, given.get("kwargs"))
+    with modes.without_arguments(t):
+        result = t.call(func, passed, named)
+    known = func.as_constant() if func.is_constant() else getattr(func, "fn", None)
+    if known in torch.overrides.get_default_nowrap_functions():
+        return result
+    return t.call(t.make(torch._tensor._convert), [result, given["cls"]])
+
+
+def _keywords(t: Tracer, mapping: Value | None) -> dict[str, Value]:
+    if mapping is None or (mapping.is_constant() and mapping.as_constant() is None):
+        return {}
+    return {key.as_constant(): protocol.getitem(t, mapping, key) for key in protocol.unpack(t, mapping)}
 
 
 class FrameTracer(Tracer, Protocol):

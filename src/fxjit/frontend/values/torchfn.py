@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import modes, protocol, tensor_methods
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
 from fxjit.frontend.values.sequence import TupleValue
@@ -317,6 +317,16 @@ def _len_function_stack(t: Tracer, args: list[Value], kwargs: dict[str, Value]) 
     return t.make(len(modes.entered(t)))
 
 
+@handles(torch._C._is_torch_function_enabled)
+def _is_function_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(not modes.switched_off(t))
+
+
+@handles(torch._C._is_torch_function_all_disabled)
+def _is_function_all_disabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(torch._C.DisableTorchFunction in modes.switched_off(t))
+
+
 @handles(torch._C._is_torch_function_mode_enabled)
 def _is_function_mode_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(bool(modes.entered(t)))
@@ -455,24 +465,15 @@ def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 # -- __torch_function__ --------------------------------------------------------------------------------------------
 
 
-def overrides_torch_function(value: Value) -> bool:
-    """Whether an argument would take an operator's call over."""
-    cls = value.pytype()
-    if cls is torch.Tensor or cls is torch.nn.Parameter:
-        return False
-    raw = protocol.type_lookup(cls, "__torch_function__")
-    disabled = torch._C._disabled_torch_function_impl
-    return raw is not NOT_IMPLEMENTED and raw is not disabled and getattr(raw, "__func__", None) is not disabled
-
-
 @handles(torch._C._has_torch_function)
 def _has_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(modes.innermost(t) is not None or any(map(overrides_torch_function, protocol.unpack(t, args[0]))))
+    return t.make(modes.innermost(t) is not None or bool(modes.asked_among(t, args[:1])))
 
 
 @handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 def _has_torch_function_of(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(modes.innermost(t) is not None or any(map(overrides_torch_function, args)))
+    asked = modes.asked_among(t, [arg for arg in args if arg.pytype() not in (list, tuple)])
+    return t.make(modes.innermost(t) is not None or bool(asked))
 
 
 @handles(torch.overrides.is_tensor_like)

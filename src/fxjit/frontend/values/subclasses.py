@@ -1,0 +1,101 @@
+"""Subclasses of Tensor: how a tensor gets another class, and that a graph computes with plain ones.
+
+A graph knows tensors only: one of a subclass that existed before goes in as a plain tensor over the same memory, one made
+while tracing is a plain tensor of the graph that gets its class where it leaves. What the class has to say about operators is
+asked while tracing (modes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values import classes, modes, protocol, tensor_methods
+from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.tensor import GraphTracer, TensorValue, can_be_traced
+from fxjit.guards.source import ApplySource, Source
+
+
+class DressedTensor(TensorValue):
+    """A tensor of a subclass, made while tracing: `plain` is what the graph gives out for it."""
+
+    dressed = True
+
+    def __init__(self, plain: TensorValue, cls: type) -> None:
+        super().__init__(plain.node, plain.fake, cls)
+        self.plain = plain
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(dress, self.plain, self.cls)
+
+
+def dress(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """What new bytecode calls: `tensor` as an instance of `cls`, with the gradient that it has."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        return tensor.as_subclass(cls)
+
+
+def undress(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor over the same memory, through which gradients arrive at this one."""
+    return dress(tensor, torch.Tensor)
+
+
+def undressed(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Source]:
+    """What a graph gets in the place of a tensor of a subclass, and where from."""
+    plain = undress(tensor)
+    plain.__dict__.update(tensor.__dict__)  # marks of sizes that vary
+    return plain, ApplySource(source, undress)
+
+
+def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
+    """`tensor.as_subclass(cls)`: another object over the same memory."""
+    if not isinstance(tensor, TensorValue) or not issubclass(cls, torch.Tensor) or not _can_be_given(cls):
+        t.break_("tensor-subclass", type=cls.__qualname__)
+    alias = cast(TensorValue, t.emit(torch.ops.aten.alias.default, [tensor]))
+    if cls is torch.Tensor:
+        return alias
+    made = DressedTensor(alias, cls)
+    modes.met(t, cls)
+    cast(GraphTracer, t).register_tensor(made)
+    return made
+
+
+def _can_be_given(cls: type) -> bool:
+    """Whether a tensor that gets this class is no more than that."""
+    special = (torch.nn.Parameter, torch.nn.parameter.UninitializedTensorMixin)  # type: ignore[attr-defined]  # not in the stubs
+    return can_be_traced(cls) and not issubclass(cls, special) and protocol.type_lookup(cls, "__del__") is protocol.type_lookup(
+        torch.Tensor, "__del__")
+
+
+@tensor_methods.method("as_subclass")
+def _as_subclass(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    wanted = [*args, *kwargs.values()]
+    if len(wanted) != 1 or not wanted[0].is_constant() or not isinstance(wanted[0].as_constant(), type):
+        t.break_("tensor-method", name="as_subclass", why="was not given a class.")
+    return as_subclass(t, tensor, wanted[0].as_constant())
+
+
+@handles(torch.Tensor._make_subclass)
+def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`Tensor._make_subclass(cls, data, require_grad=False)`: autograd knows nothing of what it was made of."""
+    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
+    cls: Any = given["cls"].as_constant() if given["cls"].is_constant() else None
+    unknown = given.keys() - {"cls", "data", "require_grad"}
+    if unknown or not isinstance(given.get("data"), TensorValue) or not isinstance(cls, type):
+        t.break_("tensor-subclass", type=str(cls))
+    if "require_grad" in given and protocol.truth(t, given["require_grad"]):
+        t.break_("value-set-attribute", name="requires_grad", value=given["data"].describe(), type=cls.__name__,
+                 why="a graph cannot make a leaf of the autograd graph")
+    return as_subclass(t, t.emit("detach", [given["data"]]), cls)
+
+
+def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`Tensor.__new__(cls, ...)`: of a tensor, another one over its memory; else what `torch.Tensor(...)` gives."""
+    plain = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue) else None
+    return as_subclass(t, plain or t.call(t.make(torch.Tensor), args, kwargs), cls)
+
+
+classes.NEW.append((torch.Tensor, _new))

@@ -1,0 +1,351 @@
+"""Tensors of subclasses with a `__torch_function__`, and objects with one, compute in one graph what they compute in eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.differential import assert_same
+
+import fxjit
+
+
+class Plain(torch.Tensor):
+    """A name of its own, and torch's `__torch_function__`: results are of the class."""
+
+
+class Derived(Plain):
+    """Goes before the class that it derives from."""
+
+
+class Swapped(torch.Tensor):
+    """Calls another function than was asked for."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__({torch.add: torch.mul}.get(func, func), types, args, kwargs or {})
+
+
+class Labelled(torch.Tensor):
+    """Carries a label, which its results take over."""
+
+    @staticmethod
+    def __new__(cls, data, label):
+        made = torch.as_tensor(data).as_subclass(cls)
+        made.label = label
+        return made
+
+    def __init__(self, data, label):
+        super().__init__()
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        labels = [each.label for each in args if isinstance(each, cls)]
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return cls(result, "+".join(labels)) if isinstance(result, torch.Tensor) and labels else result
+
+
+class Telling(torch.Tensor):
+    """Keeps what it is told."""
+
+    told = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.told.append((func.__name__, types, len(args), None if kwargs is None else sorted(kwargs)))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Methods(torch.Tensor):
+    """Methods, properties and operators of its own beside torch's."""
+
+    def double(self):
+        return self * 2
+
+    @property
+    def half(self):
+        return self / 2
+
+    def sum(self, *dims):
+        return super().sum(*dims) + 1
+
+    def __add__(self, other):
+        return super().__add__(other) * 10
+
+    def __matmul__(self, other):
+        return NotImplemented
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 100
+
+    def __len__(self):
+        return 7
+
+    def __eq__(self, other):
+        return "equal"
+
+    def __neg__(self):
+        return "minus"
+
+    def __iter__(self):
+        return iter([1, 2])
+
+    __hash__ = torch.Tensor.__hash__
+
+
+class Standing:
+    """No tensor, but stands for one."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.sin:
+            return NotImplemented
+        def unwrapped(each):
+            return [item.tensor for item in each] if isinstance(each, list) else each.tensor if isinstance(each, cls) else each
+        return Standing(func(*map(unwrapped, args), **(kwargs or {})))
+
+
+def of(cls, *numbers, **kwargs):
+    return torch.tensor(numbers or [1.0, 2.0, 3.0], **kwargs).as_subclass(cls)
+
+
+def assert_same_as_eager(program, *classes, fullgraph=True):
+    """`program` of tensors of these classes: eagerly and compiled the same, and the same becomes of the tensors."""
+    compiled = fxjit.compile(program, backend="eager", fullgraph=fullgraph)
+    for _ in range(2):
+        theirs, ours = [[of(cls) for cls in classes] for _ in range(2)]
+        assert_same(program(*theirs), compiled(*ours))
+        assert_same(theirs, ours, "arguments")
+
+
+def compute(s):
+    return (s + 1) * 2, torch.add(s, s), 1 - s, s**2, s == s, -s, s @ s, s.sum(), torch.stack([s, s]).mean(0), s[1:], s[0]
+
+
+def read(s):
+    return (s.shape, s.dtype, s.ndim, s.device.type, s.requires_grad, s.is_leaf, s.grad, s.grad_fn, s.data, s.T, len(s),
+            s.numel(), s.size(0), s.is_contiguous(), type(s).__name__, isinstance(s, Plain), isinstance(s, torch.Tensor))
+
+
+def change(s):
+    s.add_(1)
+    s += 2
+    s[0] = 5
+    same = s.mul_(2)
+    return same, same is s, s.view(-1)
+
+
+def several(s):
+    first, *rest = torch.split(s, 1)
+    return first, rest, torch.max(s, 0), s.unbind(0), [each * 2 for each in s], s.sort().values, torch.where(s > 1, s, 0)
+
+
+def functions(s):
+    layer = torch.nn.functional.linear(s, torch.ones(2, 3), torch.zeros(2))
+    return layer, torch.nn.functional.softmax(s, dim=0), torch.nn.functional.dropout(s, 0.0), torch.einsum("i,i->", s, s)
+
+
+def made_inside(s):
+    other = torch.ones(3).as_subclass(Plain)
+    third = Plain(s + 1)
+    return other, third, Plain([1.0, 2.0]), s.as_subclass(torch.Tensor), torch.Tensor._make_subclass(Plain, s), other is third
+
+
+@pytest.mark.parametrize("program", [compute, read, change, several, functions, made_inside])
+@pytest.mark.parametrize("cls", [Plain, Derived, Swapped, torch.Tensor])
+def test_results_are_what_the_class_says(program, cls):
+    assert_same_as_eager(program, cls)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("cls", [Plain, Swapped])
+def test_gradients_arrive_at_the_leaf(backend, cls):
+    def program(leaf, s):
+        y = torch.add(leaf, s).sin()
+        with torch.no_grad():
+            z = y * 2
+        return y, z, leaf.detach()
+
+    results = []
+    for run in (program, fxjit.compile(program, backend=backend, fullgraph=True)):
+        leaf = torch.Tensor._make_subclass(cls, torch.ones(3), True)
+        source = torch.ones(3, requires_grad=True)
+        y, z, detached = run(leaf, source.as_subclass(cls))
+        y.sum().backward()
+        results.append([y, z, detached, leaf.grad, source.grad])
+        assert [type(each) for each in results[-1][:3]] == [cls] * 3
+        assert [each.requires_grad for each in results[-1][:3]] == [True, False, False]
+    for theirs, ours in zip(*results, strict=True):
+        assert type(ours) is type(theirs)
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_memory_is_shared_as_in_eager(backend):
+    def program(s, plain):
+        view = s[:2]
+        plain.add_(1)
+        return s, view, view.as_subclass(torch.Tensor), s * 1
+
+    for run in (program, fxjit.compile(program, backend=backend, fullgraph=True)):
+        plain = torch.zeros(3)
+        s = plain.as_subclass(Plain)
+        same, view, undressed, product = run(s, plain)
+        assert same is s and [type(each) for each in (view, undressed, product)] == [Plain, torch.Tensor, Plain]
+        assert {each.data_ptr() for each in (s, view, undressed, plain)} == {plain.data_ptr()}
+        assert s.tolist() == product.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_attributes_of_instances():
+    def program(s, x):
+        made = Labelled(x, "made")
+        total = (s + made) * s
+        s.seen = True
+        return total, total.label, made, made.label, s.label, hasattr(made, "seen"), s
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        theirs, ours = (run(Labelled([1.0, 2.0], "given"), torch.ones(2)) for run in (program, compiled))
+        assert [vars(each) for each in ours if isinstance(each, Labelled)] == [
+            vars(each) for each in theirs if isinstance(each, Labelled)]
+        assert [each if type(each) is not Labelled else each.tolist() for each in ours] == [
+            each if type(each) is not Labelled else each.tolist() for each in theirs]
+
+
+@pytest.mark.parametrize("program", [compute, read, several, functions])
+def test_the_class_is_told_what_torch_tells_it(program):
+    told = []
+    for run in (program, fxjit.compile(program, backend="eager", fullgraph=True)):
+        s = of(Telling)
+        Telling.told = []
+        run(s)
+        told.append(Telling.told)
+    assert told[0] and told[1] == told[0]
+
+
+def test_methods_and_operators_of_its_own():
+    def program(s):
+        product = 0
+        try:
+            s @ s
+        except TypeError as error:
+            product = str(error)
+        return (s.double(), s.half, s.sum(), torch.sum(s), s + 1, torch.add(s, 1), s[1], len(s), s == s, s != s, -s, list(s),
+                product, super(Methods, s).sum(0), super(Methods, s).shape)
+    assert_same_as_eager(program, Methods)
+
+
+def test_classes_that_do_not_know_each_other():
+    class Other(torch.Tensor):
+        pass
+
+    def program(a, b, c):
+        kinds = [type(a + b), type(b * a), type(torch.cat([a, b]))]
+        try:
+            return kinds, a + c
+        except TypeError as error:
+            return kinds, str(error)
+
+    given = of(Plain), of(Derived), of(Other)
+    assert fxjit.compile(program, backend="eager")(*given) == program(*given)
+
+
+def test_objects_that_stand_for_tensors():
+    def program(x, given):
+        made = Standing(x)
+        return (torch.add(made, 1).tensor, torch.mul(x, given).tensor, (x + made).tensor, (given * x).tensor,
+                torch.stack([made, given]).tensor, (x > made).tensor, torch.overrides.has_torch_function((made,)))
+    x = torch.ones(2)
+    torch.testing.assert_close(fxjit.compile(program, backend="eager", fullgraph=True)(x, Standing(x + 1)),
+                               program(x, Standing(x + 1)))
+
+    def refused(x):
+        return torch.sin(Standing(x))
+    with pytest.raises(TypeError, match="Multiple dispatch failed for 'torch.sin'"):
+        fxjit.compile(refused, backend="eager")(x)
+
+
+def overridable(a, b):
+    if torch.overrides.has_torch_function((a, b)):
+        return torch.overrides.handle_torch_function(overridable, (a, b), a, b=b)
+    return a + b
+
+
+def test_functions_of_the_program_that_can_be_overridden():
+    told = []
+    for run in (overridable, fxjit.compile(overridable, backend="eager", fullgraph=True)):
+        Telling.told = []
+        run(torch.ones(3), of(Telling))
+        told.append(Telling.told)
+    assert told[0] and told[1] == told[0]
+
+
+def test_containers_are_looked_through():
+    def program(tensors):
+        return torch.stack(tensors)
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    assert_same(program([of(Plain), of(Plain)]), compiled([of(Plain), of(Plain)]))
+
+
+def test_switched_off():
+    def program(s):
+        with torch._C.DisableTorchFunctionSubclass():
+            inside, enabled = s + 1, torch._C._is_torch_function_enabled()
+        return inside, s + 1, enabled, torch._C._is_torch_function_enabled()
+    assert_same_as_eager(program, Plain)
+
+    def broken(s):
+        with torch._C.DisableTorchFunctionSubclass():
+            y = s + 1
+            torch._dynamo.graph_break()
+            y = y + s
+        return y, s * y
+    assert_same_as_eager(broken, Plain, fullgraph=False)
+
+    def inner(s):
+        return s + 1
+    compiled = fxjit.compile(inner, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with torch._C.DisableTorchFunctionSubclass():
+            assert type(compiled(of(Plain))) is torch.Tensor
+        assert type(compiled(of(Plain))) is Plain
+
+
+def test_breaks_between():
+    def program(s):
+        y = s * 2
+        made = torch.ones(3).as_subclass(Plain)
+        made.note = "kept"
+        torch._dynamo.graph_break()
+        return y + 1, s, made, made.note, made * 2
+    assert_same_as_eager(program, Plain, fullgraph=False)
+
+
+def test_another_class_is_another_program():
+    compiled = fxjit.compile(compute, backend="eager", fullgraph=True)
+    for cls in (torch.Tensor, Plain, Swapped, Plain, Derived):
+        assert [type(each) for each in compiled(of(cls))] == [type(each) for each in compute(of(cls))]
+
+
+def test_another_function_in_the_class_is_another_program():
+    class Changing(torch.Tensor):
+        pass
+
+    compiled = fxjit.compile(lambda s: s + 1, backend="eager", fullgraph=True)
+    assert type(compiled(of(Changing))) is Changing
+    Changing.__torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: "changed")
+    assert compiled(of(Changing)) == "changed"
+
+
+def test_sizes_that_vary():
+    fxjit.reset()
+    compiled = fxjit.compile(compute, backend="eager", fullgraph=True, dynamic=True)
+    for count in (3, 5, 8):
+        theirs, ours = compute(of(Plain, *map(float, range(count)))), compiled(of(Plain, *map(float, range(count))))
+        assert [type(each) for each in ours] == [type(each) for each in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.tolist() == b.tolist()
+    assert fxjit.counters["frames"]["ok"] == 1
