@@ -404,6 +404,37 @@ def test_a_derivative_whose_sizes_depend_on_data_runs_as_captured():
     torch.testing.assert_close(ours, eagers)
 
 
+def test_a_write_to_a_view_of_a_strided_view_runs_as_captured():
+    def function(x):
+        y = x * 2
+        view = y.unflatten(1, (2, 2)).as_strided((2, 4), (4, 1))
+        row = view[..., 1:3]
+        row[0] = row[1] * 5
+        return y, view
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(fxjit.compile(function)(x), function(x))
+
+
+def test_a_backward_knows_a_size_from_a_sum():
+    """The backward is given the sizes of the nodes and of the edges with a loop at each node, and of no edges alone."""
+
+    def function(x, source, target):
+        loops = torch.arange(x.size(0))
+        source, target = torch.cat([source, loops]), torch.cat([target, loops])
+        return torch.zeros_like(x).index_add(0, target, x[source] * source[:, None]).sin()
+
+    before = counters["native"]["interpreted graphs"]
+    compiled = fxjit.compile(function, dynamic=True)
+    for nodes, edges in ((5, 12), (7, 9)):
+        x = torch.randn(nodes, 3, requires_grad=True)
+        source, target = torch.randint(0, nodes, (2, edges))
+        ours, eagers = compiled(x, source, target), function(x, source, target)
+        torch.testing.assert_close(ours, eagers)
+        torch.testing.assert_close(*(torch.autograd.grad(each.sum(), x) for each in (ours, eagers)))
+    assert counters["native"]["interpreted graphs"] == before
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.float32], ids=str)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_tensors_without_dimensions_are_inputs_like_others(dtype, dynamic):

@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, FloorDiv, Floo
 from fxjit.backends.native import pipeline, reference, spec
 from fxjit.backends.native.codegen.cpp import operation
 from fxjit.backends.native.codegen.scatter import render
-from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, without_floats
+from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, solve_sums, without_floats
 from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
 from fxjit.backends.native.lower import lower_graph
 from fxjit.backends.native.lower.table import LOWERINGS, lowers
@@ -278,14 +278,23 @@ def test_arithmetic_of_sizes():
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
 
 
+def test_symbols_that_inputs_tell_in_sums():
+    n, m, k, first, second, third = sympy.symbols("n m k first second third", integer=True)
+    assert solve_sums({n}, {first: n + m}) == {m: first - n}
+    assert solve_sums({n}, {first: m + k, second: n + m}) == {m: second - n, k: first - second + n}
+    assert solve_sums([], {first: 3 * n + 1}) == {n: FloorDiv(first - 1, 3)}
+    assert solve_sums([], {first: n + m, second: n * m, third: FloorDiv(n, 2)}) == {}
+
+
 @pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0, 3.25])
-def test_integers_made_of_floats_are_quotients(factor):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_made_of_floats_are_quotients(factor, sign):
     """A kernel's sizes are integers: `int(n * 1.5)`, which is how images are enlarged, has to be one."""
-    size = sympy.Symbol("n", integer=True, positive=True)
+    size = sympy.Symbol("n", integer=True, positive=True if sign > 0 else None)
     for rounding, python in ((TruncToInt, int), (FloorToInt, math.floor), (CeilToInt, math.ceil)):
         scaled = without_floats(rounding(factor * ToFloat(size)))
         divided = without_floats(rounding(FloatTrueDiv(ToFloat(size), sympy.Float(factor))))
-        for n in range(1, 50):
+        for n in range(sign, 50 * sign, sign):
             assert scaled.subs(size, n) == python(n * factor)
             assert divided.subs(size, n) == python(n / factor)
         assert not (scaled.has(ToFloat) or divided.has(ToFloat))

@@ -52,7 +52,9 @@ _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake
            "more than one element of the written-to tensor refers to a single memory location",
            "has been modified by an inplace operation",
            # Inputs that share memory that the graph writes to, of sizes that are symbols: what they are views of has no input.
-           "is not tracked with proxy")
+           "is not tracked with proxy",
+           # Writes to views of a view that `as_strided` made.
+           "as_strided() is non-compositional")
 
 
 class GraphCompiler(Protocol):

@@ -8,12 +8,12 @@ products, equality and exact division.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv, Max
+from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 Size: TypeAlias = "int | sympy.Expr"
 Sizes: TypeAlias = "tuple[Size, ...]"
@@ -34,8 +34,8 @@ def size_of(value: Any) -> Size:
 def without_floats(expr: sympy.Expr) -> sympy.Expr:
     """The expression, in which integers that were made of floats are integer quotients: `int(n / 2.5)` is `2*n // 5`.
 
-    That is so for `n` from 0 up to what a float can count, for a factor or divisor that is a fraction of small numbers: the
-    float nearest to such a quotient is never rounded up to the next integer.
+    That is so for `n` up to what a float can count, for a factor or divisor that is a fraction of small numbers: the float
+    nearest to such a quotient is never rounded past the next integer.
     """
     rounded = [part for part in expr.atoms(sympy.Function) if type(part).__name__ in _ROUNDINGS]
     changed = {part: whole for part in rounded if (whole := _whole_quotient(part)) is not None}
@@ -48,12 +48,17 @@ _ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt")
 def _whole_quotient(rounded: sympy.Expr) -> sympy.Expr | None:
     (inner,) = rounded.args
     numerator, factor = _scaled(inner)
-    if numerator is None or not numerator.is_nonnegative or not 0 < factor.numerator * factor.denominator < 2**20:
+    if numerator is None or not 0 < factor.numerator * factor.denominator < 2**20:
         return None
     over = without_floats(numerator) * factor.numerator
+    if factor.denominator == 1:
+        return over
+    down, up = FloorDiv(over, factor.denominator), FloorDiv(over + factor.denominator - 1, factor.denominator)
     if type(rounded).__name__ == "CeilToInt":
-        over += factor.denominator - 1
-    return over if factor.denominator == 1 else FloorDiv(over, factor.denominator)
+        return up
+    if type(rounded).__name__ == "FloorToInt" or numerator.is_nonnegative:
+        return down
+    return Max(down, 0) + Min(up, 0)  # towards zero: one of the two is 0
 
 
 def _scaled(expr: sympy.Expr) -> tuple[sympy.Expr | None, Fraction]:
@@ -169,6 +174,32 @@ def symbols_in(sizes: Iterable[Any]) -> set[sympy.Symbol]:
     for size in sizes:
         if not isinstance(size, int):
             found |= size.free_symbols
+    return found
+
+
+def solve_sums(known: Collection[sympy.Symbol], sums: Mapping[sympy.Symbol, sympy.Expr]) -> dict[sympy.Symbol, sympy.Expr]:
+    """What the symbols are that inputs tell only together with others: `n` is `total - m` where an input has `m + n`.
+
+    `sums` has each such size under a symbol of its own, which may be taken for known.
+    """
+    found: dict[sympy.Symbol, sympy.Expr] = {}
+    todo = {total: sympy.expand(size) for total, size in sums.items()}
+    while todo:
+        left = {}
+        for total, size in todo.items():
+            unknown = size.free_symbols.difference(known, found)
+            if len(unknown) != 1:
+                left[total] = size
+                continue
+            (symbol,) = unknown
+            factor = size.coeff(symbol)
+            rest = size - factor * symbol
+            if factor.is_Integer and symbol not in rest.free_symbols:
+                value = total - rest.xreplace(found)
+                found[symbol] = value if factor == 1 else FloorDiv(value, factor)
+        if len(left) == len(todo):
+            return found
+        todo = left
     return found
 
 

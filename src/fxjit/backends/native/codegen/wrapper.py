@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import _C
 
-from ..index import UnprintableSize, prod, size_of, sizes_of, symbols_in, to_python
+from ..index import Size, UnprintableSize, prod, size_of, sizes_of, solve_sums, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
@@ -90,6 +90,8 @@ class Wrapper:
         self.pinned: set[str] = set()
         self.named: dict[torch.fx.Node, str] = {}
         self.bound: dict[sympy.Symbol, str] = {}
+        #: Sizes of inputs that are no symbol, under symbols of their own.
+        self.sums: dict[sympy.Symbol, sympy.Expr] = {}
         self.inputs: list[str] = []
         self.prologue: list[str] = []
         self.wanted_symbols: set[sympy.Symbol] = set()
@@ -207,8 +209,8 @@ class Wrapper:
                         self.check(name, node)
                 else:
                     name = f"a_{node.name}"
-                    if isinstance(meta, torch.SymInt) and meta.node.expr.is_Symbol:
-                        self.bound.setdefault(meta.node.expr, name)
+                    if isinstance(meta, torch.SymInt):
+                        self.bind(size_of(meta), name)
                     if not isinstance(meta, torch.SymInt):
                         self.named[node] = name
                 self.inputs.append(name)
@@ -232,13 +234,26 @@ class Wrapper:
                 continue
             for what, values in (("size", meta.shape), ("stride", meta.stride())):
                 for dim, value in enumerate(sizes_of(values)):
-                    if isinstance(value, sympy.Symbol):
-                        self.bound.setdefault(value, f"{self.low.home[node]}.{what}({dim})")
-        for symbol in sorted(self.wanted_symbols, key=str):
+                    self.bind(value, f"{self.low.home[node]}.{what}({dim})")
+        solved = {} if self.wanted_symbols <= self.bound.keys() else solve_sums(self.bound, self.sums)
+        told = [solved.get(symbol, symbol) for symbol in self.wanted_symbols]
+        for symbol in sorted(symbols_in(told), key=str):
             if symbol not in self.bound:
                 raise UnprintableSize(f"no input says what {symbol} is")
             if self.bound[symbol] != str(symbol):
                 self.prologue.append(f"{symbol} = {self.bound[symbol]}")
+        for symbol in sorted(self.wanted_symbols & solved.keys(), key=str):
+            self.prologue.append(f"{symbol} = {to_python(solved[symbol])}")
+
+    def bind(self, size: Size, text: str) -> None:
+        """What a number of an input tells."""
+        if isinstance(size, int):
+            return
+        if size.is_Symbol:
+            self.bound.setdefault(size, text)
+        else:
+            total = sympy.Symbol(f"total{len(self.sums)}", integer=True)
+            self.sums[total], self.bound[total] = size, text
 
     def launch(self, launch: Launch) -> None:
         kernel = launch.kernel
