@@ -435,6 +435,22 @@ def test_a_backward_knows_a_size_from_a_sum():
     assert counters["native"]["interpreted graphs"] == before
 
 
+def test_a_size_that_is_found_to_be_one():
+    """The norm asks whether `n // 2` is 1; what was sliced before says `n // 2` still."""
+
+    def function(x):
+        half = x[: x.shape[0] // 2]
+        normed = F.group_norm(half, 1)
+        wide = torch.cat([normed, normed], 1)
+        normed.copy_(normed.log1p())
+        return half, wide, normed
+
+    compiled = fxjit.compile(function, dynamic=True)
+    for n in (3, 2, 5, 8):
+        x = torch.rand(n, 1, 4)
+        torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.float32], ids=str)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_tensors_without_dimensions_are_inputs_like_others(dtype, dynamic):

@@ -8,11 +8,13 @@ products, equality and exact division.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 Size: TypeAlias = "int | sympy.Expr"
@@ -27,8 +29,27 @@ def size_of(value: Any) -> Size:
     """An int or the sympy expression behind a SymInt (or a SymInt-like integer expression)."""
     if isinstance(value, int):
         return value
-    expr = value.node.expr if hasattr(value, "node") else value
-    return as_size(without_floats(sympy.sympify(expr)))
+    expr = sympy.sympify(value.node.expr if hasattr(value, "node") else value)
+    if hasattr(value, "node") and not expr.is_Atom:
+        expr = expr.xreplace(_numbers_found(value.node.shape_env))
+    return as_size(without_floats(expr))
+
+
+def _numbers_found(env: ShapeEnv | None) -> dict[sympy.Expr, sympy.Expr]:
+    """The expressions of which a trace has found that they are numbers, after which it says the number: `n // 2` of 3 is 1."""
+    if env is None:
+        return {}
+    seen, found = _FOUND.get(env, (0, {}))
+    if seen < len(env.guards):
+        sides = [guard.expr.args for guard in env.guards[seen:] if isinstance(guard.expr, sympy.Eq)]
+        pairs = [pair for left, right in sides for pair in ((left, right), (right, left))]
+        found = found | {expr: number for expr, number in pairs if number.is_Integer and not expr.is_Atom}
+        _FOUND[env] = len(env.guards), found
+    return found
+
+
+#: How many of its guards were read, and what they say.
+_FOUND: Final[weakref.WeakKeyDictionary[ShapeEnv, tuple[int, dict[sympy.Expr, sympy.Expr]]]] = weakref.WeakKeyDictionary()
 
 
 def without_floats(expr: sympy.Expr) -> sympy.Expr:
