@@ -84,10 +84,16 @@ class KernelCache:
         except OSError as error:
             log.warning("%s could not be kept in %s: %s", f"{key}{suffix}", self.folder, error)
 
-    def remove(self, key: str) -> None:
+    def remove(self, key: str) -> int:
+        """Removes all files of an entry; how many bytes they had."""
+        freed = 0
         for suffix in (".so", ".sum", ".cpp", *KEPT):
+            path = self.folder / f"{key}{suffix}"
             with contextlib.suppress(OSError):
-                (self.folder / f"{key}{suffix}").unlink()
+                size = path.stat().st_size
+                path.unlink()
+                freed += size
+        return freed
 
     def scratch(self, suffix: str) -> Path:
         """A new file in the folder, for a compiler to write to."""
@@ -129,9 +135,7 @@ class KernelCache:
         for library in libraries:
             if excess <= 0:
                 return
-            with contextlib.suppress(OSError):
-                excess -= library.stat().st_size
-            self.remove(library.stem)
+            excess -= self.remove(library.stem)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
