@@ -145,8 +145,15 @@ def set_by_index(x, y):
     return out, apart
 
 
+def negative_memory(x, y):
+    """The imaginary part of a conjugate is a view of memory that holds its negative; no gradient goes through `sign`."""
+    negative = torch.complex(x.sign(), x.sign() + 1).conj().imag
+    apart = x * 3
+    return apart, negative * 2 + y
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("step", [copied_into, written_through_a_view, set_by_index])
+@pytest.mark.parametrize("step", [copied_into, written_through_a_view, set_by_index, negative_memory])
 def test_what_is_written_to_later_stays_in_its_part(backend, step):
     """Between the value and the write lies another result, which nothing connects to them."""
     results = []

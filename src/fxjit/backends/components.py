@@ -27,9 +27,16 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
     parts = [Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
-    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for part in parts for node in part.results):
-        return None  # a tuple, or a number that varies: graphs take neither from one another
+    if not all(can_be_passed(node) for part in parts for node in part.results):
+        return None
     return in_turn(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
+
+
+def can_be_passed(node: torch.fx.Node) -> bool:
+    """Whether graphs may take its value from one another: no tuple, no number that varies, nothing whose memory is its
+    negative."""
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and not value.is_neg() and not value.is_conj()
 
 
 def in_turn(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from .components import Compile, Part, in_turn, tensors_of, writes
+from .components import Compile, Part, can_be_passed, in_turn, tensors_of, writes
 from .eager import as_a_block, changes_state, eager
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
@@ -77,7 +77,7 @@ def _stands_alone(part: Part, block: _Block) -> bool:
     """Whether graphs can be called with what the part wants, and give what others want of it: tensors, of which none shares
     its memory with another where the part writes."""
     made = [node for node in part.wanted if node.op != "placeholder"]
-    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in (*made, *part.results)):
+    if not all(map(can_be_passed, (*made, *part.results))):
         return False
     memories = [tensor.untyped_storage()._cdata for node in part.wanted for tensor in tensors_of(node)]
     return not made or len(memories) == len(set(memories)) or not any(writes(node) for node in block.nodes)
