@@ -96,7 +96,8 @@ def _one_by_one(graph: torch.fx.Graph, node: torch.fx.Node) -> list[torch.fx.Nod
                     both_ways, *(False for _ in batch_first))  # fmt: skip
         x = _call(graph, getitem, out, 0)
         for place, end in enumerate(ends):
-            end.append(_call(graph, getitem, out, place + 1))
+            # torch 2.11's fake kernel gives states one dimension more; others are left as they are.
+            end.append(_call(graph, torch.flatten, _call(graph, getitem, out, place + 1), 0, -3))
         if layer < layers - 1:
             x = _call(graph, torch.dropout, x, dropout, True)
     x = _call(graph, torch.transpose, x, 0, 1) if turned else x
