@@ -57,6 +57,10 @@ _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake
            "as_strided() is non-compositional")
 
 
+# It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
+torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
 class GraphCompiler(Protocol):
     """Compiles one ATen graph; `name` is forward, backward or inference. The result takes a list and empties it."""
 
