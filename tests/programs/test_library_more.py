@@ -401,15 +401,27 @@ class _GivesTwice(type):
         return given, given
 
 
-def test_metaclasses_whose_call_is_a_classmethod_or_staticmethod() -> None:
+class _Givers:
+    def give(self, given: Any) -> Any:
+        return [given]
+
+
+class _GivesByMethod(type):
+    __call__ = _Givers().give
+
+
+def test_metaclasses_whose_call_is_no_plain_function() -> None:
     class Once(metaclass=_GivesWhatItGets):
         pass
 
     class Twice(metaclass=_GivesTwice):
         pass
 
+    class Listed(metaclass=_GivesByMethod):
+        pass
+
     def run(x: torch.Tensor) -> Any:
-        return Once(x + 1), Twice(3)
+        return Once(x + 1), Twice(3), Listed(4)
 
     assert_same_as_eager(run, X)
 
@@ -448,5 +460,24 @@ def test_type_parameters_belong_to_the_module_that_makes_them() -> None:
     def run(x: torch.Tensor) -> Any:
         made = ParamSpec("made"), TypeVar("made"), TypeVarTuple("made")
         return [each.__module__ for each in made], x + 1
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+class _HidesItsNamespace(type):
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # what a program may do
+        return None
+
+
+def test_a_class_whose_namespace_its_metaclass_hides() -> None:
+    class Hidden(metaclass=_HidesItsNamespace):
+        def __init__(self) -> None:
+            self.factor = 42
+
+    def run(x: torch.Tensor) -> Any:
+        made = Hidden()
+        fxjit.graph_break()
+        return x * made.factor
 
     assert_same_as_eager(run, X, fullgraph=False)

@@ -134,6 +134,8 @@ class ClassValue(Value):
                 descriptors.look_up(t, self.cls, name)
             return handler(t, list(args), dict(kwargs))
         meta_call, owner = descriptors.look_up(t, type(self.cls), "__call__")
+        if isinstance(meta_call, types.MethodType):  # is not bound again
+            return t.call(t.make(meta_call), args, kwargs)
         in_python = isinstance(meta_call, (types.FunctionType, classmethod, staticmethod))
         if in_python and owner is not None and not isinstance(self.cls, enum.EnumMeta):
             fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))

@@ -19,6 +19,7 @@ from fxjit.frontend.values.base import (
 )
 from fxjit.frontend.values.plain import builtin_part
 from fxjit.guards.kinds import IdIs
+from fxjit.guards.source import namespace_of
 
 BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -272,7 +273,7 @@ def delattr_(t: Tracer, v: Value, name: str) -> None:
 def type_lookup(cls: type, name: str) -> Any:
     """`_PyType_Lookup`: the raw attribute on the MRO, or NOT_IMPLEMENTED where there is none."""
     for base in cls.__mro__:
-        namespace = base.__dict__
+        namespace = namespace_of(base)  # a metaclass may have a `__dict__` of its own
         if name in namespace:
             return namespace[name]
     return NOT_IMPLEMENTED
