@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from tests.seeds.test_faq import toy_example
 
 import fxjit
 from fxjit import config
@@ -38,14 +39,6 @@ def installed():
             config.patch({name: value}).__enter__()
     fxjit.set_logs()
     fxjit.reset()
-
-
-def toy_example(a, b):
-    x = a / (torch.abs(a) + 1)
-    print("woo")
-    if b.sum() < 0:
-        b = b * -1
-    return x * b
 
 
 # -- Programs ------------------------------------------------------------------------------------------------------------
