@@ -11,7 +11,7 @@ import functools
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import sympy
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 Size: TypeAlias = "int | sympy.Expr"
 Sizes: TypeAlias = "tuple[Size, ...]"
+Place = TypeVar("Place")
 
 
 class UnprintableSize(Exception):
@@ -222,6 +223,34 @@ def solve_sums(known: Collection[sympy.Symbol], sums: Mapping[sympy.Symbol, symp
             return found
         todo = left
     return found
+
+
+class Found(Generic[Place]):
+    """Where a program finds its symbols: what the numbers of its inputs tell."""
+
+    def __init__(self) -> None:
+        self.places: dict[sympy.Symbol, Place] = {}
+        #: Numbers of inputs that are no symbol, under symbols of their own.
+        self.sums: dict[sympy.Symbol, sympy.Expr] = {}
+
+    def tell(self, size: Size, place: Place) -> None:
+        """The number at `place` is `size`."""
+        if isinstance(size, int):
+            return
+        if size.is_Symbol:
+            self.places.setdefault(size, place)
+        else:
+            total = sympy.Symbol(f"total{len(self.sums)}", integer=True)
+            self.sums[total], self.places[total] = size, place
+
+    def solved(self, wanted: Collection[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Expr]:
+        """Symbols without a place, expressed by those that have one; empty if every wanted symbol has a place."""
+        return {} if self.places.keys() >= set(wanted) else solve_sums(self.places, self.sums)
+
+    def place(self, symbol: sympy.Symbol) -> Place:
+        if symbol not in self.places:
+            raise UnprintableSize(f"no input says what {symbol} is")
+        return self.places[symbol]
 
 
 def segments(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:

@@ -20,7 +20,7 @@ import torch.fx
 
 from fxjit import _C, tensor_shim
 
-from ..index import Size, UnprintableSize, prod, size_of, sizes_of, solve_sums, symbols_in
+from ..index import Found, Size, UnprintableSize, prod, size_of, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.callees import Callee, as_tensor, callee_of, python_callee
@@ -77,9 +77,8 @@ class ProgramWriter:
         self.names: dict[torch.fx.Node, str] = {}
         self.inputs: list[str] = []
         self.defined: set[str] = set()
-        self.bound: dict[sympy.Symbol, tuple[str, int, int]] = {}
-        #: Sizes of inputs that are no symbol, under symbols of their own.
-        self.sums: dict[sympy.Symbol, sympy.Expr] = {}
+        #: (input, 0 for itself, 1 for a size, 2 for a stride, dimension) of each symbol.
+        self.found: Found[tuple[str, int, int]] = Found()
         self.numbers: list[Size] = []
         self.places: dict[Any, int] = {}
         self.objects: list[Any] = []
@@ -168,7 +167,7 @@ class ProgramWriter:
             self.inputs.append(name)
             self.defined.add(name)
             if isinstance(meta, torch.SymInt):
-                self.bind(size_of(meta), (name, 0, 0))
+                self.found.tell(size_of(meta), (name, 0, 0))
             else:
                 self.names[node] = name
         for node in self.gm.graph.find_nodes(op="placeholder"):
@@ -176,22 +175,12 @@ class ProgramWriter:
             if isinstance(meta, torch.Tensor) and meta.layout is torch.strided:
                 for kind, values in ((1, meta.shape), (2, meta.stride())):
                     for dim, value in enumerate(sizes_of(values)):
-                        self.bind(value, (self.low.home[node], kind, dim))
+                        self.found.tell(value, (self.low.home[node], kind, dim))
         for node in self.gm.graph.find_nodes(op="placeholder"):
             if is_given_beside(node, self.low, self.launched):
                 self.expect(node, self.low.home[node])
         for node in self.gm.graph.find_nodes(op="get_attr"):
             self.take_attribute(node)
-
-    def bind(self, size: Size, place: tuple[str, int, int]) -> None:
-        """What a number of an input tells."""
-        if isinstance(size, int):
-            return
-        if size.is_Symbol:
-            self.bound.setdefault(size, place)
-        else:
-            total = sympy.Symbol(f"total{len(self.sums)}", integer=True)
-            self.sums[total], self.bound[total] = size, place
 
     def take_attribute(self, node: torch.fx.Node) -> None:
         value: Any = self.gm
@@ -485,15 +474,12 @@ class Encoder:
         """(where each symbol is found, the code that fills in the numbers that vary)."""
         writer = self.writer
         varying = [(place, size) for place, size in enumerate(writer.numbers) if not isinstance(size, int)]
-        if not symbols_in(size for _, size in varying) <= writer.bound.keys():
-            solved = solve_sums(writer.bound, writer.sums)
+        if solved := writer.found.solved(symbols_in(size for _, size in varying)):
             varying = [(place, size.xreplace(solved)) for place, size in varying]
         wanted = sorted(symbols_in(size for _, size in varying), key=str)
         symbols: list[int] = []
         for symbol in wanted:
-            if symbol not in writer.bound:
-                raise UnprintableSize(f"no input says what {symbol} is")
-            name, kind, dim = writer.bound[symbol]
+            name, kind, dim = writer.found.place(symbol)
             symbols += [writer.inputs.index(name), kind, dim]
         places = {symbol: place for place, symbol in enumerate(wanted)}
         code: list[int] = []

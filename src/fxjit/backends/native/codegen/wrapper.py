@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import _C
 
-from ..index import Size, UnprintableSize, prod, size_of, sizes_of, solve_sums, symbols_in, to_python
+from ..index import Found, UnprintableSize, prod, size_of, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
@@ -89,9 +89,7 @@ class Wrapper:
         self.roots: dict[str, str] = {}
         self.pinned: set[str] = set()
         self.named: dict[torch.fx.Node, str] = {}
-        self.bound: dict[sympy.Symbol, str] = {}
-        #: Sizes of inputs that are no symbol, under symbols of their own.
-        self.sums: dict[sympy.Symbol, sympy.Expr] = {}
+        self.found: Found[str] = Found()
         self.inputs: list[str] = []
         self.prologue: list[str] = []
         self.wanted_symbols: set[sympy.Symbol] = set()
@@ -210,7 +208,7 @@ class Wrapper:
                 else:
                     name = f"a_{node.name}"
                     if isinstance(meta, torch.SymInt):
-                        self.bind(size_of(meta), name)
+                        self.found.tell(size_of(meta), name)
                     if not isinstance(meta, torch.SymInt):
                         self.named[node] = name
                 self.inputs.append(name)
@@ -234,26 +232,14 @@ class Wrapper:
                 continue
             for what, values in (("size", meta.shape), ("stride", meta.stride())):
                 for dim, value in enumerate(sizes_of(values)):
-                    self.bind(value, f"{self.low.home[node]}.{what}({dim})")
-        solved = {} if self.wanted_symbols <= self.bound.keys() else solve_sums(self.bound, self.sums)
+                    self.found.tell(value, f"{self.low.home[node]}.{what}({dim})")
+        solved = self.found.solved(self.wanted_symbols)
         told = [solved.get(symbol, symbol) for symbol in self.wanted_symbols]
         for symbol in sorted(symbols_in(told), key=str):
-            if symbol not in self.bound:
-                raise UnprintableSize(f"no input says what {symbol} is")
-            if self.bound[symbol] != str(symbol):
-                self.prologue.append(f"{symbol} = {self.bound[symbol]}")
+            if (text := self.found.place(symbol)) != str(symbol):
+                self.prologue.append(f"{symbol} = {text}")
         for symbol in sorted(self.wanted_symbols & solved.keys(), key=str):
             self.prologue.append(f"{symbol} = {to_python(solved[symbol])}")
-
-    def bind(self, size: Size, text: str) -> None:
-        """What a number of an input tells."""
-        if isinstance(size, int):
-            return
-        if size.is_Symbol:
-            self.bound.setdefault(size, text)
-        else:
-            total = sympy.Symbol(f"total{len(self.sums)}", integer=True)
-            self.sums[total], self.bound[total] = size, text
 
     def launch(self, launch: Launch) -> None:
         kernel = launch.kernel
@@ -314,7 +300,7 @@ class Wrapper:
                     text = f"int({text})"
                 else:
                     raise UnprintableSize(f"{symbol} found by {kind}")
-            self.bound[symbol] = str(symbol)
+            self.found.places[symbol] = str(symbol)
             self.lines.append(Line(f"{symbol} = {text}", {name}))
 
     def dtype(self, dtype: torch.dtype) -> str:
