@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -270,6 +271,44 @@ def test_builtins_that_a_functions_globals_bring_with_them() -> None:
     torch.testing.assert_close(compiled(X), X * 2)
     own["abs"] = lambda number: 5
     torch.testing.assert_close(compiled(X), X * 5)
+
+
+def test_a_program_that_replaces_a_builtin_itself() -> None:
+    own = len
+
+    def program(x: torch.Tensor) -> Any:
+        x = x * len("ab")
+        builtins.len = lambda text: 7  # type: ignore[assignment]
+        x = x + len("ab")
+        del builtins.len
+        try:
+            return len("ab")
+        except NameError as error:
+            builtins.len = own
+            return x * len("abc"), str(error)
+
+    try:
+        want, name = program(X)
+        got, got_name = fxjit.compile(program, backend="eager", fullgraph=True)(X)
+    finally:
+        builtins.len = own
+    torch.testing.assert_close(got, want)
+    assert got_name == name == "name 'len' is not defined"
+
+
+def test_a_function_has_the_builtins_that_its_module_had_when_it_was_made() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x * abs(-2)
+        fxjit.graph_break()
+        return x * abs(-2)
+
+    for is_compiled_before in (True, False):
+        compiled = fxjit.compile(program, backend="eager")
+        if is_compiled_before:
+            torch.testing.assert_close(compiled(X), X * 4)
+        with mock.patch.dict(globals(), {"__builtins__": {**vars(builtins), "abs": lambda number: 7}}):
+            torch.testing.assert_close(compiled(X), X * 4)
+        fxjit.reset()
 
 
 def test_a_level_of_logging_that_is_set_later() -> None:

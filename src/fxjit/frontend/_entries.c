@@ -351,17 +351,28 @@ globals_live_on(PyObject *globals)
     return PyModule_Check(module) && PyModule_GetDict(module) == globals;
 }
 
+/* A function keeps the builtins that its module had when it was made; one that we make in its place has those too. */
+static void
+set_builtins(PyObject *made, PyObject *builtins)
+{
+    PyFunctionObject *func = (PyFunctionObject *)made;
+    if (func->func_builtins != builtins) {
+        Py_SETREF(func->func_builtins, Py_NewRef(builtins));
+    }
+}
+
 static PyObject *
 entry_function(FxEntry *entry, PyFunctionObject *func)
 {
-    PyObject *kept = entry->func;
-    if (kept != NULL && ((PyFunctionObject *)kept)->func_globals == func->func_globals) {
-        return Py_NewRef(kept);
+    PyFunctionObject *kept = (PyFunctionObject *)entry->func;
+    if (kept != NULL && kept->func_globals == func->func_globals && kept->func_builtins == func->func_builtins) {
+        return Py_NewRef((PyObject *)kept);
     }
     PyObject *made = PyFunction_New(entry->code, func->func_globals);
     if (made == NULL) {
         return NULL;
     }
+    set_builtins(made, func->func_builtins);
     if (func->func_closure != NULL && ((PyCodeObject *)entry->code)->co_nfreevars > 0) {
         if (PyFunction_SetClosure(made, func->func_closure) < 0) {
             Py_DECREF(made);
@@ -446,6 +457,9 @@ continue_new(PyObject *type, PyObject *const *args, size_t nargsf, PyObject *kwn
     FxContinue *self = PyObject_GC_NewVar(FxContinue, &FxContinue_Type, size);
     if (self == NULL) {
         return NULL;
+    }
+    if (((PyFunctionObject *)args[0])->func_globals == PyEval_GetGlobals()) {
+        set_builtins(args[0], PyEval_GetBuiltins());
     }
     for (Py_ssize_t i = 0; i < size; i++) {
         self->items[i] = Py_NewRef(args[i]);

@@ -71,6 +71,9 @@ class NamespaceValue(Value):
         if name not in self.written:
             assert self.source is not None
             t.guard(HasKey(self.source, name, False))
+        behind = known_namespace(t, self.builtins)
+        if behind is not None and name in behind.written:
+            return behind.own(t, name)
         if name not in self.builtins:
             return None
         obj = self.builtins[name]
@@ -89,6 +92,9 @@ class NamespaceValue(Value):
         t.effects.mutate(self)
         self.written[name] = value
         self._loaded.pop(name, None)
+        for each in t.new_source_state("namespaces").values():
+            if each.builtins is self.namespace:
+                each._loaded.pop(name, None)
         return True
 
     def write_back(self, cg: Rebuilder) -> None:
