@@ -142,6 +142,7 @@ int cuCtxGetCurrent(void **c) { *c = current; return 0; }
 static void *below[8]; static int depth;
 int cuCtxPushCurrent_v2(void *c) { below[depth++] = current; current = c; say("push"); return 0; }
 int cuCtxPopCurrent_v2(void **c) { *c = current; current = below[--depth]; say("pop"); return 0; }
+int cuThreadExchangeStreamCaptureMode(int *) { return 0; }
 int cuModuleLoadData(void **m, const void *image) { *m = (void *)image; return fail; }
 int cuModuleGetFunction(void **f, void *m, const char *name) { *f = (void *)0x77; say(name); return 0; }
 int cuFuncGetAttribute(int *v, int a, void *f) { *v = a == 4 ? 40 : 0; return 0; }

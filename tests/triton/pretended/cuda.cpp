@@ -13,17 +13,18 @@
 #include <map>
 #include <mutex>
 #include <time.h>
+#include <utility>
 
 namespace {
 constexpr int DEVICES = 2;
-enum { OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_PERMITTED = 800, CAPTURE_UNSUPPORTED = 900 };
+enum { OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_PERMITTED = 800, CAPTURE_UNSUPPORTED = 900, RELAXED = 2 };
 
 struct Block { size_t size; int device; };
 struct Graph { long number; };
 struct Stream { int device, priority; Graph *graph; };
 struct Event { double milliseconds; };
 
-thread_local int device, depth, below[8];
+thread_local int device, depth, below[8], capture_mode, captures;
 std::mutex lock;
 std::map<uintptr_t, Block> blocks;
 Stream defaults[DEVICES];
@@ -168,7 +169,7 @@ int cudaStreamDestroy(void *) { return 0; }
 int cudaStreamQuery(void *) { return 0; }
 int cudaStreamSynchronize(void *stream) { return of(stream)->graph != nullptr ? CAPTURE_UNSUPPORTED : 0; }
 int cudaStreamWaitEvent(void *, Event *, unsigned) { return 0; }
-int cudaThreadExchangeStreamCaptureMode(int *) { return 0; }
+int cudaThreadExchangeStreamCaptureMode(int *mode) { std::swap(capture_mode, *mode); return 0; }
 int cudaStreamIsCapturing(void *stream, int *is) { *is = of(stream)->graph != nullptr; return 0; }
 int cudaStreamGetCaptureInfo(void *stream, int *is, unsigned long long *number, void **graph, void *, void *, size_t *count)
 {
@@ -183,6 +184,7 @@ int cudaStreamBeginCapture(void *stream, int)
 {
     if (stream == nullptr || of(stream)->graph != nullptr) return NOT_PERMITTED;
     of(stream)->graph = new Graph{++graphs};
+    captures++;
     on_graph(0, graphs);
     return 0;
 }
@@ -191,6 +193,7 @@ int cudaStreamEndCapture(void *stream, Graph **made)
     *made = of(stream)->graph;
     of(stream)->graph = nullptr;
     if (*made == nullptr) return NOT_PERMITTED;
+    captures--;
     on_graph(1, (*made)->number);
     return 0;
 }
@@ -257,7 +260,13 @@ int cuCtxPushCurrent_v2(void *context)
     return cudaSetDevice(int(reinterpret_cast<uintptr_t>(context)) - 0x100);
 }
 int cuCtxPopCurrent_v2(void **context) { cuCtxGetCurrent(context); return cudaSetDevice(below[--depth]); }
-int cuModuleLoadData(void **module, const void *image) { *module = malloc(1); return memcmp(image, "\x7f" "ELF", 4) == 0 ? 0 : 200; }
+int cuThreadExchangeStreamCaptureMode(int *mode) { return cudaThreadExchangeStreamCaptureMode(mode); }
+int cuModuleLoadData(void **module, const void *image)
+{
+    if (captures != 0 && capture_mode != RELAXED) return CAPTURE_UNSUPPORTED;
+    *module = malloc(1);
+    return memcmp(image, "\x7f" "ELF", 4) == 0 ? 0 : 200;
+}
 int cuModuleGetFunction(void **function, void *, const char *) { *function = malloc(1); return 0; }
 int cuFuncGetAttribute(int *value, int, void *) { *value = 0; return 0; }
 int cuFuncSetAttribute(void *, int, int value) { return value > 227 << 10; }

@@ -538,6 +538,19 @@ def a_recording_of_the_programs_own() -> None:
     same(out, softmax(x))
 
 
+@program
+def a_kernel_first_needed_while_a_graph_is_recorded() -> None:
+    """Another binary of it, for memory off its boundary, is loaded then."""
+    compiled, memory = fxjit.compile(softmax), randn(121)
+    compiled(memory[:120].view(4, 30))
+    graph, x = torch.cuda.CUDAGraph(), memory[1:].view(4, 30)
+    with torch.cuda.graph(graph):
+        out = compiled(x)
+    memory.copy_(torch.randn(121))
+    graph.replay()
+    same(out, softmax(x))
+
+
 def main() -> None:
     kept = machine.start()
     for name in sys.argv[1:] or PROGRAMS:

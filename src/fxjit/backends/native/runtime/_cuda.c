@@ -30,6 +30,7 @@ static struct {
     cu_result (*get_current)(void **);
     cu_result (*push)(void *);
     cu_result (*pop)(void **);
+    cu_result (*exchange_capture_mode)(int *);
     cu_result (*load)(void **, const void *);
     cu_result (*get_function)(void **, void *, const char *);
     cu_result (*get_attribute)(int *, int, void *);
@@ -42,6 +43,8 @@ static struct {
 
 /* CUfunction_attribute, of the driver's interface. */
 enum { LOCAL_SIZE_BYTES = 3, NUM_REGS = 4, MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+/* CUstreamCaptureMode. */
+enum { CAPTURE_RELAXED = 2 };
 
 static const struct {
     const char *name;
@@ -52,6 +55,7 @@ static const struct {
     {"cuCtxGetCurrent", &cuda.get_current},
     {"cuCtxPushCurrent_v2", &cuda.push},
     {"cuCtxPopCurrent_v2", &cuda.pop},
+    {"cuThreadExchangeStreamCaptureMode", &cuda.exchange_capture_mode},
     {"cuModuleLoadData", &cuda.load},
     {"cuModuleGetFunction", &cuda.get_function},
     {"cuFuncGetAttribute", &cuda.get_attribute},
@@ -139,7 +143,7 @@ cuda_load(PyObject *module, PyObject *args)
         return NULL;
     }
     void *context = NULL, *loaded = NULL, *function = NULL, *ignored;
-    int registers = 0, local = 0;
+    int registers = 0, local = 0, mode = CAPTURE_RELAXED;
     if (cuda.library == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the CUDA driver is not open");
         goto error;
@@ -147,12 +151,15 @@ cuda_load(PyObject *module, PyObject *args)
     if (failed(cuda.retain(&context, device), "cuDevicePrimaryCtxRetain") || failed(cuda.push(context), "cuCtxPushCurrent")) {
         goto error;
     }
+    /* A kernel may be needed first while a graph is recorded: loading it is no part of the graph, and allowed. */
+    cuda.exchange_capture_mode(&mode);
     int wrong = failed(cuda.load(&loaded, binary.buf), "cuModuleLoadData") ||
                 failed(cuda.get_function(&function, loaded, name), "cuModuleGetFunction") ||
                 (shared > 49152 &&
                  failed(cuda.set_attribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared), "cuFuncSetAttribute")) ||
                 failed(cuda.get_attribute(&registers, NUM_REGS, function), "cuFuncGetAttribute") ||
                 failed(cuda.get_attribute(&local, LOCAL_SIZE_BYTES, function), "cuFuncGetAttribute");
+    cuda.exchange_capture_mode(&mode);
     cuda.pop(&ignored);
     if (wrong) {
         goto error;
