@@ -544,8 +544,10 @@ def a_kernel_first_needed_while_a_graph_is_recorded() -> None:
     compiled, memory = fxjit.compile(softmax), randn(121)
     compiled(memory[:120].view(4, 30))
     graph, x = torch.cuda.CUDAGraph(), memory[1:].view(4, 30)
+    machine.launches.clear()
     with torch.cuda.graph(graph):
         out = compiled(x)
+    assert machine.launches
     memory.copy_(torch.randn(121))
     graph.replay()
     same(out, softmax(x))
