@@ -34,7 +34,7 @@ from torch.utils import _pytree as pytree
 
 import fxjit
 from fxjit.backends.aot import Way, compile_with_aot
-from fxjit.backends.native.decompositions import kept_whole, table
+from fxjit.backends.native.decompositions import has_symbols, kept_whole, table
 from fxjit.backends.native.pipeline import compile_graph
 
 DTYPES = {
@@ -175,7 +175,7 @@ def through_kernels(batch: list[Sample], counts: list[int], dynamic: bool) -> Ca
     def compiler(aten: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Any:
         return compile_graph(aten, inputs, name, lone_kernels=True)
 
-    with kept_whole(gm):
+    with kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example, Way(compiler, "native", table))
 
 

@@ -403,6 +403,17 @@ def test_softmax(kernels, assert_same, dim, dtype):
         assert_same(actual, f(x, dim), name)
 
 
+@pytest.mark.parametrize("shape,dims", [((3, 1), 1), ((1, 1), None), ((2, 1, 1), (1, 2)), ((1, 3), 1)])
+@pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25, 3.0])
+def test_norms_whose_squares_leave_the_type(assert_same_as_eager, shape, dims, size):
+    """That of one number is its size."""
+
+    def function(x):
+        return [torch.linalg.vector_norm(x, 2, dims), torch.linalg.vector_norm(x, 1, dims, keepdim=True)]
+
+    assert_same_as_eager(function, torch.full(shape, -size))
+
+
 def test_normalisations(assert_same_as_eager):
     torch.manual_seed(7)
     x, w, b, g = torch.randn(6, 8, 16), torch.randn(16), torch.randn(16), torch.randn(4, 8, 5, 5)

@@ -19,10 +19,10 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot import Way, compile_with_aot
 
-    from .decompositions import kept_whole, table
+    from .decompositions import has_symbols, kept_whole, table
     from .stored import stored
 
-    with kept_whole(gm):
+    with kept_whole(has_symbols(gm)):
         way = Way(_compile_aten, "native", table, stored=stored, better_as_captured=_better_as_captured)
         return compile_with_aot(gm, example_inputs, way)
 

@@ -35,47 +35,56 @@ WHOLE = tuple(f"upsample_{name}" for name in ("linear1d", "bilinear2d", "triline
                                              "nearest3d")) + tuple(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3))
 
 
-# Those whose kernels for bytes round as they go, where what torch breaks them up into computes in float32.
-ROUNDING_BYTES = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+# Of symbolic sizes those that weigh what lies around a point: beside NaN and infinity, and of bytes and halves, their kernels
+# give other numbers than the parts. The rest only reads.
+WEIGHING = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
 @contextlib.contextmanager
-def kept_whole(gm: torch.fx.GraphModule) -> Iterator[None]:
-    """Within it, the operators of `WHOLE` are traced as what they are in eager. Symbolic sizes they refuse, but for bytes."""
-    taken: list[tuple[Any, Any, Any]] = []
-    symbols = has_symbols(gm)
-    for name in ROUNDING_BYTES if symbols else WHOLE:
+def kept_whole(symbols: bool) -> Iterator[None]:
+    """Within it, the operators of `WHOLE` are traced as what they are in eager; of symbolic sizes those of `WEIGHING`."""
+    replaced: list[tuple[Any, Any, Any]] = []
+
+    def replace(operator: Any, key: Any, kernel: Any) -> None:
+        replaced.append((operator, key, operator.py_kernels.pop(key, None)))
+        if kernel is not None:
+            operator.py_kernels[key] = kernel
+        operator._dispatch_cache.clear()
+
+    for name in WEIGHING if symbols else WHOLE:
         packet: Any = getattr(torch.ops.aten, name, None)
-        for overload in packet.overloads() if packet is not None else ():
-            operator = getattr(packet, overload)
-            for key in _KEYS:
-                if key in operator.py_kernels and (overload == "vec" or not symbols):
-                    kernel = operator.py_kernels.pop(key)
-                    taken.append((operator, key, kernel))
-                    if symbols:
-                        operator.py_kernels[key] = whole_for_bytes(packet.default, kernel)
-            operator._dispatch_cache.clear()
+        for operator in (getattr(packet, each) for each in packet.overloads()) if packet is not None else ():
+            for key in [key for key in _KEYS if key in operator.py_kernels]:
+                replace(operator, key, by_sizes(packet.default) if symbols and operator is packet.vec else None)
+        if symbols:
+            replace(getattr(torch.ops.aten, f"{name}_backward").default, DispatchKey.Meta, upsampled_from)
     try:
         yield
     finally:
-        for operator, key, kernel in taken:
-            operator.py_kernels[key] = kernel
+        for operator, key, kernel in replaced:
+            operator.py_kernels.pop(key, None)
+            if kernel is not None:
+                operator.py_kernels[key] = kernel
             operator._dispatch_cache.clear()
 
 
-def whole_for_bytes(operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """How torch breaks up an upsampling by sizes or factors; of bytes, the operator that takes sizes alone."""
+def by_sizes(operator: Any) -> Callable[..., Any]:
+    """An upsampling by sizes or factors as ATen has it, whose own refuses symbols: by the operator that takes sizes alone."""
     from torch._decomp.decompositions import upsample_compute_output_size
 
     def upsample(x: torch.Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
-        if x.dtype is not torch.uint8:
-            return kernel(x, output_size, align_corners, scale_factors)
         sizes = upsample_compute_output_size(x.size(), output_size, scale_factors)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator(x, sizes, align_corners, *(scale_factors or ()))
+        return operator(x, sizes, align_corners, *(scale_factors or ()))
 
     return upsample
+
+
+def upsampled_from(grad: torch.Tensor, output_size: Any, input_size: Any, *how: Any) -> torch.Tensor:
+    """What the derivative of an upsampling looks like; torch's own answer refuses symbols."""
+    from torch._prims_common import suggest_memory_format
+
+    return grad.new_empty(input_size).to(memory_format=suggest_memory_format(grad))
 
 
 def has_symbols(gm: torch.fx.GraphModule) -> bool:

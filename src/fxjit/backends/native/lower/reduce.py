@@ -112,9 +112,11 @@ def lower_vector_norm(
     if ord not in (1, 2) or dtype not in (None, x.dtype) or not chosen or not x.dtype.is_floating_point:
         raise NoLowering("a norm that is no sum of squares or of absolute values")
     expr = cast(x.expr, compute_type(x.dtype))
-    part = op("abs", expr) if ord == 1 else op("mul", expr, expr)
+    # That of one number is its size in eager, whose square may be too large or too small for the type.
+    absolute = ord == 1 or all(x.size[dim] == 1 for dim in chosen)
+    part = op("abs", expr) if absolute else op("mul", expr, expr)
     total = reduce_expr(low, part, x.size, chosen, "sum", expr.dtype)
-    norm = total if ord == 1 else op("sqrt", total)
+    norm = total if absolute else op("sqrt", total)
     return result(node, keep(norm, chosen) if keepdim else norm)
 
 
