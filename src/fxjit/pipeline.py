@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, generated, logs, process_state, resume
-from fxjit.backends.registry import is_built_in
+from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -46,7 +46,7 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import explain_failure
-from fxjit.skips import replaced
+from fxjit.skips import any_builtin_replaced, torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
@@ -104,9 +104,9 @@ def _collector_waiting() -> Iterator[None]:
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
-    untraceable = replaced()
-    if untraceable is not None:
-        _skip(options, frame, SkipFrameSignal(*untraceable))
+    method = torch_replaced()
+    if method is not None:
+        _skip(options, frame, SkipFrameSignal("skip-torch-replaced", {"method": method}))
         return None
     known = entries.of(frame.code, options)
     why = [_why_not(entry, frame) for entry in known]
@@ -202,16 +202,16 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
-    except _FloatsFixed:
+    except _OnceMore:
         pass
     finally:
         trace.release()
     return _compile(options, frame)
 
 
-class _FloatsFixed(Exception):
-    """The backend cannot do with this graph's numbers as variables, or failed otherwise: once more, with constants, and without
-    numbers that are drawn at random."""
+class _OnceMore(Exception):
+    """The frame is traced once more: the backend cannot do with this graph's numbers as variables, or failed otherwise, so that
+    they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be seen."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -238,6 +238,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
+        if not trace.leaves_stay_inside(plan.outputs):
+            raise _OnceMore
         expected = result.expected
         graph = result.graph.finish(plan.outputs if expected is None else [*plan.outputs, expected.flag])
     if _nothing_captured(result, graph):
@@ -333,9 +335,11 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, RecursionError, _FloatsFixed, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, RecursionError, _OnceMore, KeyboardInterrupt):
         raise
     except Exception as error:  # anything else is a bug of ours
+        if (name := any_builtin_replaced()) is not None:
+            raise SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}) from error
         stack = users_stack_of(error)
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
@@ -358,6 +362,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
+    outputs = len(graph.graph.output_node().args[0])  # now: the backend may change the graph
     try:
         with preserved_state(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
@@ -365,7 +370,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         raise
     except Exception as error:  # a backend may be anybody's
         if trace.policy.fix_floats():
-            raise _FloatsFixed from None
+            raise _OnceMore from None
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:
         context.tensor_to_context.clear()
@@ -373,12 +378,14 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         forget_tensors(mode)
     if trace.policy.decided_on_drawn():
         trace.policy.history.draws = False
-        raise _FloatsFixed
+        raise _OnceMore
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
+    if outputs and not is_built_in(options.chosen_backend):
+        compiled = checking_results(compiled, options.backend_name, outputs)
     # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled, opaque=True)
+    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
 
 
 def _breaks_a_promise(tree: Any, frame: Frame) -> bool:

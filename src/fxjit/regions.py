@@ -13,13 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 from . import _C, config, events, stance
 from .errors import FxjitError
 from .frontend import entries
 from .options import RegionOptions, region_options
-from .skips import frame_verdict, is_librarys, marks, mentions_tensors
+from .skips import frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
@@ -51,7 +51,8 @@ def inlining(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **kwargs)
 
     # A code object of its own, since entries and their limits are counted by code object.
-    code = call.__code__.replace(co_name=str(getattr(fn, "__name__", type(fn).__name__)))
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    code = call.__code__.replace(co_name=name, co_qualname=name)
     marks.set_code_traced(code)
     return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
 
@@ -81,6 +82,10 @@ def on_miss(
     builtins: dict[str, Any],
 ) -> _C.Entry | None:
     """The hook's callback: a frame that no entry fits is about to start."""
+    name = python_replaced()
+    if name is not None:
+        _untraced(region, func, code, globals_, name)
+        return None
     verdict = frame_verdict(code, globals_, func)
     if verdict.skip:
         entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
@@ -105,6 +110,24 @@ def on_miss(
         raise error.with_traceback(None) from error.__cause__
     finally:
         _tracing.on = before
+
+
+_AnyError: Final = Exception  # where a program has something else in the place of the builtin
+
+
+def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: dict[str, Any], name: str) -> None:
+    """A frame that is not compiled because `name` is not Python's own now. What says so calls the same functions: what they
+    then raise is no error of the program's."""
+    try:
+        if frame_verdict(code, globals_, func).skip or not stance.on_miss(code, region.key) or _under_a_transform():
+            return
+        if region.key.fullgraph:
+            raise events.unsupported("skip-python-replaced", {"name": name, "function": code.co_qualname}, None)
+        events.report_skip(code, "skip-python-replaced", {"name": name})
+    except FxjitError:
+        raise
+    except _AnyError:
+        return
 
 
 def _may_not_fail(chosen: RegionOptions) -> bool:

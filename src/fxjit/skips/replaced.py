@@ -15,9 +15,10 @@ import torch
 
 _METHODS: Final = ("size", "stride", "dim", "shape", "is_contiguous", "storage_offset", "__setattr__", "__getattribute__",
                    "__getattr__")
+#: Of the builtins, all classes too.
 _FUNCTIONS: Final[Mapping[ModuleType, str]] = {
-    builtins: "all any bool callable dict enumerate filter float frozenset hasattr hash id int iter len list map max min next "
-              "object property range repr reversed set slice sorted staticmethod classmethod str sum super tuple type zip",
+    builtins: "all any callable compile delattr dir eval exec format getattr globals hasattr hash id isinstance issubclass "
+              "iter len locals max min next ord repr setattr sorted sum vars NotImplemented",
     functools: "partial reduce wraps",
     itertools: "chain",
     typing: "cast",
@@ -31,21 +32,35 @@ def _method(name: str) -> object:
 def _function(module: ModuleType, name: str) -> object:
     """What Python has there; None where a program put another builtin there before fxjit was imported."""
     found = vars(module)[name]
-    own = module is not builtins or (isinstance(found, (type, BuiltinFunctionType)) and found.__module__ == "builtins")
+    own = module is not builtins or found is NotImplemented or (
+        isinstance(found, (type, BuiltinFunctionType)) and found.__module__ == "builtins")
     return found if own else None
 
 
+_CLASSES: Final = [name for name, found in vars(builtins).items() if isinstance(found, type) and not name.startswith("_")]
 _TORCHS: Final = {name: _method(name) for name in _METHODS}
-_PYTHONS: Final = tuple((module.__name__, name, vars(module), _function(module, name))
-                        for module, names in _FUNCTIONS.items() for name in names.split())
+_PYTHONS: Final = tuple((f"{module.__name__}.{name}", name, vars(module), _function(module, name))
+                        for module, names in _FUNCTIONS.items()
+                        for name in (*names.split(), *(_CLASSES if module is builtins else ())))
+_BUILTINS: Final = dict(vars(builtins))
 
 
-def replaced() -> tuple[str, dict[str, str]] | None:
-    """The reason not to trace, and what it names: a method that is not torch's own now, or a function that is not Python's."""
-    for module, name, namespace, pythons in _PYTHONS:
+def python_replaced() -> str | None:
+    """The function or class of Python that tracing relies on and that is not Python's own now. What asks this may itself rely
+    on it, so this does not: no builtin is called here."""
+    for told, name, namespace, pythons in _PYTHONS:
         if namespace.get(name) is not pythons:
-            return "skip-python-replaced", {"name": f"{module}.{name}"}
-    for name, torchs in _TORCHS.items():
-        if _method(name) is not torchs:
-            return "skip-torch-replaced", {"method": name}
+            return told
     return None
+
+
+def any_builtin_replaced() -> str | None:
+    """A builtin that is another than when fxjit was imported: of those that programs may replace and are traced with, one that
+    does something else altogether is what made tracing fail, if it did."""
+    namespace = vars(builtins)
+    return next((name for name, found in _BUILTINS.items() if namespace.get(name) is not found), None)
+
+
+def torch_replaced() -> str | None:
+    """The method of tensors that is not torch's own now."""
+    return next((name for name, torchs in _TORCHS.items() if _method(name) is not torchs), None)

@@ -13,7 +13,7 @@ from fxjit.frontend.interp.machine import InterpTracer, Machine
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import MadeFunctionValue
 from fxjit.guards.kinds import ConstIs
-from fxjit.guards.source import CallSource, ConstSource
+from fxjit.guards.source import CallSource, ConstSource, ItemSource
 
 _PARTS: Final = ("closure", "annotations", "kwdefaults", "defaults")  # in the order they lie from the top
 
@@ -52,7 +52,8 @@ def set_function_attribute(m: Machine, i: Instruction) -> None:
 
 @op("LOAD_BUILD_CLASS")
 def load_build_class(m: Machine, i: Instruction) -> None:
-    m.stack.append(m.t.make(builtins.__build_class__))
+    name = "__build_class__"
+    m.stack.append(m.t.wrap(m.globals.builtins[name], ItemSource(ConstSource(m.globals.builtins, "builtins"), name)).realize())
 
 
 @handles(builtins.__build_class__)
