@@ -331,3 +331,38 @@ def test_a_packed_sequence_goes_through_the_layer_as_it_is(layer):
     x, lengths = torch.randn(3, 5, 4), torch.tensor([2, 5, 3])
     torch.testing.assert_close(fxjit.compile(fn, backend=counter)(x, lengths), fn(x, lengths))
     assert counter.frame_count == 2, "before it is packed, and after it is padded again"
+
+
+class Adapter(nn.Module):
+    """A module of the program's own that has one of torch's inside."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.LSTM(width, 3, batch_first=True)
+        self.scale = 2.0
+
+    def forward(self, x):
+        return self.inner(x)[0] * self.scale
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: Adapter(4)],
+                         ids=["Linear", "LayerNorm", "inside another"])
+def test_making_a_module_of_torch_is_one_break(make):
+    def fn(x):
+        y = x * 2
+        layer = make().eval()
+        return layer(y), [name for name, _ in layer.named_parameters()]
+
+    x = torch.randn(2, 5, 4)
+    torch.manual_seed(0)
+    expected = fn(x)
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(fn, backend=counter)
+    torch.manual_seed(0)
+    result = compiled(x)
+    torch.testing.assert_close(result[0], expected[0])
+    assert result[0].requires_grad
+    assert result[1] == expected[1]
+    assert counter.frame_count == 2, "before it is made, and after"
+    assert sum(fxjit.counters["graph_break"].values()) == 1

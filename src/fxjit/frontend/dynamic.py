@@ -50,6 +50,8 @@ class FrameHistory:
     expects: bool = True
     #: Off once a backend decided on a number that is drawn at random before the graph runs, or failed on one.
     draws: bool = True
+    #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
+    leaves: bool = True
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import operator
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +51,7 @@ from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_
 from fxjit.frontend.interp.places import reach
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
+from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values import contexts, modes
 from fxjit.frontend.values.base import Lazy, Value
@@ -145,6 +148,7 @@ class Trace:
         self._grad_mode_before = torch.is_grad_enabled()
         self.expectations = Expectations()
         self.draws = Draws()
+        self.leaves = Leaves()
 
     # -- values --------------------------------------------------------------------------------------------------
 
@@ -278,6 +282,20 @@ class Trace:
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
         self._by_fake[id(value.fake)] = value
+
+    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
+        """See GraphTracer."""
+        return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
+
+    def leaves_stay_inside(self, outputs: Sequence[Value]) -> bool:
+        """Whether the program can see none of the leaves that the trace made: neither by what the graph gives nor by what it
+        wrote to its inputs. If it can, the next trace makes none."""
+        written = [node.meta["example_value"] for node in self.builder.graph.find_nodes(op="placeholder")]
+        seen = [*(getattr(output, "fake", None) for output in outputs), *written]
+        if self.leaves.stay_inside(seen):
+            return True
+        self.policy.history.leaves = False
+        return False
 
     def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
         known = value.node.maybe_as_bool() if isinstance(value, torch.SymBool) else (
@@ -622,7 +640,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
     attempts = 0
     while attempts < _MAX_ATTEMPTS:
         trace = Trace(frame, stops, history, dynamic)
-        with preserved_state():
+        with preserved_state(), _quiet_fake_tensors():
             try:
                 result = trace.run(code)
                 contexts.abandon(trace)
@@ -640,6 +658,28 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
         else:
             attempts += 1
     raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
+
+
+_tracing = threading.local()
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    return not (getattr(_tracing, "quiet", False) and str(record.msg).startswith("failed while attempting to run meta"))
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
+
+
+@contextlib.contextmanager
+def _quiet_fake_tensors() -> Iterator[None]:
+    """An operator that fails while tracing is no error yet: the program raises its own, or catches it. So torch's report of
+    one on fake tensors is not logged for this thread."""
+    before = getattr(_tracing, "quiet", False)
+    _tracing.quiet = True
+    try:
+        yield
+    finally:
+        _tracing.quiet = before
 
 
 _select_convolution: Final = torch._C._select_conv_backend

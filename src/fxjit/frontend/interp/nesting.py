@@ -36,6 +36,7 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
     frames: list[Machine] = list(signal.frames)
     if frames and (signal.reason in _ABOUT_THE_FRAME or _asks_not_to_be_inlined(frames[-1], signal)):
         frames.pop()
+    frames = frames[: _makes_a_module_of_torch(frames)]
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_wait(root):
         return root
     if signal.reason == "value-weak-reference" or root.t.new_source_state("weak references"):
@@ -60,6 +61,16 @@ def _asks_not_to_be_inlined(frame: Machine, signal: BreakGraph) -> bool:
     """`graph_break()` at the beginning of a function keeps it out of the graphs of its callers."""
     before = frame.instructions[: frame.index]
     return signal.reason == "user-graph-break" and all(each.opname in _LOADS for each in before)
+
+
+def _makes_a_module_of_torch(frames: list[Machine]) -> int | None:
+    """Where among `frames` the first is that is about to make one of torch's modules: what breaks there, its parameters first,
+    breaks for each of them; the call that makes the module runs as it is."""
+    for at, frame in enumerate(frames):
+        module = str(frame.globals.namespace.get("__name__", ""))
+        if at and frame.code.code.co_name == "__init__" and module.startswith("torch.nn.modules."):
+            return at
+    return None
 
 
 def _function(frame: Machine) -> tuple[object, ...]:

@@ -51,6 +51,9 @@ class GraphTracer(Tracer, Protocol):
     def register_tensor(self, value: TensorValue) -> None:
         """Operators that give `value`'s own fake tensor back give `value`."""
 
+    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
+        """Whether the graph can do without what `value.requires_grad_(wanted)` changes, as far as can be told by now."""
+
 
 #: Attributes that follow from what the graph input's guard has checked, or from the operator that made the tensor.
 FACTS: Final = frozenset((

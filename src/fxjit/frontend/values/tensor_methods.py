@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
@@ -20,7 +20,7 @@ from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from fxjit.frontend.values.tensor import TensorValue
+    from fxjit.frontend.values.tensor import GraphTracer, TensorValue
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
@@ -345,7 +345,7 @@ METHODS["backward"] = _breaking("call-autograd-engine", function="Tensor.backwar
 
 def set_requires_grad(t: Tracer, tensor: TensorValue, wanted: bool) -> None:
     """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
-    if tensor.fake.requires_grad != wanted:
+    if tensor.fake.requires_grad != wanted and not cast("GraphTracer", t).make_leaf(tensor, wanted):
         t.break_("value-set-attribute", name="requires_grad", value=tensor.describe(), type=tensor.cls.__name__,
                  why="a graph cannot make a leaf of the autograd graph")
 

@@ -52,8 +52,7 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         t.break_("user-forbidden", function=fn)
     if is_given(named, "generator"):
         t.break_("call-rng-state", function=name)
-    if is_given(named, "requires_grad") and protocol.truth(t, named["requires_grad"]):
-        t.break_("tensor-argument", function=name, value="requires_grad=True", type="bool")
+    makes_leaf = is_given(named, "requires_grad") and protocol.truth(t, named.pop("requires_grad"))
     device = default_device(t)
     if device is not None and not is_given(named, "device") and fn in torch.utils._device._device_constructors():
         named["device"] = t.make(device)
@@ -62,6 +61,8 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         return _call_with_out(t, fn, list(args), named, outs)
     before = [tuple(out.fake.shape) for out in outs]
     result = t.emit(_as_target(fn), args, named)
+    if makes_leaf and isinstance(result, TensorValue):
+        tensor_methods.set_requires_grad(t, result, True)
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result
