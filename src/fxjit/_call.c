@@ -15,6 +15,7 @@
 #include <structmember.h>
 
 #include "_module.h"
+#include "_ranges.h"
 #include "frontend/_modules.h"
 
 typedef struct {
@@ -25,6 +26,7 @@ typedef struct {
     PyObject *prologue; /* CompiledFunction; called without arguments before each call */
     PyObject *dict;
     PyObject *weakrefs;
+    PyObject *range; /* DisabledFunction; a str: what a profiler shows of its calls; NULL: nothing */
     char opaque; /* DisabledFunction: keeps frames away from the evaluators of others as well */
 } FxCallable;
 
@@ -46,7 +48,10 @@ static PyObject *
 disabled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     FxCallable *self = (FxCallable *)callable;
-    return call_without_region(self->fn, self->opaque ? 1 : fx_hook_bypass(), args, nargsf, kwnames);
+    void *range = self->range != NULL && fxjit_profiled() ? fxjit_begin_range(PyUnicode_AsUTF8(self->range)) : NULL;
+    PyObject *result = call_without_region(self->fn, self->opaque ? 1 : fx_hook_bypass(), args, nargsf, kwnames);
+    fxjit_end_range(range);
+    return result;
 }
 
 /* Whether these arguments are what the function's frame would start with, in the same order. */
@@ -164,15 +169,17 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *
 disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fn", "opaque", NULL};
-    PyObject *fn;
+    static char *names[] = {"fn", "opaque", "range", NULL};
+    PyObject *fn, *range = NULL;
     int opaque = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p:DisabledFunction", names, &fn, &opaque)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pU:DisabledFunction", names, &fn, &opaque, &range) ||
+        (range != NULL && PyUnicode_AsUTF8(range) == NULL)) {
         return NULL;
     }
     FxCallable *self = callable_new(type, fn, disabled_call);
     if (self != NULL) {
         self->opaque = (char)opaque;
+        self->range = range != NULL && PyUnicode_GET_LENGTH(range) > 0 ? Py_NewRef(range) : NULL;
     }
     return (PyObject *)self;
 }
@@ -207,6 +214,7 @@ callable_dealloc(FxCallable *self)
     }
     callable_clear(self);
     Py_CLEAR(self->fn);
+    Py_CLEAR(self->range);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -349,8 +357,8 @@ fx_is_compiled(PyObject *callable)
 
 static PyTypeObject FxDisabledFunction_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.DisabledFunction",
-    .tp_doc = "DisabledFunction(fn, opaque=False)\n--\n\nCalls fn with no region on this thread; opaque also keeps its "
-              "frames away from other frame evaluators.",
+    .tp_doc = "DisabledFunction(fn, opaque=False, range='')\n--\n\nCalls fn with no region on this thread; opaque also keeps its "
+              "frames away from other frame evaluators; a profiler shows each call under the name `range`.",
     .tp_new = disabled_new,
     .tp_repr = (reprfunc)disabled_repr,
     .tp_members = disabled_members,

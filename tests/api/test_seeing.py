@@ -191,3 +191,59 @@ def test_listeners_hear_events_only_while_they_listen():
     fxjit.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
     assert [type(event).__name__ for event in heard] == ["FrameCompiled"]
     assert heard[0].op_count == 1 and heard[0].ops == ("add",)
+
+
+def ranges_of(run):
+    with torch.profiler.profile() as profile:
+        run()
+    return [event.key for event in profile.key_averages()]
+
+
+def activations(x, weight):
+    return torch.softmax(torch.relu(x @ weight) + 1, -1)
+
+
+def test_torchs_profiler_shows_graphs_and_their_kernels():
+    x, weight = torch.randn(32, 32), torch.randn(32, 32)
+    compiled = fxjit.compile(activations)
+    compiled(x, weight)
+    shown = ranges_of(lambda: compiled(x, weight))
+    assert "fxjit: activations" in shown and "fxjit::gemm" in shown
+    assert any(name.startswith("fxjit::k") for name in shown)
+    by_torch = fxjit.compile(activations, backend="eager")
+    assert "fxjit: activations" in ranges_of(lambda: by_torch(x, weight))
+
+
+def test_torchs_profiler_shows_a_backward():
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.LayerNorm(32))
+    compiled = fxjit.compile(model)
+    x = torch.randn(8, 32)
+    compiled(x).sum().backward()
+    loss = compiled(x).sum()
+    assert any(name.startswith("fxjit::k") for name in ranges_of(loss.backward))
+    assert "fxjit: Sequential" in ranges_of(lambda: compiled(x))
+
+
+def test_a_graph_that_raises_ends_its_range():
+    compiled = fxjit.compile(activations, backend=lambda gm, inputs: lambda *args: 1 / 0)
+
+    def run():
+        with pytest.raises(ZeroDivisionError):
+            compiled(torch.ones(2, 2), torch.ones(2, 2))
+            torch.ones(1).sin()
+
+    assert "fxjit: activations" in ranges_of(run)
+
+
+def test_errors_of_the_programs_own_are_not_logged_twice(caplog):
+    def multiply(x, y):
+        try:
+            return x @ y
+        except RuntimeError as error:
+            return str(error)
+
+    x, y = torch.ones(2, 3), torch.ones(2, 3)
+    assert fxjit.compile(multiply, backend="eager")(x, y) == multiply(x, y)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+        fxjit.compile(lambda x, y: x @ y, backend="eager")(x, y)
+    assert not [record for record in caplog.records if record.name == "torch._subclasses.fake_tensor"]

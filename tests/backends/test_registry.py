@@ -10,7 +10,7 @@ import torch.fx
 
 import fxjit
 from fxjit.backends import registry
-from fxjit.errors import InternalError, InvalidBackend
+from fxjit.errors import InternalError, InvalidArgument, InvalidBackend
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +156,26 @@ def test_inductor_is_torchs(monkeypatch):
     gm, inputs = graph_of(lambda x: x + 1, torch.ones(2))
     fxjit.lookup_backend("inductor")(gm, inputs, mode="max-autotune-no-cudagraphs", options={"epilogue_fusion": True})
     assert seen["patches"]["max_autotune"] is True and seen["patches"]["epilogue_fusion"] is True
+
+
+@pytest.mark.parametrize("give, what", [
+    (lambda results: results[0], "a Tensor"),
+    (lambda results: None, "a NoneType"),
+    (lambda results: {"y": results[0]}, "a dict"),
+    (lambda results: [*results, 1], "a list of 2"),
+    (lambda results: (), "a tuple of 0"),
+])
+def test_a_backend_whose_graphs_do_not_return_their_outputs_is_told(give, what):
+    def backend(gm, inputs):
+        return lambda *args: give(gm(*args))
+
+    compiled = fxjit.compile(lambda x: x * 2, backend=backend)
+    with pytest.raises(InvalidArgument, match=f"backend 'backend' made of a graph returned {what}, not a tuple or list"):
+        compiled(torch.ones(1))
+
+
+@pytest.mark.parametrize("give", [tuple, list, iter])
+def test_a_backend_gives_its_results_in_a_tuple_a_list_or_one_by_one(give):
+    compiled = fxjit.compile(lambda x: (x * 2, x + 1), backend=lambda gm, inputs: lambda *args: give(gm(*args)))
+    double, more = compiled(torch.ones(2))
+    assert double.tolist() == [2, 2] and more.tolist() == [2, 2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, overload
@@ -101,6 +101,23 @@ def lookup_backend(name: str | Backend) -> Backend:
 def is_built_in(backend: str | Backend) -> bool:
     """Whether it is one of ours, which say themselves what their code depends on."""
     return isinstance(backend, str) and backend in _BUILTIN and backend != "inductor"
+
+
+def checking_results(compiled: Backend, backend: str, count: int) -> Backend:
+    """`compiled`, of somebody else's backend, whose results are unpacked: `count` of them, in a tuple or list."""
+    def call(*args: Any) -> Any:
+        results = compiled(*args)
+        if isinstance(results, Iterator):
+            results = tuple(results)
+        several = isinstance(results, (tuple, list))
+        if not several or len(results) != count:
+            what = type(results).__name__ + (f" of {len(results)}" if several else "")
+            raise InvalidArgument(
+                f"The callable that backend {backend!r} made of a graph returned a {what}, not a tuple or list of the graph's "
+                f"outputs ({count}), which the graph module itself returns.")
+        return results
+
+    return call
 
 
 @functools.cache

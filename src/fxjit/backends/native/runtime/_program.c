@@ -6,15 +6,19 @@
  * at::Tensor (through torch's stable C shim), a Python object, or memory in the arena, which is one allocation a call.
  * Python objects are made of tensors only where Python is called or where the graph returns them. What the instructions do is
  * in _steps.c. */
+#define _GNU_SOURCE /* dladdr */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "_module.h"
 #include "_program.h"
+#include "_ranges.h"
 
 #define MAX_STACK 32
 
@@ -144,6 +148,38 @@ calculate(const int64_t *pc, const int64_t *symbols, int64_t *numbers)
 
 /* -- the program ---------------------------------------------------------------------------------------------------*/
 
+typedef int (*step_fn)(frame_t *, const int64_t *);
+
+/* A step that a profiler would not see, in a range of its own. */
+static int
+show(step_fn step, frame_t *frame, const int64_t *operands, const char *name)
+{
+    void *range = fxjit_begin_range(name);
+    int status = step(frame, operands);
+    fxjit_end_range(range);
+    return status;
+}
+
+static inline int
+launch(frame_t *frame, const int64_t *operands)
+{
+    if (!frame->profiled) {
+        return fxjit_step_launch(frame, operands);
+    }
+    Dl_info found;
+    kernel_fn kernel = frame->program->kernels[operands[0]];
+    int named = dladdr(*(void **)&kernel, &found) != 0 && found.dli_sname != NULL;
+    char name[64]; /* as the kernel is called in the generated code */
+    snprintf(name, sizeof(name), "fxjit::%s", named ? found.dli_sname : "kernel");
+    return show(fxjit_step_launch, frame, operands, name);
+}
+
+static inline int
+multiply(step_fn step, frame_t *frame, const int64_t *operands, const char *name)
+{
+    return frame->profiled ? show(step, frame, operands, name) : step(frame, operands);
+}
+
 /* The results, as a list or a tuple. */
 static PyObject *
 run(frame_t *frame, int as_list)
@@ -161,7 +197,7 @@ run(frame_t *frame, int as_list)
             pc += 2;
             break;
         case I_LAUNCH:
-            status = fxjit_step_launch(frame, pc);
+            status = launch(frame, pc);
             pc += 4 + pc[2];
             break;
         case I_KERNEL:
@@ -184,11 +220,11 @@ run(frame_t *frame, int as_list)
             pc += 6;
             break;
         case I_GEMM:
-            status = fxjit_step_gemm(frame, pc);
+            status = multiply(fxjit_step_gemm, frame, pc, "fxjit::gemm");
             pc += 7;
             break;
         case I_BMM:
-            status = fxjit_step_bmm(frame, pc);
+            status = multiply(fxjit_step_bmm, frame, pc, "fxjit::bmm");
             pc += 3;
             break;
         case I_NUMBER:
@@ -236,7 +272,7 @@ run(frame_t *frame, int as_list)
 static PyObject *
 run_filled(program_object *self, slot_t *slots, int as_list)
 {
-    frame_t frame = {self, slots, self->numbers, NULL};
+    frame_t frame = {self, slots, self->numbers, NULL, fxjit_profiled()};
     PyObject *result = NULL;
     int64_t *numbers = NULL;
     void *arena = NULL;

@@ -36,6 +36,7 @@ typedef struct {
     slot_t *slots;
     const int64_t *numbers;
     char *arena;
+    int profiled; /* kernels are shown to torch's profiler */
 } frame_t;
 
 typedef struct {
