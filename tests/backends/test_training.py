@@ -217,6 +217,25 @@ def test_what_only_unused_results_of_another_graph_depend_on_gets_no_gradient(ba
     torch.testing.assert_close(compiled[:2], plain[:2])
 
 
+def test_what_only_unused_results_of_another_part_depend_on_gets_no_gradient():
+    """The root has an infinite derivative at zero, which zero as its gradient makes NaN."""
+
+    def program(x, y):
+        twice = x * 2
+        root = twice.sqrt()
+        more, other = twice + 1, y * 2
+        root + 1
+        return more, other
+
+    compiled = fxjit.compile(program, backend="native", fullgraph=True)
+    for run in (program, compiled):
+        x, y = (torch.zeros(3, requires_grad=True) for _ in range(2))
+        more, other = run(x, y)
+        more.sum().backward()
+        other.sum().backward()
+        assert (x.grad.tolist(), y.grad.tolist()) == ([2.0] * 3, [2.0] * 3)
+
+
 def test_parts_that_meet_are_one():
     """Where the results share a value, one walk back frees it for the other, as in eager."""
 

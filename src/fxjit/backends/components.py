@@ -26,7 +26,9 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
         return None
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
-    parts = [Part(gm, [node for node in segments if segments[node] == number]) for number in sorted({*segments.values()})]
+    wanted = _wanted(gm.graph)
+    numbers = sorted({*segments.values()})
+    parts = [Part(gm, [node for node in segments if segments[node] == number], wanted) for number in numbers]
     if not all(can_be_passed(node) for part in parts for node in part.results):
         return None
     return in_turn(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
@@ -55,9 +57,11 @@ def in_turn(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], 
 
 
 class Part:
-    """The nodes of one segment as a graph of their own: what it wants of others, and which of its values others want."""
+    """The nodes of one segment as a graph of their own: what it wants of others, and which of its values others want. Values
+    that only lead to results which nobody uses are given without a gradient: a walk would bring zeros for them, which times
+    infinity are NaN."""
 
-    def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node]) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node], wanted: set[torch.fx.Node]) -> None:
         here = set(nodes)
         held = {node for node in gm.graph.nodes if node.op == "get_attr"}
         used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
@@ -70,6 +74,10 @@ class Part:
             copies[node].meta = dict(node.meta)
         for node in [*(each for each in used if each in held), *nodes]:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+        for node in self.results:
+            if _needs_grad(node) and not any(user in wanted and user not in here for user in node.users):
+                copies[node] = graph.call_method("detach", (copies[node],))
+                copies[node].meta = node.meta | {"example_value": node.meta["example_value"].detach()}
         graph.output(tuple(copies[node] for node in self.results))
         self.trivial = all(node.target == "detach" for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
@@ -190,6 +198,15 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
                 parent[find(used)] = find(node)
     numbers: dict[torch.fx.Node, int] = {}
     return {node: numbers.setdefault(find(node), len(numbers)) for node in parent}
+
+
+def _wanted(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """What leads to the graph's results, or to a write."""
+    found: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or writes(node) or any(user in found for user in node.users):
+            found.add(node)
+    return found
 
 
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
