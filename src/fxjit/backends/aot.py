@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -180,7 +182,7 @@ def _compile_anew(
         return run
 
     settings = functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True)
-    with floats_kept(), settings, timed("aot"):
+    with floats_kept(), settings, _without_text(), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -222,6 +224,26 @@ def _compile_anew(
         compiled = direct_call(plan, parts.graphs, gm)
     compiled = count_new_shapes_first(keep_versions(compiled, gm, example_inputs, parts.meta), parts.meta)
     return keep_refusals(compiled, gm), plan, parts
+
+
+@contextlib.contextmanager
+def _without_text() -> Iterator[None]:
+    """AOTAutograd's graphs become Python only where that is asked for: it prints and compiles each of them several times,
+    for logs and for callers that no one here is, which took an eighth of a large graph's first call."""
+    from torch._functorch import aot_autograd
+    from torch._functorch._aot_autograd import graph_compile
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    whole: Any = aot_autograd
+    original = whole.AOTConfig
+    logged = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
+    if not any(each.isEnabledFor(logging.INFO) for each in logged) and os.environ.get("TORCH_TRACE") is None:
+        whole.AOTConfig = functools.partial(original, enable_log=False)
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        whole.AOTConfig = original
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ Everything is frozen; sizes are ints or sympy expressions (index.py). Half-preci
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
@@ -148,6 +148,8 @@ class Compute:
     origins: frozenset[torch.fx.Node] = frozenset()
     scan: str | None = None
     scatter: Scatter | None = None
+    #: What `loads` found: fusion asks again for every statement that might join.
+    _loads: tuple[Load, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def domain(self) -> Sizes:
@@ -163,8 +165,11 @@ class Compute:
         """The value, and after it the computed parts of where it is stored."""
         return (self.expr, *(gather.index for gather in self.scatter.gathers)) if self.scatter else (self.expr,)
 
-    def loads(self) -> Iterator[Load]:
-        return (load for expr in self.exprs for load in loads(expr))
+    def loads(self) -> tuple[Load, ...]:
+        if self._loads is None:
+            object.__setattr__(self, "_loads", tuple(load for expr in self.exprs for load in loads(expr)))
+        assert self._loads is not None
+        return self._loads
 
     def gathers(self) -> list[Gather]:
         """Every computed part of an address, of what is read and of what is written."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from array import array
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -418,6 +419,9 @@ class Encoder:
             lines.append(text)
 
         self.free(emit, [name for name in writer.inputs if name not in self.last], offsets)
+        done: dict[int, list[str]] = {}
+        for name, last in self.last.items():
+            done.setdefault(last, []).append(name)
         for position, each in enumerate(self.instructions):
             if each.defines in offsets:
                 assert each.defines is not None and each.buffer is not None
@@ -427,7 +431,7 @@ class Encoder:
             else:
                 emit(each.code, each.operands, each.text)
             if each.code != RETURN:
-                self.free(emit, sorted(name for name, last in self.last.items() if last == position), offsets)
+                self.free(emit, sorted(done.get(position, ())), offsets)
         numbers = [size if isinstance(size, int) else 0 for size in writer.numbers]
         text = f"arena of {arena} bytes\n" * bool(arena) + "\n".join(lines) + "\n"
         return Encoded(len(writer.inputs), len(slots), packed(code), packed(numbers), packed(symbols), packed(arithmetic),
@@ -463,10 +467,10 @@ class Encoder:
         offsets: dict[str, int] = {}
         for size, first, last, name in sorted(spans, key=lambda span: (-span[0], span[1])):
             at = 0
-            for start, end, other_first, other_last in sorted(placed):
+            for start, end, other_first, other_last in placed:
                 if other_last >= first and last >= other_first and start < at + size and end > at:
                     at = end
-            placed.append((at, at + size, first, last))
+            insort(placed, (at, at + size, first, last))
             offsets[name] = at
         return max((end for _, end, _, _ in placed), default=0), offsets
 
