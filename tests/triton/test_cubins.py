@@ -49,6 +49,10 @@ PROGRAMS = {
     "layer norm": (lambda x, w, b: F.layer_norm(x, (1024,), w, b), [(8192, 1024), (1024,), (1024,)]),
     "layer norm of long rows": (lambda x: F.layer_norm(x, (12_288,)), [(2048, 12_288)]),
     "rms norm": (lambda x, w: F.rms_norm(x, (4096,), w), [(2048, 4096), (4096,)]),
+    "rms norm backward": (
+        lambda g, x, r, w: torch.ops.aten._fused_rms_norm_backward(g, x, [4096], r.float(), w, [True, True]),
+        [(2048, 4096), (2048, 4096), (2048, 1), (4096,)],
+    ),
     "layer norm backward": (
         lambda g, x, m, r, w: torch.ops.aten.native_layer_norm_backward(g, x, [768], m, r, w, w, [True, True, True]),
         [(4096, 768), (4096, 768), (4096, 1), (4096, 1), (768,)],

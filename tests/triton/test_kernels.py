@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from operator import getitem
+
 import pytest
 import torch
+import torch.fx
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit import config
@@ -288,3 +292,41 @@ def test_an_index_out_of_bounds_raises():
     table, bad = torch.randn(10, 6), torch.tensor([1, 10])
     with pytest.raises(IndexError, match="index out of range"):
         run_interpreted(lambda t, i: F.embedding(i, t) * 2, table, bad)
+
+
+def graph_of_one_call(operator, given, results):
+    """A graph of the call alone, as tracing on a GPU makes it; `results` are like what it gives."""
+    graph, mode = torch.fx.Graph(), FakeTensorMode()
+    tensors = [each for each in given if isinstance(each, torch.Tensor)]
+    places = {id(each): graph.placeholder(f"a{k}") for k, each in enumerate(tensors)}
+    for each in tensors:
+        places[id(each)].meta["val"] = mode.from_tensor(each)
+    call = graph.call_function(operator, tuple(places.get(id(each), each) for each in given))
+    call.meta["val"] = tuple(None if each is None else mode.from_tensor(each) for each in results)
+    parts = [graph.call_function(getitem, (call, k)) for k, each in enumerate(results) if each is not None]
+    for part, meta in zip(parts, filter(lambda each: each is not None, call.meta["val"]), strict=True):
+        part.meta["val"] = meta
+    graph.output(tuple(parts))
+    return pipeline.compile_graph(torch.fx.GraphModule({}, graph), tensors, "test", lone_kernels=True).finish()(tensors)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_rms_norm_as_the_operator_that_it_is_on_a_gpu(seen, interpreter, dtype, weighted):
+    """On the processor it is taken apart before it gets here. The numbers are so small that epsilon counts."""
+    torch.manual_seed(0)
+    wide = torch.promote_types(dtype, torch.float32)
+    x, g, w = (torch.randn(5, 3, 32) * 1e-3).to(dtype), (torch.randn(5, 3, 32) * 1e-3).to(dtype), torch.randn(32).to(dtype)
+    exact, scale = x.double().requires_grad_(), w.double().requires_grad_()
+    rstd = (exact.square().mean(-1, keepdim=True) + torch.finfo(wide).eps).rsqrt()
+    out = exact * rstd * scale if weighted else exact * rstd
+    gradients = torch.autograd.grad(out, (exact, scale) if weighted else (exact,), g.double())
+
+    forward = [out.detach().to(dtype), rstd.detach().to(wide)]
+    given = (x, [32], w if weighted else None, None)
+    assert_same(graph_of_one_call(torch.ops.aten._fused_rms_norm.default, given, forward), forward)
+    backward = [each.to(dtype) for each in gradients]
+    given = (g, x, [32], forward[1], w if weighted else None, [True, weighted])
+    found = graph_of_one_call(torch.ops.aten._fused_rms_norm_backward.default, given, (*backward, None)[:2])
+    assert_same(found[: len(backward)], backward)
+    assert len(seen.kernels) >= 2

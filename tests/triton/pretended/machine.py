@@ -164,6 +164,30 @@ def number(tensor: torch.Tensor) -> Any:
     return on_host(tensor).item()
 
 
+def missing(name: str) -> Callable[..., Any]:
+    """An operator of which the processor has no kernel: torch's own would do nothing here."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{name} on a pretended GPU")
+
+    return call
+
+
+def rms_norm_backward(grad: Any, given: Any, shape: Any, rstd: Any, weight: Any, wanted: Any) -> tuple[Any, Any]:
+    results = (torch.empty_like(given) if wanted[0] else None, torch.empty_like(weight) if wanted[1] else None)
+    hosts = [on_host(each) for each in (grad, given, rstd)] + [argument(weight)]
+    own = tuple(range(given.dim() - len(shape), given.dim()))
+
+    def compute() -> tuple[Any, Any]:
+        outside, inside, scale = (each.double() for each in hosts[:3])
+        scaled, normal = outside if weight is None else outside * hosts[3].double(), inside * scale
+        average = (normal * scaled).mean(own, keepdim=True)
+        return (scaled - normal * average) * scale, (outside * normal).sum(tuple(range(own[0])))
+
+    fill(results, compute)
+    return results
+
+
 def take_over_operators() -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -176,9 +200,11 @@ def take_over_operators() -> torch.library.Library:
                 continue
             schema = operator._schema
             is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
-            if not is_view and (has(name, "CPU") or has(name, "CompositeExplicitAutograd")):
-                made = (writes if schema.is_mutable else makes)(operator)
+            if not is_view:
+                on_processor = any(has(name, key) for key in ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd"))
+                made = (writes if schema.is_mutable else makes)(operator) if on_processor else missing(name)
                 library.impl(name.removeprefix("aten::"), fxjit.disable(made), "CUDA")
+        library.impl("_fused_rms_norm_backward", fxjit.disable(rms_norm_backward), "CUDA", allow_override=True)
         library.impl("copy_", fxjit.disable(copy), "CUDA", allow_override=True)
         library.impl("_local_scalar_dense", fxjit.disable(number), "CUDA", allow_override=True)
     return library

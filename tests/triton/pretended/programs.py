@@ -315,6 +315,22 @@ def a_transformer_layer_in_training_and_after() -> None:
 
 
 @program
+def rms_norm_is_one_operator() -> None:
+    """As it is on a GPU alone; where no epsilon is given, it is that of the type that is computed with."""
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)):
+        for options in ({}, {"eps": 1e-3}):
+            compiled = fxjit.compile(lambda x, w, options=options: F.rms_norm(x * 0.01, (24,), w, **options) * 2)
+            x, w = (randn(*shape).to(dtype).requires_grad_() for shape in ((3, 5, 24), (24,)))
+            out = compiled(x, w)
+            expected = F.rms_norm(x * 0.01, (24,), w, **options) * 2
+            gradients = [torch.autograd.grad(each.float().square().sum(), (x, w)) for each in (out, expected)]
+            for one, other in zip((out, *gradients[0]), (expected, *gradients[1]), strict=True):
+                scale = other.abs().max().item()
+                torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * scale)
+    assert counters["native"]["kernels"] >= 12, counters["native"]
+
+
+@program
 def sizes_that_the_data_decides() -> None:
     def function(x: torch.Tensor) -> Any:
         return x[x > 0].exp(), (x * 2).nonzero(), torch.unique((x * 3).int())

@@ -215,10 +215,32 @@ def lower_rms_norm(low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weigh
     if any(size == 0 for size in x.size):
         raise NoLowering("an empty tensor")
     compute = compute_type(x.dtype)
-    epsilon = torch.finfo(x.dtype).eps if eps is None else eps
+    epsilon = torch.finfo(compute).eps if eps is None else eps
     square = mean_expr(low, op("mul", x.expr, x.expr), x.size, dims)
     rstd = stored(low, op("rsqrt", op("add", square, const(epsilon, compute))), x.size[:lead])
     y = op("mul", x.expr, spread(rstd, dims, x.size))
     if weight is not None:
         y = op("mul", y, cast(trailing(low.value(weight), lead, x.ndim), compute))
     return results(node, y, keep(rstd, dims))
+
+
+@lowers("_fused_rms_norm_backward.default")
+def lower_rms_norm_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, mask: Any
+) -> tuple[Any, ...]:
+    grad, x, rstd = map(low.value, (grad, x, rstd))
+    lead = x.ndim - len(shape)
+    inner, outer = tuple(range(lead, x.ndim)), tuple(range(lead))
+    if any(size == 0 for size in x.size) or not lead:
+        raise NoLowering("an empty tensor, or one without rows")
+    compute = compute_type(x.dtype)
+    g = cast(grad.expr, compute)
+    r = expand(cast(rstd.expr, compute), x.size[:lead] + (1,) * len(inner), x.size)
+    normal = op("mul", x.expr, r)
+    dx: Expr | None = None
+    if mask[0]:
+        scaled = op("mul", g, cast(trailing(low.value(weight), lead, x.ndim), compute)) if weight is not None else g
+        average = mean_expr(low, op("mul", normal, scaled), x.size, inner)
+        dx = op("mul", op("sub", scaled, op("mul", normal, spread(average, inner, x.size))), r)
+    dw = reduce_expr(low, op("mul", g, normal), x.size, outer, "sum", compute) if mask[1] and weight is not None else None
+    return results(node, dx, dw)
