@@ -39,7 +39,7 @@ from fxjit.frontend import entries
 from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Expectation, Return, TraceResult
-from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame, unguarded_convolutions
+from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame, unguarded_convolutions
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals
@@ -52,6 +52,7 @@ from fxjit.tensor_shim import ensure as ensure_tensor_shim
 _graph_log = logs.artifact("graph_code")
 _guards_log = logs.artifact("guards")
 _bytecode_log = logs.artifact("bytecode")
+_recompiles_log = logs.artifact("recompiles")
 
 
 class Options(Protocol):
@@ -210,8 +211,8 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
 
 
 class _OnceMore(Exception):
-    """The frame is traced once more: the backend cannot do with this graph's numbers as variables, or failed otherwise, so that
-    they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be seen."""
+    """The frame is traced once more: the backend cannot do with this graph's numbers or sizes as variables, or failed
+    otherwise, so that they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be seen."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -364,12 +365,17 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
     outputs = len(graph.graph.output_node().args[0])  # now: the backend may change the graph
     try:
-        with preserved_state(), unguarded_convolutions(), torch._guards.tracing(context):
+        with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
     except Exception as error:  # a backend may be anybody's
         if trace.policy.fix_floats():
+            raise _OnceMore from None
+        if is_built_in(options.chosen_backend) and trace.policy.fix_sizes():
+            _recompiles_log.warning(
+                "The graph of %s could not be compiled for sizes that vary (%s: %s): each size is compiled by itself.",
+                result.code.code.co_qualname, type(error).__name__, str(error).partition("\n")[0])
             raise _OnceMore from None
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:

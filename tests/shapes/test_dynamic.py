@@ -264,3 +264,24 @@ def test_the_hint_of_a_size_that_the_program_needs(caplog: pytest.LogCaptureFixt
     (x,) = sizes(5)[0]
     fxjit.maybe_mark_dynamic(x, 0)
     assert_same_as_eager(compiled, program, [(x,)])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.filterwarnings("ignore:Error detected in EmbeddingBackward0")
+def test_what_torch_cannot_do_with_sizes_that_vary_is_compiled_for_each(
+        dynamic: bool | None, caplog: pytest.LogCaptureFixture) -> None:
+    table = torch.nn.Embedding(8, 3, sparse=True)
+
+    def score(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return (table(words) * table(others)).sum()  # two sparse gradients, which torch cannot add where their sizes vary
+
+    def gradient(fn: Callable[..., torch.Tensor], count: int) -> torch.Tensor:
+        table.zero_grad()
+        fn(torch.arange(count), torch.arange(count) + 1).backward()
+        assert table.weight.grad is not None and table.weight.grad.is_sparse
+        return table.weight.grad.to_dense()
+
+    compiled = fxjit.compile(score, dynamic=dynamic)
+    for count in (6, 5, 4, 6):
+        torch.testing.assert_close(gradient(compiled, count), gradient(score, count))
+    assert [record.name for record in caplog.records if record.levelname == "WARNING"] == ["fxjit.recompiles"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import torch
+from torch._guards import SLoc
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
 from torch.utils._sympy.numbers import int_oo
@@ -52,6 +53,8 @@ class FrameHistory:
     draws: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
     leaves: bool = True
+    #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
+    sizes_vary: bool = True
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
@@ -110,20 +113,29 @@ def forget_answers() -> None:
             forget()
 
 
+class _Environment(ShapeEnv):
+    """torch's, but for what it notes for its logs: where each symbol and each fact came from, outside of torch's own files. To
+    know those it imports `torch.export` and much of `torch._inductor`; and our reasons have stacks of our own."""
+
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[SLoc, str]:
+        return SLoc(framework_loc, None), ""
+
+
 class ShapePolicy:
     """The shape environment of one trace and the decisions about its inputs. `dynamic` is compile()'s option."""
 
     def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
         self.history = history
-        self.dynamic = dynamic if config.dynamic_shapes else False
-        self.shape_env = ShapeEnv(allow_scalar_outputs=config.capture_scalar_outputs,
-                                  allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
+        self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
+        self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
+                                      allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
         self._guards_seen = 0  # of the environment's, that are about no drawn number
         self.drawn: set[Any] = set()  # symbols of numbers that are drawn before the graph runs: nobody may decide on them
         self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
+        self.symbols = False  # whether sizes or integers of inputs are symbols
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
@@ -150,6 +162,7 @@ class ShapePolicy:
         symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
                              and size.node.maybe_as_int() is None)
         if symbolic:
+            self.symbols = True
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
 
@@ -240,6 +253,7 @@ class ShapePolicy:
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""
         where = torch_source(source)
+        self.symbols = True
         symbol = self.shape_env.create_unspecified_symbol(number, source=where, dynamic_dim=DimDynamic.DYNAMIC)
         return self.shape_env.create_symintnode(symbol, hint=number, source=where)
 
@@ -279,6 +293,13 @@ class ShapePolicy:
         fixed = {number.name for number in self.floats if not named or number.symbol in named}
         self.history.fixed_floats |= fixed
         return bool(fixed or self.drawn)
+
+    def fix_sizes(self) -> bool:
+        """The backend failed: each size is compiled by itself from now on. False: none varied, or one was marked by the user."""
+        if not self.symbols or self._marked or self.unbacked:
+            return False
+        self.history.sizes_vary = False
+        return True
 
 
 def forget_tensors(mode: FakeTensorMode) -> None:

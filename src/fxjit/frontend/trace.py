@@ -640,7 +640,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
     attempts = 0
     while attempts < _MAX_ATTEMPTS:
         trace = Trace(frame, stops, history, dynamic)
-        with preserved_state(), _quiet_fake_tensors():
+        with preserved_state(), quiet_fake_tensors():
             try:
                 result = trace.run(code)
                 contexts.abandon(trace)
@@ -671,9 +671,9 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
 
 
 @contextlib.contextmanager
-def _quiet_fake_tensors() -> Iterator[None]:
-    """An operator that fails while tracing is no error yet: the program raises its own, or catches it. So torch's report of
-    one on fake tensors is not logged for this thread."""
+def quiet_fake_tensors() -> Iterator[None]:
+    """An operator that fails while tracing is no error yet: the program raises its own, or catches it; and what a backend comes
+    to, it raises. So torch's report of one on fake tensors is not logged for this thread."""
     before = getattr(_tracing, "quiet", False)
     _tracing.quiet = True
     try:
