@@ -212,7 +212,8 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
 
 class _OnceMore(Exception):
     """The frame is traced once more: the backend cannot do with this graph's numbers or sizes as variables, or failed
-    otherwise, so that they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be seen."""
+    otherwise, so that they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be
+    seen."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,

@@ -295,7 +295,7 @@ class ShapePolicy:
         return bool(fixed or self.drawn)
 
     def fix_sizes(self) -> bool:
-        """The backend failed: each size is compiled by itself from now on. False: none varied, or one was marked by the user."""
+        """The backend failed: each size is compiled by itself from now on. False: none varied, or the user marked one."""
         if not self.symbols or self._marked or self.unbacked:
             return False
         self.history.sizes_vary = False
