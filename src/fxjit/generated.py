@@ -1,5 +1,7 @@
 """The text of the Python that torch.fx writes for each graph. It keeps all of it for tracebacks, until the process ends: some
-ten texts for each compile of a graph that goes through AOTAutograd. Here they go with the entry that they were made for."""
+ten texts for each compile of a graph that goes through AOTAutograd. Here they go with the entry that they were made for.
+
+The text of a complex number may have two names in it that torch.fx does not know."""
 
 from __future__ import annotations
 
@@ -8,10 +10,14 @@ import linecache
 import weakref
 from collections.abc import Iterator
 
+from torch.fx import graph as fx_graph
 from torch.fx import graph_module
 
 #: torch.fx's texts, under the file names of the code objects; empty where this torch keeps them elsewhere.
 _TEXTS: dict[str, str] = getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
+
+for _name in ("infj", "nanj"):
+    fx_graph._register_custom_builtin(_name, f"{_name} = complex('{_name}')", complex(_name))
 
 
 class Texts:

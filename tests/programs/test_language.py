@@ -1,9 +1,10 @@
 """Programs as users write them: classes, closures, generators, exceptions, with graph breaks in between."""
 
 import collections
+import math
 
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
 
@@ -483,6 +484,14 @@ def test_bytes_complex_etc():
         )
 
     assert_same_as_eager(f, X)
+
+
+def test_infinite_complex_numbers():
+    def f(x):
+        return x * complex(0, math.inf), x + complex(1, -math.inf), torch.full((3,), complex(0, math.nan)) * x[1]
+
+    for backend in ("eager", "aot_eager", "native"):
+        assert_same(fxjit.compile(f, backend=backend)(X), f(X))
 
 
 def test_inplace_on_shared_list_of_tensors():

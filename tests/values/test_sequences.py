@@ -208,6 +208,50 @@ def test_sorting():
     assert_same_as_eager(f, X)
 
 
+def test_a_list_is_empty_while_it_is_sorted():
+    def f(x, change):
+        values, seen = [3, 1, 2], []
+
+        def key(value):
+            seen.append(len(values))
+            change(values)
+            return value
+
+        try:
+            values.sort(key=key)
+            return x + 1, values, seen
+        except ValueError as error:
+            return x + 2, values, seen, str(error)
+
+    assert_same_as_eager(f, X, lambda values: None)
+    assert_same_as_eager(f, X, lambda values: values.append(4))
+    assert_same_as_eager(f, X, lambda values: (values.extend([4]), values.pop()))
+    assert_same_as_eager(f, X, lambda values: (values.insert(0, 4), values.clear()))
+    assert_same_as_eager(f, X, lambda values: (values.clear(), values.sort(), values.reverse()))
+
+
+def test_a_list_whose_items_cannot_be_compared_stays_partly_sorted():
+    class Picky:
+        def __init__(self, value):
+            self.value = value
+
+        def __lt__(self, other):
+            if 5 in (self.value, other.value):
+                raise KeyError(self.value)
+            return self.value < other.value
+
+    def f(x):
+        values, mixed = [Picky(value) for value in (9, 3, 7, 1, 5, 2)], [3, 2, "a", 1]
+        for each in (values, mixed):
+            try:
+                each.sort()
+            except (KeyError, TypeError) as error:
+                x = x + len(str(error))
+        return x, [each.value for each in values], mixed
+
+    assert_same_as_eager(f, X)
+
+
 def test_errors_are_those_of_cpython():
     def f(x):
         seen = []

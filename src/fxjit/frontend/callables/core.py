@@ -232,7 +232,8 @@ def vars_(t: Tracer, obj: Value | None = None) -> Value:
 def dir_(t: Tracer, obj: Value | None = None) -> Value:
     if obj is None:
         names = [key for key, _ in locals_(t).items.values()]
-        return ListValue(sort_values(t, names, None, False))
+        sort_values(t, names, None, False)
+        return ListValue(names)
     if obj.is_constant() and not isinstance(obj.as_constant(), types.ModuleType):
         if written_classes(t) and isinstance(obj.as_constant(), type):
             t.break_("call-builtin", function="dir", args=obj.describe())
@@ -546,7 +547,9 @@ _extreme(min, "<")
 @function(sorted)
 def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
     descending = reverse is not None and protocol.truth(t, reverse)
-    return ListValue(sort_values(t, protocol.unpack(t, values), key, descending))
+    items = list(protocol.unpack(t, values))
+    sort_values(t, items, key, descending)
+    return ListValue(items)
 
 
 # -- the outside world ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import torch
 
@@ -150,6 +150,24 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+class _Emptied(list[Value]):
+    """What a list holds while it is sorted: nothing. That something was put there is seen at the end, even if it is gone."""
+
+    was_filled = False
+
+    def append(self, item: Value, /) -> None:
+        self.was_filled = True
+        super().append(item)
+
+    def extend(self, items: Iterable[Value], /) -> None:
+        for item in items:
+            self.append(item)
+
+    def insert(self, index: SupportsIndex, item: Value, /) -> None:
+        self.was_filled = True
+        super().insert(index, item)
+
+
 class ListValue(SequenceValue):
     shell = True
     base_type = list
@@ -267,9 +285,17 @@ class ListValue(SequenceValue):
         return t.make(None)
 
     def meth_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
-        result = sort_values(t, self.realized(), key, reverse is not None and protocol.truth(t, reverse))
+        descending = reverse is not None and protocol.truth(t, reverse)
         t.effects.mutate(self)
-        self.items = result
+        items = self.realized()
+        self.items = meanwhile = _Emptied()
+        try:
+            sort_values(t, items, key, descending)
+        finally:
+            modified = bool(self.items) or meanwhile.was_filled
+            self.items = items
+        if modified:
+            t.raise_(ValueError, "list modified during sort")
         return t.make(None)
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
@@ -627,17 +653,30 @@ def iterated(t: Tracer, value: Value, message: str) -> list[Value]:
     return protocol.unpack(t, value)
 
 
-def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> list[Value]:
-    """`sorted(items, key=key, reverse=reverse)`. Constants are sorted at once, other keys by traced `<`."""
+def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> None:
+    """`items.sort(key=key, reverse=reverse)`: constants at once, other keys by traced `<`. Where `<` raises, the items stay in
+    the order that they had then."""
     no_key = key is None or (key.is_constant() and key.as_constant() is None)
     keys = items if no_key or key is None else [t.call(key, [item]) for item in items]
-    if all(k.is_constant() for k in keys):
-        try:
-            constants = [k.as_constant() for k in keys]
-            order = sorted(range(len(items)), key=constants.__getitem__, reverse=reverse)
-        except TypeError as error:
-            t.raise_(TypeError, *error.args)
-        return [items[i] for i in order]
+    order = list(range(len(items)))
+    try:
+        if all(k.is_constant() for k in keys):
+            _sort_constants(t, order, [k.as_constant() for k in keys], reverse)
+        else:
+            order.sort(key=_traced_order(t, keys).__getitem__, reverse=reverse)
+    finally:
+        items[:] = [items[i] for i in order]
+
+
+def _sort_constants(t: Tracer, order: list[int], keys: list[Any], reverse: bool) -> None:
+    try:
+        order.sort(key=keys.__getitem__, reverse=reverse)
+    except TypeError as error:
+        t.raise_(TypeError, *error.args)
+
+
+def _traced_order(t: Tracer, keys: list[Value]) -> list[Any]:
+    """Objects that compare as the keys do, in traced code."""
 
     class Ordered:
         __slots__ = ("value",)
@@ -648,5 +687,4 @@ def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool)
         def __lt__(self, other: Ordered) -> bool:
             return protocol.truth(t, protocol.compare(t, "<", self.value, other.value))
 
-    order = sorted(range(len(items)), key=[Ordered(k) for k in keys].__getitem__, reverse=reverse)
-    return [items[i] for i in order]
+    return [Ordered(k) for k in keys]
