@@ -29,3 +29,17 @@ def test_the_module_for_tests_is_there_without_an_import_of_its_own():
     assert run("import fxjit; print('fxjit.testing' in __import__('sys').modules, fxjit.testing.CompileCounter.__name__)") == (
         "False CompileCounter\n"
     )
+
+
+def test_a_size_that_varies_imports_nothing_more_of_torch():
+    """Its ShapeEnv would import `torch.export` and the code generators of `torch._inductor` to name places in its logs."""
+    out = run(
+        "import torch, sys, fxjit\n"
+        "compiled = fxjit.compile(lambda x: x.reshape(-1)[1:] * x.shape[0], backend='eager')\n"
+        "compiled(torch.ones(3, 2))\n"
+        "before = set(sys.modules)\n"
+        "compiled(torch.ones(4, 2))\n"
+        "new = set(sys.modules) - before\n"
+        "print(fxjit.counters['frames']['ok'], *[name for name in new if name.startswith('torch.')])"
+    )
+    assert out.split() == ["2"]
