@@ -330,3 +330,14 @@ def test_rms_norm_as_the_operator_that_it_is_on_a_gpu(seen, interpreter, dtype, 
     found = graph_of_one_call(torch.ops.aten._fused_rms_norm_backward.default, given, (*backward, None)[:2])
     assert_same(found[: len(backward)], backward)
     assert len(seen.kernels) >= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_batch_norm_by_running_statistics_gives_them_as_on_a_gpu(seen, interpreter, dtype):
+    x, w, b, mean = torch.randn(4, 6, 5).to(dtype), torch.randn(6), torch.randn(6), torch.randn(6)
+    var = torch.rand(6) + 0.5
+    out = F.batch_norm(x.float(), mean, var, w, b, False, 0.1, 1e-5).to(dtype)
+    expected = [out, mean, (var + 1e-5).rsqrt()]
+    given = (x, w, b, mean, var, 0.1, 1e-5)
+    assert_same(graph_of_one_call(torch.ops.aten._native_batch_norm_legit_no_training.default, given, expected), expected)
+    assert seen.kernels

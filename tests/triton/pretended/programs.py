@@ -315,6 +315,22 @@ def a_transformer_layer_in_training_and_after() -> None:
 
 
 @program
+def batch_norm_by_running_statistics_is_part_of_a_kernel() -> None:
+    """Its statistics are results on a GPU, and empty on the processor."""
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(8), torch.nn.ReLU()).cuda()
+    x = randn(4, 8, 5, 5)
+    model(x)
+    compiled = fxjit.compile(model.eval())
+    with torch.no_grad():
+        same(compiled(x), model(x))
+    assert counters["native"]["kernels"] == len(machine.launches) == 1, counters["native"]
+    given, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    compiled(given).square().sum().backward()
+    model(other).square().sum().backward()
+    same(given.grad, other.grad)
+
+
+@program
 def rms_norm_is_one_operator() -> None:
     """As it is on a GPU alone; where no epsilon is given, it is that of the type that is computed with."""
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)):

@@ -479,7 +479,7 @@ def configurations(nest: Nest, hints: Hints) -> list[Config]:
         shapes = [(64, 16, 4), (32, 64, 8), (128, 8, 4)]
     else:
         longest = max((hints(prod(m.inner)) for m in group.members if not m.is_row), default=1)
-        shapes = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)] if longest >= 1024 else [(8, 256, 4), (4, 512, 4), (16, 128, 4)]
+        shapes = [(1, 2048, 8), (1, 1024, 8), (1, 4096, 16)] if longest >= 1024 else [(8, 256, 4), (4, 512, 4), (16, 128, 4)]
     return distinct([Config((("XB", min(x, rows)), ("RB", r)), warps) for x, r, warps in shapes])
 
 

@@ -115,20 +115,19 @@ def lower_group_norm(
 def lower_batch_norm_inference(
     low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
+    """On a GPU the statistics are results too: the running ones, as they were used."""
     x = low.value(x)
     compute = compute_type(x.dtype)
-    scale = op("rsqrt", op("add", cast(low.value(var).expr, compute), const(eps, compute)))
-    if weight is not None:
-        scale = op("mul", scale, cast(low.value(weight).expr, compute))
-    shift = op("neg", op("mul", cast(low.value(mean).expr, compute), scale))
+    average = cast(low.value(mean).expr, compute)
+    invstd = op("rsqrt", op("add", cast(low.value(var).expr, compute), const(eps, compute)))
+    scale = invstd if weight is None else op("mul", invstd, cast(low.value(weight).expr, compute))
+    shift = op("neg", op("mul", average, scale))
     if bias is not None:
         shift = op("add", shift, cast(low.value(bias).expr, compute))
     y = op("add", op("mul", x.expr, over(scale, (1,), x.ndim)), over(shift, (1,), x.ndim))
-    metas = meta_of(node)
-    empty = [Value((0,), meta.dtype, const(0, compute_type(meta.dtype))) for meta in metas[1:]]
-    if any(meta.numel() != 0 for meta in metas[1:]):
-        raise NoLowering("statistics are asked for")
-    return (results_one(metas[0], y), *empty)
+    _, *metas = meta_of(node)
+    used = (each if meta.numel() else const(0, compute) for each, meta in zip((average, invstd), metas, strict=True))
+    return results(node, y, *used)
 
 
 @lowers("_native_batch_norm_legit_functional.default")
@@ -201,10 +200,6 @@ def lower_batch_norm_backward(
         less = op("sub", op("sub", grad.expr, over(average, (1,), x.ndim)), op("mul", centred, over(slope, (1,), x.ndim)))
         dx = op("mul", less, over(factor, (1,), x.ndim))
     return results(node, dx, op("mul", dot, r) if mask[1] else None, total if mask[2] else None)
-
-
-def results_one(meta: torch.Tensor, expr: Expr) -> Value:
-    return Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
 
 
 @lowers("_fused_rms_norm.default")
