@@ -134,7 +134,7 @@ def run(fn: Any = None) -> Any:
     if _is_nn_module(fn):
         from .module import OptimizedModule
 
-        chosen = fn.options if isinstance(fn, OptimizedModule) else options_of(type(fn).forward)
+        chosen = fn.options if isinstance(fn, OptimizedModule) else options_of(fn.forward)
         return OptimizedModule(fn._orig_mod if isinstance(fn, OptimizedModule) else fn, chosen, frozen=True)
     if isinstance(fn, _C.CompiledFunction):
         chosen = fn.region.key if fn.region is not None else region_options()

@@ -21,7 +21,7 @@ from .skips import is_librarys, marks
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: A class that `isinstance` takes our compiled modules for too: torch's own, while the drop-in is installed (dropin.py).
 passes_for: type | None = None
-_OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_modules", "training"})
+_OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_called", "_modules", "training"})
 
 
 class OptimizedModule(nn.Module):
@@ -38,6 +38,11 @@ class OptimizedModule(nn.Module):
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "frozen", frozen)
         object.__setattr__(self, "reason", reason)
+        self._follow_class()
+
+    def _follow_class(self) -> None:
+        """`forward` calls what the original's class has for `__call__` now."""
+        object.__setattr__(self, "_called", type(self._orig_mod).__call__)
         object.__setattr__(self, "forward", self._make_forward())
 
     def _make_forward(self) -> Any:
@@ -51,11 +56,13 @@ class OptimizedModule(nn.Module):
         region = _C.Region(options, None if self.frozen else on_miss)
         compiled = _C.CompiledFunction(target, region)
         marks.set_compiled(compiled, module.__call__)
-        note_options(type(module).forward, options)
+        note_options(module.forward, options)
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # In C for calls from outside (frontend/_modules.c), as long as neither `if` below holds.
+        # In C for calls from outside (frontend/_modules.c), as long as no `if` below changes anything.
+        if type(self._modules["_orig_mod"]).__call__ is not self._called:
+            self._follow_class()
         if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
             # Straight to the dicts: an attribute that is not there costs more than a small graph.
             if "_initialize_hook" in self._modules["_orig_mod"].__dict__:  # type: ignore[union-attr]  # there always

@@ -432,3 +432,21 @@ def test_compile_counter_with_backend_and_same():
     assert counter.frame_count == 1 == len(counter.graphs)
     assert not same(x, x + 1) and not same(x, x.double()) and same(x, x.double(), exact_dtype=False)
     assert not same([1], (1, 2)) and same(torch.tensor(float("nan")), torch.tensor(float("nan")))
+
+
+def test_a_module_of_torchscript_runs_as_it_is():
+    x = torch.randn(2, 3)
+    for module in (torch.jit.script(nn.Linear(3, 4)), torch.jit.trace(nn.Linear(3, 4), x)):
+        compiled = fxjit.compile(module, backend="eager")
+        torch.testing.assert_close(compiled(x), module(x))
+        torch.testing.assert_close(fxjit.run(module)(x), module(x))
+        assert list(compiled.state_dict().values())[0].data_ptr() == module.weight.data_ptr()
+
+
+def test_run_finds_what_a_forward_of_the_instance_was_compiled_with():
+    module = nn.Linear(3, 3)
+    module.forward = lambda x: x * 2
+    counter = CompileCounter()
+    fxjit.compile(module, backend=counter)(torch.ones(3))
+    assert fxjit.run(module)(torch.ones(3)).tolist() == [2, 2, 2] and counter.frame_count == 1
+    assert fxjit.run(module).options.chosen_backend is counter
