@@ -1,8 +1,10 @@
 """`python -m benchmarks.models --list`: other people's programs, captured by fxjit and compared with eager.
 
 For each program (benchmarks/programs.py): how many graphs and breaks, whether an identical call or another batch size
-compiles again, how long tracing and the first call take, and whether outputs and gradients are eager's. Each program
-has a process of its own. Printed as a Markdown table, which is what docs/models.md holds.
+compiles again, what the first call costs, and whether outputs and gradients are eager's. Each program has a process of
+its own; with `--beside-torch-compile`, torch.compile follows in another one. The cost is CPU seconds of the first call in
+one thread, less those of an eager call, after a trivial function was compiled: with backend `eager`, what tracing costs.
+Printed as a Markdown table, which is what docs/models.md holds.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Row:
     operators: int = 0
     #: Graphs compiled by the second call (the same inputs), the third and the fourth (other batch sizes).
     again: tuple[int, int, int] = (0, 0, 0)
-    tracing: float = 0.0
+    #: CPU seconds of the first call, less those of an eager call.
     first: float = 0.0
     outputs: str = "-"
     gradients: str = "-"
@@ -49,12 +51,12 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         again = ", ".join(map(str, self.again))
-        return (self.name, f"{self.graphs} / {self.breaks} / {self.operators}", again, f"{self.tracing:.2f}",
-                f"{self.first:.2f}", self.outputs, self.gradients, self.error)
+        return (f"{self.graphs} / {self.breaks} / {self.operators}", again, f"{self.first:.2f}", self.outputs, self.gradients,
+                self.error)
 
 
-HEADER = ("program", "graphs / breaks / operators", "compiled again by the same call, 2nd, 3rd batch size", "tracing, s",
-          "first call, s", "outputs", "gradients", "error")
+HEADER = ("graphs / breaks / operators", "compiled again by the same call, 2nd, 3rd batch size", "first call, CPU s",
+          "outputs", "gradients", "error")
 
 
 class Counted:
@@ -84,11 +86,6 @@ class Fxjit:
     def breaks(self) -> int:
         return sum(fxjit.counters["graph_break"].values())
 
-    def tracing_seconds(self) -> float:
-        from fxjit.counters import time_by_phase
-
-        return sum(seconds for phase, seconds in time_by_phase().items() if phase != "backend")
-
     def notes(self) -> list[str]:
         found = [f"break: {what} ({count})" for what, count in fxjit.counters["graph_break"].items()]
         return found + [f"skip: {what} ({count})" for what, count in fxjit.counters["skip"].items()]
@@ -110,10 +107,6 @@ class TorchCompile:
     def breaks(self) -> int:
         return sum(self.dynamo.utils.counters["graph_break"].values())
 
-    def tracing_seconds(self) -> float:
-        return sum(sum(times) for name, times in self.dynamo.utils.compilation_time_metrics.items()
-                   if name == "_compile.compile_inner")
-
     def notes(self) -> list[str]:
         return [f"break: {str(what).splitlines()[0]} ({n})" for what, n in self.dynamo.utils.counters["graph_break"].items()]
 
@@ -130,8 +123,12 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
         row.error = f"not installed: {error}"
         return row
     try:
+        way.compile(lambda x: x + 1)(torch.ones(3))
+        once = _eager_seconds(name)
+        way.counted.graphs = way.counted.operators = 0
         compiled = way.compile(ours.fn)
         _outputs(row, way, eager, ours, compiled)
+        row.first = max(row.first - once, 0.0)
         if gradients and eager.module is not None:
             _gradients(row, eager, ours, compiled)
     except Exception as error:
@@ -145,6 +142,15 @@ def _builder(name: str) -> Callable[[], Program]:
     return PROGRAMS[name] if name in PROGRAMS else MORE[name]
 
 
+def _eager_seconds(name: str) -> float:
+    """CPU seconds of the second eager call, of a program of its own: calls may leave something behind."""
+    program = _builder(name)()
+    call(program, program.fn, program.batches[0])
+    start = time.process_time()
+    call(program, program.fn, program.batches[0])
+    return time.process_time() - start
+
+
 def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program, compiled: Any) -> None:
     """Four calls: two alike, then two with other batch sizes."""
     wrong: list[str] = []
@@ -153,11 +159,10 @@ def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program,
     first, second, third = eager.batches
     for turn, batch in enumerate((first, first, second, third)):
         expected = call(eager, eager.fn, batch)
-        start = time.perf_counter()
+        start = time.process_time()
         actual = call(ours, compiled, batch)
-        seconds = time.perf_counter() - start
         if turn == 0:
-            row.first, row.tracing = seconds, way.tracing_seconds()
+            row.first = time.process_time() - start
             row.graphs, row.operators, row.breaks = way.counted.graphs, way.counted.operators, way.breaks()
         else:
             again.append(way.counted.graphs - seen)
@@ -249,10 +254,10 @@ def _differing_arrays(expected: Any, actual: Any, where: str) -> Iterator[str]:
         yield f"{where}: off by {(one.double() - other.double()).abs().max():.2g}"
 
 
-def _in_process(name: str, options: argparse.Namespace) -> Row:
+def _in_process(name: str, options: argparse.Namespace, torchs: bool) -> Row:
     """The row of a program run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.models", "--only", name, "--backend", options.backend, "--json"]
-    command += ["--with-torch-compile"] if options.torch else []
+    command = [sys.executable, "-m", "benchmarks.models", "--here", name, "--backend", options.backend]
+    command += ["--no-gradients"] * options.no_gradients + ["--with-torch-compile"] * torchs
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -263,8 +268,11 @@ def _in_process(name: str, options: argparse.Namespace) -> Row:
     return Row(**json.loads(lines[-1]))
 
 
-def _measure_here(name: str, options: argparse.Namespace, torchs: bool) -> Row:
-    return measure(name, TorchCompile(options.backend) if torchs else Fxjit(options.backend), not options.no_gradients)
+def _here(options: argparse.Namespace) -> None:
+    """Prints the row of one program, run in this process, as JSON."""
+    torch.set_num_threads(1)
+    way = TorchCompile(options.backend) if options.torch else Fxjit(options.backend)
+    print(json.dumps(dataclasses.asdict(measure(options.here, way, not options.no_gradients))), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,12 +280,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="every program of the list")
     parser.add_argument("--more", action="store_true", help="the other programs too")
     parser.add_argument("--names", action="store_true", help="print the programs' names")
-    parser.add_argument("--only", action="append", default=[], help="this program, in this process; may be repeated")
+    parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
     parser.add_argument("--with-torch-compile", dest="torch", action="store_true", help="torch.compile in fxjit's place")
+    parser.add_argument("--beside-torch-compile", dest="beside", action="store_true", help="its columns too, after fxjit's")
     parser.add_argument("--no-gradients", action="store_true")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program")
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--here", help=argparse.SUPPRESS)
     parser.add_argument("--notes", action="store_true", help="tell why graphs broke, and what differed")
     return parser
 
@@ -285,24 +294,25 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     options = _parser().parse_args(argv)
     names = list(PROGRAMS) + (list(MORE) if options.more else [])
+    if options.here:
+        _here(options)
+        return
     if options.names:
         print("\n".join(names))
         return
     chosen = options.only or (names if options.list or options.more else [])
     if not chosen:
         _parser().error("say --list, --more or --only NAME")
-    rows = []
+    ways = [False, True] if options.beside else [options.torch]
+    lines = []
     for name in chosen:
-        row = _measure_here(name, options, options.torch) if options.only else _in_process(name, options)
-        rows.append(row)
-        if options.json:
-            print(json.dumps(dataclasses.asdict(row)), flush=True)
-        else:
-            print(" | ".join(row.cells()), file=sys.stderr, flush=True)
+        rows = [_in_process(name, options, torchs) for torchs in ways]
+        lines.append((name, *(cell for row in rows for cell in row.cells())))
+        print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
         if options.notes:
-            print("\n".join("    " + note for note in row.notes), file=sys.stderr, flush=True)
-    if not options.json:
-        print(markdown(HEADER, [row.cells() for row in rows]))
+            print("\n".join("    " + note for row in rows for note in row.notes), file=sys.stderr, flush=True)
+    header = HEADER + tuple(f"torch.compile: {title}" for title in HEADER) * options.beside
+    print(markdown(("program", *header), lines))
 
 
 if __name__ == "__main__":
