@@ -153,6 +153,21 @@ def test_another_forward_on_the_instance_or_the_class_runs() -> None:
         Scale.forward = before  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("owner", ["the class", "a base", "nn.Module"])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_another_call_of_the_class_runs_from_then_on(owner: str, hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = type("Base", (Scale,), {})
+    module: Any = type("Derived", (base,), {})()
+    fast = compiled(module)
+    if hooked:
+        fast.register_forward_hook(lambda module, args, result: result * 1)
+    with monkeypatch.context() as patch:
+        kind = {"the class": type(module), "a base": base, "nn.Module": nn.Module}[owner]
+        patch.setattr(kind, "__call__", lambda self, x: x * self.weight * 7, raising=False)
+        torch.testing.assert_close(fast(X), X * module.weight * 7)
+    torch.testing.assert_close(fast(X), module(X))
+
+
 class Counting(Scale):
     calls = 0
 

@@ -274,6 +274,49 @@ def a_gradient_that_there_was_not() -> World:
             lambda: setattr(weight, "grad", torch.full((4,), 9.0)))
 
 
+def _element(eq: bool) -> Any:
+    """An object whose hash is its `key`."""
+    methods: dict[str, Any] = {"__hash__": lambda self: self.key}
+    if eq:
+        methods["__eq__"] = lambda self, other: self.key == other.key
+    made = type("Element", (), methods)()
+    made.key = 1
+    return made
+
+
+def the_hash_of_an_element_of_a_set() -> World:
+    element = _element(eq=True)
+    elements = {element}
+    return lambda x: x * (2 if element in elements else 3), lambda: setattr(element, "key", 2)
+
+
+def the_hash_of_an_element_that_compares_by_identity() -> World:
+    element = _element(eq=False)
+    elements = frozenset([element])
+    return lambda x: x * (2 if element in elements else 3), lambda: setattr(element, "key", 2)
+
+
+def the_hash_of_an_element_in_a_tuple() -> World:
+    element = _element(eq=False)
+    elements = {(element, 5)}
+    return lambda x: x * (2 if (element, 5) in elements else 3), lambda: setattr(element, "key", 2)
+
+
+def bases_of_an_exception_that_is_caught() -> World:
+    base, other = type("Base", (Exception,), {}), type("Other", (Exception,), {})
+    kind = type("Kind", (base,), {})
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        try:
+            raise kind
+        except base:
+            return x * 2
+        except Exception:
+            return x * 3
+
+    return program, lambda: setattr(kind, "__bases__", (other,))
+
+
 WORLDS: dict[str, Callable[[], World]] = {name: made for name, made in vars().copy().items()
                                           if isinstance(made, types.FunctionType) and made.__module__ == __name__
                                           and made.__annotations__.get("return") == "World"}

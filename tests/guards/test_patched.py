@@ -162,6 +162,21 @@ def test_autocast_that_the_program_switches_on_itself_is_no_switch_from_outside(
     assert counters["frames"]["ok"] == 1
 
 
+def test_the_dtype_that_autocast_takes_where_the_program_names_none() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            return x @ x.T
+
+    compiled = fxjit.compile(program, backend="eager")
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        torch.set_autocast_dtype("cpu", dtype)
+        try:
+            assert compiled(X).dtype is program(X).dtype is dtype
+        finally:
+            torch.set_autocast_dtype("cpu", torch.bfloat16)
+    assert counters["frames"]["ok"] == 2
+
+
 def _grad_mode_inside(x: torch.Tensor, manager: Any) -> torch.Tensor:
     weight = torch.ones(4, requires_grad=True)
     with manager():

@@ -20,7 +20,7 @@ static struct {
 static PyTypeObject *caller;         /* the class whose instances module_call is for */
 static ternaryfunc call_as_python; /* how they were called before */
 
-enum { GETATTRIBUTE, CALL_IMPL, COMPILED_CALL_IMPL, FORWARD, MODULES, ORIGINAL, INITIALIZE_HOOK, NUM_NAMES };
+enum { GETATTRIBUTE, CALL, CALLED, CALL_IMPL, COMPILED_CALL_IMPL, FORWARD, MODULES, ORIGINAL, INITIALIZE_HOOK, NUM_NAMES };
 #define NUM_HOOKS 4
 
 static PyObject *names[NUM_NAMES], *hooks[NUM_HOOKS], *global_hooks[NUM_HOOKS];
@@ -29,7 +29,8 @@ static int
 intern_names(void)
 {
     const char *const texts[NUM_NAMES] = {
-        "__getattribute__", "_call_impl", "_compiled_call_impl", "forward", "_modules", "_orig_mod", "_initialize_hook",
+        "__getattribute__", "__call__", "_called", "_call_impl", "_compiled_call_impl", "forward", "_modules", "_orig_mod",
+        "_initialize_hook",
     };
     const char *const kinds[NUM_HOOKS] = {"backward_hooks", "backward_pre_hooks", "forward_hooks", "forward_pre_hooks"};
     for (int i = 0; i < NUM_NAMES; i++) {
@@ -244,7 +245,8 @@ module_call(PyObject *self, PyObject *args, PyObject *kwargs)
     if (children != NULL && fx_is_compiled(forward) && are_empty(dict, hooks) && PyDict_CheckExact(children)) {
         PyObject *original = item(children, names[ORIGINAL]);
         PyObject *of_original = original == NULL ? NULL : plain_dict(original);
-        if (of_original != NULL && item(of_original, names[INITIALIZE_HOOK]) == NULL) {
+        if (of_original != NULL && item(of_original, names[INITIALIZE_HOOK]) == NULL &&
+            _PyType_Lookup(Py_TYPE(original), names[CALL]) == item(dict, names[CALLED])) {
             Py_INCREF(forward);
             PyObject *result = PyObject_Call(forward, args, kwargs);
             Py_DECREF(forward);

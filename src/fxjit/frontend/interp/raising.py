@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, class_of, is_exception_class, make_exception
 
@@ -91,6 +91,7 @@ def matches(t: InterpTracer, exc: Value, against: Value) -> bool:
         t.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
     cls = class_of(against)
     assert cls is not None
+    descriptors.guard_bases(t, exc.pytype())
     return cls in exc.pytype().__mro__  # not issubclass, which a metaclass may answer
 
 

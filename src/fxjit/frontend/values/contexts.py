@@ -390,6 +390,17 @@ _AUTOCASTS: Final = tuple(dict.fromkeys((
     torch.autocast, torch.cuda.amp.autocast_mode.autocast, torch.cpu.amp.autocast_mode.autocast)))
 
 
+_AUTOCAST_ARGS: Final = ("device_type", "dtype", "enabled", "cache_enabled")
+
+
+def _guard_defaults(t: Tracer, manager: torch.autocast, given: dict[str, Any]) -> None:
+    """What the process says where the program does not: asked through the trace, which guards it."""
+    if given.get("dtype") is None:
+        t.call(t.make(torch.get_autocast_dtype), [t.make(manager.device)], {})
+    if given.get("cache_enabled") is None:
+        t.call(t.make(torch.is_autocast_cache_enabled), [], {})
+
+
 def _autocast_class(cls: Any) -> None:
     @handles(cls)
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -399,6 +410,9 @@ def _autocast_class(cls: Any) -> None:
             manager = cls(*[value.as_constant() for value in args], **given)
         except Exception as error:  # all arguments are known: the program raises the same
             t.raise_(type(error), *error.args)
+        if cls is torch.autocast:
+            in_order = [value.as_constant() for value in args]
+            _guard_defaults(t, manager, dict(zip(_AUTOCAST_ARGS, in_order, strict=False)) | given)
         return AutocastValue(manager)
 
     @wraps(cls)

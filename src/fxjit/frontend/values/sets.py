@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any, Final
 
 from fxjit.frontend.values import protocol
@@ -17,7 +18,7 @@ from fxjit.frontend.values.iteration import IteratorValue, consume
 from fxjit.frontend.values.keys import HashKey, key_of
 from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.wrap import makes, wraps
-from fxjit.guards.kinds import LengthIs, SetIs, TypeIs
+from fxjit.guards.kinds import HasKey, LengthIs, SetIs, TypeIs
 from fxjit.guards.source import DictKeySource, Source
 
 _OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -294,9 +295,19 @@ class SourcedSetValue(SetValue):
             self._obj = None
             try:
                 self._fill(self._t, values, None)
+                for item in obj:
+                    if _hashes_itself(item):
+                        self._guard_found(obj, item)
             except BaseException:  # a break too: the set is looked at anew then
                 self._obj = obj
                 raise
+
+    def _guard_found(self, obj: set[Any] | frozenset[Any], item: Any) -> None:
+        """The set finds the element, as it does not where that has another hash than when it was put there."""
+        assert self.source is not None
+        if not (set if isinstance(obj, set) else frozenset).__contains__(obj, item):  # type: ignore[operator]  # one or the other
+            self._t.break_("value-slot", slot="__hash__", type=type(item).__name__)
+        self._t.guard(HasKey(self.source, item, True))
 
     @property
     def elements(self) -> dict[HashKey, Value]:  # type: ignore[override]  # a plain attribute of the others
@@ -315,6 +326,13 @@ class SourcedSetValue(SetValue):
     @order.setter
     def order(self, order: Any) -> None:
         self._order = order
+
+
+def _hashes_itself(item: object) -> bool:
+    """Whether code of the user's says what the hash of an element is: another at another time, perhaps."""
+    if isinstance(item, tuple | frozenset):
+        return any(map(_hashes_itself, item))
+    return isinstance(type(item).__hash__, FunctionType)
 
 
 class SetIteratorValue(IteratorValue):
