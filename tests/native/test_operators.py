@@ -68,6 +68,26 @@ def test_signed_zeros_and_nan_are_eagers(kernels):
         assert torch.equal(actual[finite].signbit(), expected[finite].signbit())
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_derivatives_at_nan_and_infinity(kernels, assert_same, dtype):
+    """ATen's vector code and what it does with the last few elements may differ at NaN: so there are many of each number."""
+    aten = torch.ops.aten
+    numbers = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 0.25, -0.25, 6.0, -6.0])
+    x, y = numbers.repeat_interleave(64 * 9).to(dtype), numbers.repeat(64).repeat(9).to(dtype)
+
+    def function(grad, x, y):
+        return [
+            aten.hardtanh_backward(grad, x, -0.5, 0.5), aten.hardswish_backward(grad, x),
+            aten.elu_backward(grad, 0.5, 1.25, 2.0, False, x), aten.elu_backward(grad, 0.5, 1.25, 2.0, True, x),
+            aten.smooth_l1_loss_backward(grad, x, y, 0, 0.25), aten.smooth_l1_loss_backward(grad, x, y, 1, 1.0),
+        ]  # fmt: skip
+
+    given = (torch.full_like(x, 0.75), x, y)
+    compiled = kernels(function, *given, decompositions=decompositions())
+    for k, (actual, expected) in enumerate(zip(compiled(*given), function(*given))):
+        assert_same(actual, expected, str(k))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_numbers_are_what_a_half_type_holds_of_them(kernels, dtype):
     """A comparison, a bound or a filling sees the number rounded; so does what is computed from it in float32."""

@@ -16,12 +16,12 @@ import torch
 from torch._C import DispatchKey
 
 NAMES = (
-    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "elu_backward",
-    "glu", "glu_backward", "hardshrink", "hardsigmoid_backward", "hardswish_backward", "heaviside", "huber_loss",
+    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
+    "glu", "glu_backward", "hardshrink", "hardsigmoid_backward", "heaviside", "huber_loss",
     "huber_loss_backward",
     "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish",
     "mish_backward", "mse_loss",
-    "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
+    "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "soft_margin_loss",
     "softplus_backward", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
 
@@ -38,6 +38,8 @@ WHOLE = tuple(f"upsample_{name}" for name in ("linear1d", "bilinear2d", "triline
 # Of symbolic sizes those that weigh what lies around a point: beside NaN and infinity, and of bytes and halves, their kernels
 # give other numbers than the parts. The rest only reads.
 WEIGHING = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+#: Of the reductions that ATen's losses know.
+MEAN = 1
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
@@ -203,6 +205,20 @@ def isin(x: torch.Tensor, tests: torch.Tensor, **how: Any) -> Any:
     return torch.isin(x.contiguous(), tests, **how)
 
 
+@functools.cache
+def smooth_l1_loss_backward() -> Callable[..., Any]:
+    """With NaN where a difference is: torch's own has zero there."""
+    from torch._decomp.decompositions import pw_cast_for_opmath
+
+    def decompose(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float) -> torch.Tensor:
+        difference = x - target
+        weighed = grad / x.numel() if reduction == MEAN else grad
+        outside = torch.where(difference >= beta, weighed, weighed * difference / beta)
+        return torch.where(difference <= -beta, -weighed, outside)
+
+    return pw_cast_for_opmath(decompose)
+
+
 def native_group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
     """Of nothing, where torch's fake tensors divide by its size. What ATen takes the mean of nothing times is NaN."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -233,6 +249,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         found[operator] = normalized_in_float32(operator)
         if "batch_norm" in name:
             found[operator] = plain_or_channels_last(operator, found[operator])
+    found[torch.ops.aten.smooth_l1_loss_backward.default] = smooth_l1_loss_backward()
     found[torch.ops.aten.native_group_norm_backward.default] = native_group_norm_backward
     found[torch.ops.aten.roll.default] = roll
     found[torch.ops.aten.isin.Tensor_Tensor] = isin

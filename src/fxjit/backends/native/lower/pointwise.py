@@ -552,7 +552,8 @@ def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: A
 
 
 def derivative(build: Build) -> Callable[..., Value]:
-    """grad times (or a function of) the forward's input or output, element by element."""
+    """grad times (or a function of) the forward's input or output, element by element. At NaN, where some of ATen's scalar
+    code and vector code differ, what the latter gives."""
 
     def lower(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
         size, dtype = out_size(node), meta_of(node).dtype
@@ -574,8 +575,32 @@ lowers("tanh_backward.default")(derivative(lambda g, y: op("mul", g, op("sub", c
 @lowers("hardtanh_backward.default")
 def lower_hardtanh_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, low_bound: Any, high_bound: Any) -> Value:
     def build(g: Expr, v: Expr) -> Expr:
-        outside = op("or", compare("le", v, const(low_bound, v.dtype)), compare("ge", v, const(high_bound, v.dtype)))
-        return where(outside, const(0, g.dtype), g)
+        inside = op("and", compare("gt", v, const(low_bound, v.dtype)), compare("lt", v, const(high_bound, v.dtype)))
+        return where(inside, g, const(0, g.dtype))
+
+    return derivative(build)(low, node, grad, x)
+
+
+@lowers("elu_backward.default")
+def lower_elu_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any
+) -> Value:
+    def build(g: Expr, v: Expr) -> Expr:
+        steep, flat = const(input_scale, g.dtype), const(alpha * scale, g.dtype)
+        rest = op("add", v, flat) if is_result else op("mul", flat, op("exp", op("mul", v, steep)))
+        below = op("mul", op("mul", g, steep), rest)
+        return where(compare("gt", v, const(0, v.dtype)), op("mul", g, const(scale, g.dtype)), below)
+
+    return derivative(build)(low, node, grad, x)
+
+
+@lowers("hardswish_backward.default")
+def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+    def build(g: Expr, v: Expr) -> Expr:
+        three = const(3, v.dtype)
+        between = op("mul", g, op("add", op("div", v, three), const(0.5, v.dtype)))
+        below = compare("le", v, op("neg", three))
+        return where(below, const(0, g.dtype), where(compare("ge", v, three), g, between))
 
     return derivative(build)(low, node, grad, x)
 
