@@ -26,7 +26,7 @@ def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
         return None
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
-    wanted = _wanted(gm.graph)
+    wanted = needed(gm.graph)
     numbers = sorted({*segments.values()})
     parts = [Part(gm, [node for node in segments if segments[node] == number], wanted) for number in numbers]
     if not all(can_be_passed(node) for part in parts for node in part.results):
@@ -200,7 +200,7 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
     return {node: numbers.setdefault(find(node), len(numbers)) for node in parent}
 
 
-def _wanted(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def needed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """What leads to the graph's results, or to a write."""
     found: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):

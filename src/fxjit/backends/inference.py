@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from .components import Compile, Part, can_be_passed, in_turn, tensors_of, writes
+from .components import Compile, Part, can_be_passed, in_turn, needed, tensors_of, writes
 from .eager import as_a_block, changes_state, eager
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
@@ -28,7 +28,8 @@ def compile_blocks(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], comp
     blocks = _blocks(gm)
     if blocks is None:
         return eager(gm, example_inputs)
-    parts = [(block, Part(gm, block.nodes)) for block in blocks]
+    wanted = needed(gm.graph)
+    parts = [(block, Part(gm, block.nodes, wanted)) for block in blocks]
     if not all(_stands_alone(part, block) for block, part in parts):
         return eager(gm, example_inputs)
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
