@@ -119,6 +119,17 @@ def test_a_reduction_of_columns_runs_across_lanes():
     assert group.lane
 
 
+def test_rows_do_not_join_columns_whose_number_divides_theirs():
+    """512 x 128 is 128 x 4 x 128, too: lanes of the columns would store rows 512 elements apart."""
+    groups = groups_of(lambda x, g: (g * 2, (x * g).sum(0)), torch.randn(512, 128), torch.randn(512, 128))
+    assert sorted(group.lane for group in groups) == [False, True]
+
+
+def test_rows_that_are_looked_up_and_added_run_across_lanes():
+    (group,) = groups_of(lambda t, i: F.embedding(i, t).sum(1), torch.randn(50, 32), torch.zeros(4, 10, dtype=torch.int64))
+    assert group.lane
+
+
 def test_one_long_sum_is_shared_by_threads():
     (group,) = groups_of(lambda x: (x * 2).sum(), torch.randn(100_000))
     assert group.split

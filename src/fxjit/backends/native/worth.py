@@ -25,13 +25,15 @@ from .lower.table import Lowering
 from .schedule.fuse import Group, Hints, Step, group_elements
 
 #: Measured: an autograd node of ours, forward and backward; the same with AOTAutograd's wrappers around it.
-NODE, WRAPPED_NODE = 10.0, 120.0
+NODE, WRAPPED_NODE = 14.0, 120.0
 #: A call of ATen from Python and each of its arguments; a kernel or a matrix product.
 CALL, ARGUMENT, LAUNCH = 2.5, 0.5, 0.7
-#: An operator of eager's that autograd records, forward and backward; a function of torch.nn.functional; one not recorded.
-RECORDED, FUNCTIONAL, UNRECORDED = 5.0, 10.0, 1.5
-#: One pass over an element that fusion saves.
-PASS = 0.0003
+#: An operator of eager's that autograd records, forward and backward; a function of torch.nn.functional; a matrix product,
+#: whose derivative is two more; an operator of complex numbers, whose derivative conjugates; one not recorded.
+RECORDED, FUNCTIONAL, PRODUCT, COMPLEX, UNRECORDED = 5.0, 7.0, 8.0, 10.0, 1.5
+#: One pass over an element that fusion saves, where all of it is in the cache or is not.
+NEAR_PASS, FAR_PASS, NEAR = 0.00003, 0.0003, 65536
+_PRODUCTS = frozenset({torch._C._nn.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, operator.matmul})
 
 
 def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
@@ -42,9 +44,18 @@ def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
             product = product_of(step.node, low) is not None
             total += LAUNCH if product else CALL + ARGUMENT * len(step.node.args)
         elif isinstance(step, Group):
-            origins = frozenset[torch.fx.Node]().union(*(member.compute.origins for member in step.members))
-            total += LAUNCH - PASS * group_elements(step, hints) * max(len(origins) - 1, 0)
+            total += LAUNCH - _saved_passes(step) * _pass_over(group_elements(step, hints))
     return total
+
+
+def _saved_passes(group: Group) -> int:
+    """The operators whose results are not stored: what only the group itself reads."""
+    origins = frozenset[torch.fx.Node]().union(*(member.compute.origins for member in group.members))
+    return max(len(origins) - len(group.writes() - group.reads()), 0)
+
+
+def _pass_over(elements: int) -> float:
+    return elements * (NEAR_PASS if elements <= NEAR else FAR_PASS)
 
 
 def better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
@@ -63,4 +74,8 @@ def _cost_in_eager(node: torch.fx.Node) -> float:
     results = value if isinstance(value, (list, tuple)) else (value,)
     if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in results):
         return UNRECORDED
+    if any(isinstance(each, torch.Tensor) and each.is_complex() for each in results):
+        return COMPLEX
+    if node.target in _PRODUCTS or node.target in ("matmul", "mm", "bmm", "addmm"):
+        return PRODUCT
     return FUNCTIONAL if isinstance(node.target, types.FunctionType) else RECORDED

@@ -20,6 +20,7 @@ import torch
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
 from ..ir import (
     Compute,
+    Expr,
     Extern,
     Iota,
     Load,
@@ -207,7 +208,7 @@ class Fuser:
                 made = attempt(group, compute)
             except NotAffine:
                 continue  # the loops do agree, but not in a way that can be seen from symbols
-            if made is not None and legal(made, self.hints):
+            if made is not None and keeps_neighbours(made, self.hints) and legal(made, self.hints):
                 return made
         return None
 
@@ -384,9 +385,27 @@ def reduces_columns(compute: Compute, hints: Hints) -> bool:
         if len(load.strides) != len(compute.domain):
             continue
         last_outer, last_inner = abs(hints(load.strides[len(compute.size) - 1])), abs(hints(load.strides[-1]))
+        # A row that is looked up for each step of the reduction is as far from the last one as rows are.
+        last_inner += sum(abs(hints(gather.stride)) for gather in load.gathers if steps_through(gather.index))
         if last_outer and last_inner:
             votes += 1 if last_outer < last_inner else -1
     return votes > 0
+
+
+def keeps_neighbours(group: Group, hints: Hints) -> bool:
+    """Whether vectors of lanes store side by side. Rows and columns of sizes that divide each other can be cut to the same
+    loops (512 x 128 as 128 x 4 x 128), in which neighbours would be far from each other."""
+    lane = len(group.outer) - 1
+    return not group.lane or not any(
+        abs(hints(member.compute.stride[lane])) > 1 and any(hints(step) == 1 for step in member.compute.stride[lane + 1 :])
+        for member in group.members
+        if not member.gives_row
+    )
+
+
+def steps_through(index: Expr) -> bool:
+    """Whether a computed part of an address changes with the innermost loop."""
+    return any(isinstance(node, (Load, Iota)) and node.strides[-1:] not in ((), (0,)) for node in walk(index))
 
 
 def store_index(member: Member, outer: Sizes) -> tuple[Sizes, Size]:
