@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fxjit
+from fxjit.counters import counters
 
 SCALE = 2.0
 
@@ -194,3 +195,76 @@ def test_what_forward_writes_to(assert_same_as_eager, requires_grad):
 
 def test_writing_to_an_input_breaks(breaks):
     assert breaks(Doubled.apply, torch.randn(3), torch.randn(3, requires_grad=True)) == "call-autograd-engine"
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad * ctx.factor, None
+
+
+def reversed_beside_what_it_is_of(x):
+    y = x * 2
+    return y, Reversal.apply(y, 0.5)
+
+
+def reversed_twice(x):
+    once = Reversal.apply(x * 2, 0.5)
+    return once, Reversal.apply(once, 0.25)
+
+
+def rows_of_reversed(x):
+    y = x * 2
+    return Reversal.apply(y, 0.5)[0], y[1]
+
+
+def view_of_a_reversed_input(x):
+    return Reversal.apply(x, 0.5).view(-1)
+
+
+def hook_on_a_view_beside_what_it_is_of(x):
+    y = x * 2
+    z = y.view(-1)
+    z.register_hook(lambda grad: grad * 7)
+    return y, z
+
+
+def hook_on_a_view_of_an_input(x):
+    z = x.view(-1)
+    z.register_hook(lambda grad: grad * 7)
+    return z
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", [reversed_beside_what_it_is_of, reversed_twice, rows_of_reversed, view_of_a_reversed_input,
+                                hook_on_a_view_beside_what_it_is_of, hook_on_a_view_of_an_input])
+def test_views_whose_gradients_the_program_makes_are_results(fn, backend):
+    def run(call):
+        x = torch.ones(2, 2, requires_grad=True)
+        results = call(x)
+        results = results if isinstance(results, tuple) else (results,)
+        sum((at + 1) * result.sum() for at, result in enumerate(results)).backward()
+        return x.grad, [result.untyped_storage().data_ptr() == results[0].untyped_storage().data_ptr() for result in results]
+
+    (expected, shared), (grad, also_shared) = run(fn), run(fxjit.compile(fn, backend=backend, fullgraph=True))
+    torch.testing.assert_close(grad, expected)
+    assert shared == also_shared
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_reversed_gradient_of_what_stays_inside_is_compiled(backend):
+    weight = torch.randn(64, 64)
+
+    def features(x):
+        return torch.softmax(Reversal.apply((x @ weight).relu(), 0.5), -1) * 3
+
+    counters["aot"].clear()
+    x = torch.randn(64, 64, requires_grad=True)
+    expected, = torch.autograd.grad(features(x).square().sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(fxjit.compile(features, backend=backend)(x).square().sum(), x)[0], expected)
+    assert not counters["aot"]["graphs run as captured"]

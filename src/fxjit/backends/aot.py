@@ -40,7 +40,7 @@ from .inference import compile_blocks
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside
-from .siblings import keep_refusals
+from .siblings import keep_refusals, loses_gradients
 
 log = logs.artifact("aot_graphs")
 # What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
@@ -141,6 +141,9 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
         with torch.enable_grad():
             compiled_on = _compile_whole(recording, example_inputs, way)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
+    if torch.is_grad_enabled() and loses_gradients(gm):
+        counters["aot"]["graphs run as captured"] += 1
+        return eager(gm, example_inputs)
     gm, restore = with_unused_draws(*with_flat_outputs(ensure_module(gm)))
     place = way.stored(gm, example_inputs)
     found = None if place is None else place.find()

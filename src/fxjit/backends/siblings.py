@@ -1,5 +1,8 @@
-"""Results that are some of several views which one operator gave of a tensor (`split`, `unbind`): autograd lets nobody write
-to them. AOTAutograd gives them as tensors, or as views, that may be written to; `keep_refusals` has them refuse again.
+"""What autograd knows of results that are views, and AOTAutograd loses.
+
+Of several views which one operator gave of a tensor (`split`, `unbind`) autograd lets nobody write to any. AOTAutograd gives
+them as tensors, or as views, that may be written to; `keep_refusals` has them refuse again. And a view may have a gradient of
+the program's own: graphs of which `loses_gradients` is true run as they were captured.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from typing import Any
 import torch
 import torch.fx
 from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
+from torch.utils import _pytree as pytree
+
+from .components import tensors_of
 
 
 def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -28,6 +34,30 @@ def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Cal
         return tuple(results)
 
     return run
+
+
+def loses_gradients(gm: torch.fx.GraphModule) -> bool:
+    """Whether a result is a view that stands behind, or shares memory with, one whose gradient the program itself makes or
+    sees: by a `backward` of its own (`GradientReversal.apply(x)`, which is `x.view_as(x)`), or by a hook. AOTAutograd makes
+    such a result anew, as a view of the input or of another result, and autograd then passes the program's part by."""
+    watched = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _watched_views(node)}
+    if not watched:
+        return False
+    given = [_memory_of(node) for node in gm.graph.find_nodes(op="placeholder")]
+    results = [_memory_of(node) for node in pytree.tree_leaves(gm.graph.output_node().args[0])]
+    return any(memory in given or results.count(memory) > 1 for memory in watched.intersection(results))
+
+
+def _watched_views(node: torch.fx.Node) -> list[torch.Tensor]:
+    if not getattr(node.target, "sees_gradients", False):
+        return []
+    given = [leaf for leaf in pytree.tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
+    return [each for at in (node, *given[:1]) for each in tensors_of(at) if each.requires_grad and each._is_view()]
+
+
+def _memory_of(node: Any) -> int | None:
+    tensor = next(tensors_of(node), None) if isinstance(node, torch.fx.Node) else None
+    return tensor.untyped_storage()._cdata if tensor is not None and torch._C._has_storage(tensor) else None
 
 
 def _refusing(result: torch.Tensor) -> torch.Tensor:

@@ -153,4 +153,5 @@ def apply_function(cls: Any) -> Callable[..., Any]:
         return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
     return apply

@@ -40,6 +40,9 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
         tensor.register_hook(call)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
+register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
+
+
 def _require_no_handle(t: HookTracer, name: str) -> None:
     if not t.discards_result():
         t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
