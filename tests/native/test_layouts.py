@@ -37,8 +37,18 @@ def found_in(x):
     return torch.isin(x, torch.tensor([0.0, 1.0]))
 
 
+def shuffled(x):
+    return F.channel_shuffle(torch.cat([x, x * 2], 1), 2)
+
+
+def leaking(x):
+    return F.rrelu(x), F.rrelu(x, training=True)
+
+
 @pytest.mark.parametrize("name", TURNED)
-@pytest.mark.parametrize("function", [batch_norm, frozen_batch_norm, dropout_of_batch_norm, rolled, found_in])
+@pytest.mark.parametrize("function", [
+    batch_norm, frozen_batch_norm, dropout_of_batch_norm, rolled, found_in, shuffled, leaking,
+])  # fmt: skip
 def test_the_layout_of_a_result_is_eagers(function, name):
     x = turned(name)
     results = []

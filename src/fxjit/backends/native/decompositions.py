@@ -198,6 +198,23 @@ def roll(x: torch.Tensor, shifts: list[Any], dims: Sequence[int] = ()) -> Any:
     return torch.roll(x.movedim(1, last), shifts, [places[dim] for dim in dims]).movedim(last, 1)
 
 
+def channel_shuffle(x: torch.Tensor, groups: int) -> Any:
+    """On a CPU channels-last stays so, where torch's fake tensors promise a plain layout."""
+    from torch._prims_common import suggest_memory_format
+
+    if x.device.type != "cpu" or x.is_contiguous() or suggest_memory_format(x) is torch.contiguous_format:
+        return NotImplemented
+    last = x.movedim(1, -1)
+    return last.unflatten(-1, (groups, x.shape[1] // groups)).transpose(-1, -2).reshape(last.shape).movedim(-1, 1)
+
+
+def rrelu_with_noise_functional(x: torch.Tensor, noise: torch.Tensor, *how: Any) -> Any:
+    """Plain on a CPU, where torch's fake tensors promise the layout of `x`."""
+    if x.device.type != "cpu" or x.is_contiguous():
+        return NotImplemented
+    return torch.ops.aten.rrelu_with_noise_functional.default(x.contiguous(), noise, *how)
+
+
 def isin(x: torch.Tensor, tests: torch.Tensor, **how: Any) -> Any:
     """Plain on a CPU, where torch's fake tensors promise the layout of `x`."""
     if x.device.type != "cpu" or x.is_contiguous():
@@ -252,6 +269,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     found[torch.ops.aten.smooth_l1_loss_backward.default] = smooth_l1_loss_backward()
     found[torch.ops.aten.native_group_norm_backward.default] = native_group_norm_backward
     found[torch.ops.aten.roll.default] = roll
+    found[torch.ops.aten.channel_shuffle.default] = channel_shuffle
+    found[torch.ops.aten.rrelu_with_noise_functional.default] = rrelu_with_noise_functional
     found[torch.ops.aten.isin.Tensor_Tensor] = isin
     found[torch.ops.aten.native_dropout.default] = native_dropout
     found[torch.ops.aten.native_dropout_backward.default] = native_dropout_backward
