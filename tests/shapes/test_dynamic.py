@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import fxjit
 from fxjit import config
 from fxjit.counters import counters
-from fxjit.errors import ConstraintViolationError, Unsupported
+from fxjit.errors import BackendCompilerFailed, ConstraintViolationError, Unsupported
 from fxjit.frontend.dynamic import history_of
 
 BACKENDS = ("eager", "aot_eager", "native")
@@ -266,14 +266,14 @@ def test_the_hint_of_a_size_that_the_program_needs(caplog: pytest.LogCaptureFixt
     assert_same_as_eager(compiled, program, [(x,)])
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.filterwarnings("ignore:Error detected in EmbeddingBackward0")
-def test_what_torch_cannot_do_with_sizes_that_vary_is_compiled_for_each(
-        dynamic: bool | None, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.filterwarnings("error:Error detected")
+def test_two_sparse_gradients_of_sizes_that_vary(backend: str, dynamic: bool | None) -> None:
     table = torch.nn.Embedding(8, 3, sparse=True)
 
     def score(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        return (table(words) * table(others)).sum()  # two sparse gradients, which torch cannot add where their sizes vary
+        return (table(words) * table(others)).sum()
 
     def gradient(fn: Callable[..., torch.Tensor], count: int) -> torch.Tensor:
         table.zero_grad()
@@ -281,7 +281,28 @@ def test_what_torch_cannot_do_with_sizes_that_vary_is_compiled_for_each(
         assert table.weight.grad is not None and table.weight.grad.is_sparse
         return table.weight.grad.to_dense()
 
-    compiled = fxjit.compile(score, dynamic=dynamic)
+    compiled = fxjit.compile(score, backend=backend, dynamic=dynamic)
     for count in (6, 5, 4, 6):
         torch.testing.assert_close(gradient(compiled, count), gradient(score, count))
-    assert [record.name for record in caplog.records if record.levelname == "WARNING"] == ["fxjit.recompiles"]
+
+
+def test_a_graph_that_a_backend_cannot_compile_for_sizes_that_vary_is_compiled_for_each(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def at_a_loss_with_symbols(gm: Any, inputs: Any, **options: Any) -> Any:
+        if any(isinstance(size, torch.SymInt) for node in gm.graph.find_nodes(op="placeholder")
+               for size in getattr(node.meta["example_value"], "shape", ())):
+            raise RuntimeError("no such sizes")
+        return gm.forward
+
+    monkeypatch.setattr("fxjit.backends.aot.aot_eager", at_a_loss_with_symbols)
+    compiled = fxjit.compile(lambda x: x * 2, backend="aot_eager")
+    for size in (3, 4, 5, 3):
+        assert compiled(torch.ones(size)).tolist() == [2.0] * size
+    assert counters["stats"]["unique_graphs"] == 3
+    told, = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.endswith("could not be compiled for sizes that vary (RuntimeError: no such sizes): each size is compiled by itself.")
+    marked = torch.ones(6)
+    fxjit.mark_dynamic(marked, 0)
+    fxjit.reset()
+    with pytest.raises(BackendCompilerFailed, match="no such sizes"):
+        compiled(marked)
