@@ -115,6 +115,17 @@ def test_from_tensors_and_back() -> None:
     assert_same_as_eager(between, lambda: torch.arange(3.0))
 
 
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_where_nothing_is_recorded_tensors_with_a_history_give_arrays_too(made_inside: bool) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        y = x * 2 if made_inside else x
+        with torch.no_grad():
+            a = y.numpy()
+        return torch.from_numpy(a + 1), torch.from_numpy(a), y.sum()
+
+    assert_same_as_eager(fn, lambda: torch.arange(3.0, requires_grad=True))
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_arrays_are_indices_of_tensors(dtype: Any) -> None:
     def fn(x: torch.Tensor, rows: Any) -> Any:

@@ -109,6 +109,7 @@ RESUMED = {
     "device": lambda: torch.device("meta"),
     "record_function": lambda: torch.profiler.record_function("here"),
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
+    "sdp_kernel, its old name": lambda: torch.backends.cuda.sdp_kernel(enable_flash=False, enable_math=True),
     "sdpa_kernel in order": lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True),
 }
 KEPT = {

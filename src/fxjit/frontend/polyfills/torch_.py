@@ -10,6 +10,7 @@ import torch
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 from torch._higher_order_ops.associative_scan import associative_scan
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 
 from fxjit.frontend.callables.table import handles, polyfill
@@ -52,6 +53,16 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
     with torch.no_grad():  # the backward of the reentrant kind belongs to its arguments
         return function(*args)
+
+
+@polyfill(torch.backends.cuda.sdp_kernel)
+def sdp_kernel(enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True,
+               enable_cudnn: bool = True) -> Any:
+    """The old name of `sdpa_kernel`, and what it says of that."""
+    warnings.warn(torch.backends.cuda.sdp_kernel.__deprecated__, FutureWarning, stacklevel=2)  # type: ignore[attr-defined]  # of the decorator
+    wanted = ((enable_flash, SDPBackend.FLASH_ATTENTION), (enable_mem_efficient, SDPBackend.EFFICIENT_ATTENTION),
+              (enable_math, SDPBackend.MATH), (enable_cudnn, SDPBackend.CUDNN_ATTENTION))
+    return sdpa_kernel([kernel for enabled, kernel in wanted if enabled])
 
 
 @polyfill(torch._C._group_tensors_by_device_and_dtype)

@@ -301,13 +301,15 @@ def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwar
     fake = tensor.fake
     caller = t.frame  # type: ignore[attr-defined]  # InterpTracer
     differentiable = fake.requires_grad and caller is not None and marks.code_makes_arrays(caller.code.code)
-    readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and (
-        differentiable or not fake.requires_grad)
+    refused = fake.requires_grad and torch.is_grad_enabled() and not differentiable
+    readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not refused
     if args or not readable or not config.trace_numpy or fake.dtype not in _DTYPES or tensor.cls is not torch.Tensor:
         t.break_("tensor-data", function="Tensor.numpy")
     if not differentiable and any(not value.is_constant() or value.as_constant() for value in kwargs.values()):
         t.break_("tensor-data", function="Tensor.numpy")
-    return ArrayValue(_alias(t, tensor))
+    alias = _alias(t, tensor) if differentiable else t.emit("detach", [tensor])
+    assert isinstance(alias, TensorValue)
+    return ArrayValue(alias)
 
 
 _DTYPES: Final = frozenset({
