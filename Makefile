@@ -29,8 +29,8 @@ lint: build
 	$(LINT)
 
 # What a GPU machine without a network may lack beside torch and Triton, for the models of benchmarks.gpu:
-# `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there.
-GPU_WHEELS := transformers timm tokenizers safetensors huggingface-hub regex
+# `pip install --no-index --no-deps --target DIR gpu-wheels/*.whl` there. The hub's second version needs an httpx2.
+GPU_WHEELS := transformers timm tokenizers safetensors 'huggingface-hub<2' regex
 gpu-wheels:
 	mkdir -p $@
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
