@@ -242,6 +242,10 @@ def test_metaclasses_and_slots() -> None:
                 errors.append(type(error).__name__)
         slotted.b = slotted.a * 2
         del slotted.a
+        try:
+            del slotted.a
+        except AttributeError as error:
+            errors.append(str(error))
         return obj.value, obj.tag, Registered[3], len(Registered), list(Registered), Registered.shown, errors, \
             slotted.b, hasattr(slotted, "a")
 

@@ -330,6 +330,21 @@ def test_a_weak_set_of_tensors() -> None:
     assert assert_same_as_eager(run, X, fullgraph=False) == (1, 1)
 
 
+def test_an_object_that_a_weak_reference_gave_ends_with_its_last_name() -> None:
+    def run(x: torch.Tensor) -> Any:
+        ended: list[str] = []
+        obj = Plain()
+        ref = weakref.ref(obj, lambda _: ended.append("ended"))
+        given = ref()
+        same = given is obj
+        del given
+        before = len(ended)
+        del obj
+        return x + 1, same, before, ref(), ended
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
 class Unreferable:
     __slots__ = ("value",)
 

@@ -19,13 +19,15 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import SequenceValue
-from fxjit.guards.source import CellContentsSource, ClosureSource, LocalSource
+from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
 
 #: Where a variable of a frame is, its own or one of a closure.
 _VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
+#: The same, or what a weak reference gave: nothing else may hold it but variables.
+_LET_GO_OF = (*_VARIABLES, CallSource)
 #: What has no weak references or finalizers.
 _UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
 #: Whose memory matters more.
@@ -84,7 +86,7 @@ def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True
 def _may_end(value: Value) -> bool:
     """Whether somebody sees the end of what a variable holds; quick, since most are tensors that the trace made."""
     source = value.source
-    if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _VARIABLES)):
+    if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _LET_GO_OF)):
         return False
     if isinstance(value, SequenceValue):
         return _holds_finalized(value, set())

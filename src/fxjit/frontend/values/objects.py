@@ -121,18 +121,10 @@ class UserObjectValue(Value):
                 self._namespace = InstanceDictValue(t, self, self.source)
             return self._namespace
         if isinstance(raw, types.MemberDescriptorType):
-            written = t.effects.load_attr(self, name)
-            if isinstance(written, Value):
-                return written
-            if written is None and self.obj is not None and self.source is not None:
-                try:
-                    slot = raw.__get__(self.obj, type(self.obj))
-                except AttributeError:
-                    slot = NOT_IMPLEMENTED
-                if slot is not NOT_IMPLEMENTED:
-                    return t.wrap(slot, AttrSource(self.source, name)).realize()
-                t.break_("attribute-unsupported", value=self.describe(), name=name)
-            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            found = self._slot(t, raw, name)
+            if found is None:
+                t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            return found
         if isinstance(raw, types.GetSetDescriptorType):
             if self.source is not None and self.obj is not None and name not in t.effects.stored_attrs(self):
                 return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
@@ -141,6 +133,19 @@ class UserObjectValue(Value):
         if index is not None and self.base is not None:
             return self.base.mp_subscript(t, t.make(index))
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+
+    def _slot(self, t: Tracer, slot: types.MemberDescriptorType, name: str) -> Value | None:
+        """What is in a slot of the instance; None where nothing is."""
+        written = t.effects.load_attr(self, name)
+        if isinstance(written, Value):
+            return written
+        if written is NOT_IMPLEMENTED or self.obj is None or self.source is None:
+            return None
+        try:
+            found = slot.__get__(self.obj, type(self.obj))
+        except AttributeError:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        return t.wrap(found, AttrSource(self.source, name)).realize()
 
     def instance_attr(self, t: Tracer, name: str) -> Value | None:
         """An attribute of the instance itself (its `__dict__`), or None; absence is guarded."""
@@ -186,6 +191,8 @@ class UserObjectValue(Value):
             if raw is not NOT_IMPLEMENTED:
                 t.raise_(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
             t.raise_(AttributeError, descriptors.nowhere_to_write(self.cls, name, value is None))
+        if value is None and is_slot and self._slot(t, raw, name) is None:
+            t.raise_(AttributeError, raw.__name__)
         if value is None and not is_slot and self.instance_attr(t, name) is None:
             t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         t.effects.store_attr(self, name, value)
