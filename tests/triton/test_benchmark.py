@@ -111,12 +111,29 @@ def test_bandwidth_and_calls_are_measured(monkeypatch):
     monkeypatch.setattr(gpu, "WAYS", ("fxjit",))
     kernels = gpu.bandwidth_kernels()
     monkeypatch.setattr(gpu, "bandwidth_kernels", lambda: {"softmax": kernels["softmax"]})
-    monkeypatch.setattr(gpu, "take_turns", lambda calls, device: {way: call() is None or 1.0 for way, call in calls.items()})
+    monkeypatch.setattr(gpu, "take_turns", lambda calls, *_, **__: {way: call() is None or 1.0 for way, call in calls.items()})
     (row,) = gpu.work_bandwidth("float32", "cpu", size=1 << 16)
     assert row["bytes_per_second"] == dict.fromkeys(("device copy", "eager", "fxjit"), 2e3 * (1 << 16))
     rows = list(gpu.work_calls("cpu", seconds=0.01))
     assert [row["mode"] for row in rows] == ["default", "reduce-overhead"]
     assert all(row["microseconds"]["fxjit"] > 0 for row in rows)
+
+
+def test_kernels_in_a_row_are_timed_together(monkeypatch):
+    class Event:
+        def __init__(self, enable_timing):
+            self.at = None
+
+        def record(self):
+            self.at = len(called)
+
+        def elapsed_time(self, end):
+            return 0.5 * (end.at - self.at)
+
+    called = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert gpu.once(lambda: called.append(1), "cuda", 8) == 0.5 and len(called) == 8
 
 
 def test_models_of_packages_that_are_not_there_are_left_out(monkeypatch):
