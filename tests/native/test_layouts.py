@@ -80,6 +80,20 @@ def test_the_derivative_of_a_group_norm_of_nothing(shape):
     torch.testing.assert_close(results[1], results[0], equal_nan=True)
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss, F.soft_margin_loss,
+                                  F.binary_cross_entropy_with_logits])  # fmt: skip
+def test_the_derivative_of_a_loss_of_nothing(loss):
+    def of_nothing(x, y):
+        return loss(x * 2, y)
+
+    results = []
+    for run in (of_nothing, fxjit.compile(of_nothing, backend="native", fullgraph=True)):
+        x = torch.ones(0, 3, requires_grad=True)
+        out = run(x, torch.ones(0, 3))
+        results.append((out.detach(), *torch.autograd.grad(out, x)))
+    torch.testing.assert_close(results[1], results[0], equal_nan=True)
+
+
 def test_a_view_after_a_graph_break():
     def flat(x):
         return batch_norm(x).view(x.shape[0], -1)

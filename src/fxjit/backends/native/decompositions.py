@@ -149,6 +149,16 @@ def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any
     return decompose
 
 
+def unless_of_nothing(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The derivative of the mean of a loss; torch's divides by the number of elements, as a number of Python's."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    def decompose(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+        return torch.zeros_like(x) if statically_known_true(x.numel() == 0) else decomposition(grad, x, *args)
+
+    return decompose
+
+
 def of_one_type(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """ATen refuses operands of several types, which the decomposition would bring together."""
 
@@ -260,6 +270,8 @@ def table() -> dict[Any, Callable[..., Any]]:
             found[operator] = whole_for_half_types(decomposition)
         if operator is torch.ops.aten.heaviside.default:
             found[operator] = of_one_type(decomposition)
+        if operator in (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default):
+            found[operator] = unless_of_nothing(decomposition)
     for name in NORMALIZATIONS:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload)
