@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 
 import torch
 from tests.differential import assert_same_as_eager
@@ -116,3 +117,25 @@ def test_grad_mode():
         return y, z.detach(), inside, torch.is_grad_enabled(), y.requires_grad, z.requires_grad
 
     assert_same_as_eager(program, torch.ones(3, requires_grad=True))
+
+
+def test_an_exit_that_looks_at_the_traceback_gets_one():
+    class Noting:
+        def __init__(self, noted):
+            self.noted = noted
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, where):
+            self.noted.append((kind.__name__, where is not None, [frame.name for frame in traceback.extract_tb(where)]))
+            return True
+
+    def f(x):
+        noted = []
+        with Noting(noted):
+            x = x + 1
+            raise KeyError("a")
+        return x * 2, noted
+
+    assert_same_as_eager(f, torch.ones(3), fullgraph=False)
