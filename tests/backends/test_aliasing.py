@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fxjit
+from fxjit.testing import same
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -248,3 +249,42 @@ def error_of(function: Callable[..., Any], make: Make) -> tuple[Exception, Seque
     with pytest.raises((RuntimeError, ValueError, TypeError)) as caught:
         function(*inputs)
     return caught.value, inputs
+
+
+def unrecorded_view_of_an_input(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x.view(-1)
+
+
+def unrecorded_view_beside_what_it_is_of(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    with torch.no_grad():
+        z = y.view(-1)
+    return y, z
+
+
+def unrecorded_part_beside_what_is_made_of_it(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        z = x.view(-1)[1:]
+    return z * 2, z, (z * z).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [unrecorded_view_of_an_input, unrecorded_view_beside_what_it_is_of,
+                                unrecorded_part_beside_what_is_made_of_it, torch.no_grad()(lambda x: (x.t(), x[0], x * 2))])
+def test_a_view_made_without_recording_passes_no_gradient_on(fn: Callable[..., Any], backend: str) -> None:
+    def run(call: Callable[..., Any]) -> tuple[Any, ...]:
+        x = torch.ones(2, 3, requires_grad=True)
+        results = call(x)
+        results = results if isinstance(results, tuple) else (results,)
+        facts = [(each.requires_grad, each.is_leaf, each._is_view(), each.grad_fn is None) for each in results]
+        loss = sum((at + 1) * each.sum() for at, each in enumerate(results))
+        loss.backward()
+        try:
+            results[0].mul_(2)
+        except RuntimeError as error:
+            return x.grad, facts, str(error)
+        return x.grad, facts, x.detach()
+
+    (expected, facts, after), (grad, same_facts, same_after) = run(fn), run(fxjit.compile(fn, backend=backend))
+    assert same(grad, expected) and same_facts == facts and same(same_after, after)

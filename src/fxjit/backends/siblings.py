@@ -1,8 +1,9 @@
 """What autograd knows of results that are views, and AOTAutograd loses.
 
 Of several views which one operator gave of a tensor (`split`, `unbind`) autograd lets nobody write to any. AOTAutograd gives
-them as tensors, or as views, that may be written to; `keep_refusals` has them refuse again. And a view may have a gradient of
-the program's own: graphs of which `loses_gradients` is true run as they were captured.
+them as tensors, or as views, that may be written to; `keep_refusals` has them refuse again. A view that was made under
+`torch.no_grad()` passes no gradient on to what it is of, and AOTAutograd makes it anew where gradients are recorded. And a view
+may have a gradient of the program's own: graphs of which `loses_gradients` is true run as they were captured.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Cal
     (outputs,) = next(iter(gm.graph.find_nodes(op="output"))).args
     if not isinstance(outputs, (tuple, list)):
         return compiled
-    places = [place for place, node in enumerate(outputs) if _is_sibling(node)]
-    if not places:
+    made = [_made(node) for node in outputs]
+    places = [place for place, how in enumerate(made) if how == CreationMeta.MULTI_OUTPUT_NODE]
+    unrecorded = [place for place, how in enumerate(made) if how == CreationMeta.NO_GRAD_MODE and torch.is_grad_enabled()]
+    if not places and not unrecorded:
         return compiled
 
     def run(*args: Any) -> Any:
         results = list(compiled(*args))
         for place in places:
             results[place] = _refusing(results[place])
+        for place in unrecorded:
+            results[place] = _unrecorded(results[place])
         return tuple(results)
 
     return run
@@ -67,8 +72,16 @@ def _refusing(result: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _is_sibling(node: Any) -> bool:
+def _unrecorded(result: torch.Tensor) -> torch.Tensor:
+    if result.grad_fn is None:
+        return result
+    with torch.no_grad():
+        return result.view_as(result)
+
+
+def _made(node: Any) -> CreationMeta | None:
+    """How the view came about that the node gave; None: it is none that autograd looks after."""
     value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor) or not value.requires_grad or not value._is_view():
-        return False
-    return bool(_get_creation_meta(value) == CreationMeta.MULTI_OUTPUT_NODE)
+        return None
+    return _get_creation_meta(value)
