@@ -56,7 +56,9 @@ def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any
 disable: bool = _row(False, "Run everything eagerly: compiled callables call the function they were made from.")
 suppress_errors: bool = _row(False, "A failure inside the compiler makes the frame run eagerly instead of raising.")
 verbose: bool = _row(False, "Show our own part of a traceback with an error too.")
-recompile_limit: int = _row(8, "Entries a code object may have before it runs eagerly.")
+recompile_limit: int = _row(
+    8, "Entries a code object may have before it runs eagerly, for each function or module compiled that runs it."
+)
 accumulated_recompile_limit: int = _row(256, "The same over all callables that share a code object.")
 fail_on_recompile_limit_hit: bool = _row(False, "Raise RecompileLimitExceeded at the limit.")
 error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails and code would be compiled again.")

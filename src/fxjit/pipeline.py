@@ -113,8 +113,9 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-    if max(len(known), entries.compiles_in_vain(frame.code, options)) >= config.recompile_limit:
-        _limit_reached(options, frame, "recompile_limit", config.recompile_limit, why)
+    limit = config.recompile_limit * entries.sharers(frame.code, options)
+    if len(known) >= limit or entries.compiles_in_vain(frame.code, options) >= config.recompile_limit:
+        _limit_reached(options, frame, "recompile_limit", limit, why)
         return None
     if entries.compiles(frame.code) >= config.accumulated_recompile_limit:
         _limit_reached(options, frame, "accumulated_recompile_limit", config.accumulated_recompile_limit, why)
@@ -364,7 +365,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
-    outputs = len(graph.graph.output_node().args[0])  # now: the backend may change the graph
+    results: Any = graph.graph.output_node().args[0]
+    outputs = len(results)  # now: the backend may change the graph
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compiled: Any = options.backend(graph, examples)

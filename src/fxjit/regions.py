@@ -176,10 +176,12 @@ def options_of(fn: Any) -> RegionOptions:
 
 
 def note_options(fn: Any, chosen: RegionOptions) -> None:
-    """`fn` was compiled as part of a module: `run` of that module finds the entries."""
+    """`fn` was compiled, by itself or as part of a module: `run` of it finds the entries, and it counts for their limit."""
     code = code_of(fn)
     if code is not None:
         key = id(code)
+        inner = marks.unwrapped(fn)
+        entries.note_compiled(code, chosen, inner.__self__ if isinstance(inner, MethodType) else inner)
         _last_options[key] = (weakref.ref(code, lambda dead: _last_options.pop(key, None)), chosen)
 
 

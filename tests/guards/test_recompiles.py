@@ -87,6 +87,48 @@ def test_many_numbers_that_vary_share_an_entry_and_their_guards_do_not_pile_up()
     assert len(newest.tree.guards) < 3 * 200 + 50  # for each: its type, and that it is neither 0 nor 1
 
 
+class Deep(torch.nn.Module):
+    """Each depth is another program of the same code."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_modules_that_are_compiled_one_by_one_do_not_use_up_one_anothers_limit() -> None:
+    models = [Deep(depth) for depth in range(1, 6)]
+    x = torch.ones(3)
+    with fxjit.config.patch(recompile_limit=2):
+        compiled = []
+        for model in models:  # some are compiled when the entries of those before are there
+            compiled.append(fxjit.compile(model, backend="eager"))
+            for _ in range(2):
+                for fast, plain in zip(compiled, models, strict=False):
+                    torch.testing.assert_close(fast(x), plain(x))
+    assert counters["frames"]["ok"] == len(models)
+    assert not counters["skip"]
+
+
+def test_a_module_that_changes_for_ever_has_a_limit_beside_those_that_are_gone() -> None:
+    x = torch.ones(3)
+    with fxjit.config.patch(recompile_limit=2):
+        for depth in (1, 2):
+            fxjit.compile(Deep(depth), backend="eager")(x)
+        gc.collect()
+        counters.clear()
+        changing = Deep(1)
+        compiled = fxjit.compile(changing, backend="eager")
+        for _ in range(6):
+            torch.testing.assert_close(compiled(x), changing(x))
+            changing.layers.append(torch.nn.Linear(3, 3))
+    assert counters["skip"]["Recompile limit reached"] == 1
+
+
 def test_the_accumulated_limit_counts_all_compiles_of_a_function() -> None:
     x = torch.ones(2)
     with config.patch(accumulated_recompile_limit=2):

@@ -55,6 +55,8 @@ class Stats:
 
 
 _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()  # by id: codes compare by value
+# Who was compiled to run this code under this key and still lives, by the ids of both: `sharers`.
+_compiled: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = {}
 _compile_lock = threading.RLock()
 _compiling_thread: int | None = None  # who has the lock
 _claims: dict[tuple[int, int], threading.Event] = {}  # (id of code, id of key) being compiled; set when that is over
@@ -161,6 +163,30 @@ def waits_for_retry(code: CodeType, key: object) -> bool:
         return False
     retry.left -= 1
     return True
+
+
+def note_compiled(code: CodeType, key: object, owner: object) -> None:
+    """The user compiled `owner`, a function or a module that runs this code: it may have as many entries as any other."""
+    if not type(owner).__weakrefoffset__:
+        return
+    which, owners = (id(code), id(key)), _compiled.setdefault((id(code), id(key)), {})
+    at = id(owner)
+
+    def forget(_: weakref.ref[Any], known: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = _compiled) -> None:
+        owners.pop(at, None)
+        if not owners:
+            known.pop(which, None)
+
+    if at not in owners:
+        owners[at] = weakref.ref(owner, forget)
+        flags = _C.get_flags(code, key)
+        if flags & _C.FROZEN:
+            _C.set_flags(code, flags & ~_C.FROZEN, key)
+
+
+def sharers(code: CodeType, key: object) -> int:
+    """How many functions or modules that the user compiled share the entries of this code: at least one."""
+    return max(1, len(_compiled.get((id(code), id(key)), ())))
 
 
 def mark_limit(code: CodeType, key: object) -> None:
