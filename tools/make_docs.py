@@ -72,8 +72,7 @@ from a module of torch or of the standard library and from their classes is guar
 its place; what those functions do inside is taken to stay what it is. What is looked up in a class is guarded as found there
 (`FoundIn`), with one comparison while the class and its bases have not changed. So are the tables that `enum` and
 `dataclasses` keep for themselves, as far as a trace looked into them: the member of a value or a name, the names of the
-fields. Not guarded: the order of an enum's members (`_member_names_`) where their number stays, and another hash of an
-object that is in a set already.
+fields. Not guarded: the order of an enum's members (`_member_names_`) where their number stays.
 
 A program that loops over a size (`for t in range(x.size(1))`, as the plain versions of Mamba, RWKV and Funnel do) is another
 program for each: it is compiled for each until `recompile_limit`, and then runs eagerly.
