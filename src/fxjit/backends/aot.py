@@ -13,7 +13,6 @@ import contextlib
 import copy
 import functools
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -243,7 +242,7 @@ def _without_text() -> Iterator[None]:
     whole: Any = aot_autograd
     original = whole.AOTConfig
     logged = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
-    if not any(each.isEnabledFor(logging.INFO) for each in logged) and os.environ.get("TORCH_TRACE") is None:
+    if not any(each.isEnabledFor(logging.INFO) for each in logged) and not config.environment("TORCH_TRACE"):
         whole.AOTConfig = functools.partial(original, enable_log=False)
     try:
         with _use_lazy_graph_module(True):
