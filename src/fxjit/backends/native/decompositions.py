@@ -60,7 +60,8 @@ def kept_whole(symbols: bool) -> Iterator[None]:
             for key in [key for key in _KEYS if key in operator.py_kernels]:
                 replace(operator, key, by_sizes(packet.default) if symbols and operator is packet.vec else None)
         if symbols:
-            replace(getattr(torch.ops.aten, f"{name}_backward").default, DispatchKey.Meta, upsampled_from)
+            backward = getattr(torch.ops.aten, f"{name}_backward").default
+            replace(backward, DispatchKey.Meta, derivative_of_upsampling(backward, 2 + int(name[-2])))
     try:
         yield
     finally:
@@ -82,11 +83,21 @@ def by_sizes(operator: Any) -> Callable[..., Any]:
     return upsample
 
 
-def upsampled_from(grad: torch.Tensor, output_size: Any, input_size: Any, *how: Any) -> torch.Tensor:
-    """What the derivative of an upsampling looks like; torch's own answer refuses symbols."""
+@functools.cache
+def derivative_of_upsampling(operator: Any, ndim: int) -> Callable[..., torch.Tensor]:
+    """What the derivative looks like: torch's own answer refuses symbols. Whether channels-last stays so differs by operator
+    and version."""
     from torch._prims_common import suggest_memory_format
 
-    return grad.new_empty(input_size).to(memory_format=suggest_memory_format(grad))
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(ndim, torch.contiguous_format)
+    example = torch.empty([2] * ndim, device="meta", memory_format=layout)
+    stays = operator(example, [2] * (ndim - 2), [2] * ndim, False).is_contiguous(memory_format=layout)
+
+    def looks_like(grad: torch.Tensor, output_size: Any, input_size: Any, *how: Any) -> torch.Tensor:
+        like = grad.new_empty(input_size)
+        return like.to(memory_format=suggest_memory_format(grad)) if stays else like
+
+    return looks_like
 
 
 def has_symbols(gm: torch.fx.GraphModule) -> bool:
@@ -243,7 +254,7 @@ def smooth_l1_loss_backward() -> Callable[..., Any]:
         outside = torch.where(difference >= beta, weighed, weighed * difference / beta)
         return torch.where(difference <= -beta, -weighed, outside)
 
-    return pw_cast_for_opmath(decompose)
+    return pw_cast_for_opmath(decompose)  # type: ignore[no-any-return]  # torch has no types for it
 
 
 def native_group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
