@@ -47,6 +47,7 @@ def test_questions(assert_same_as_eager):
                 torch.result_type(x, 1), torch.promote_types(torch.int, torch.float), torch.Size([1, 2]),
                 torch.is_autocast_enabled(),
                 torch.overrides.has_torch_function((x,)), torch.overrides.is_tensor_like(x), torch.backends.mps.is_available(),
+                torch.cpu._is_avx2_supported(),
                 torch.broadcast_shapes((1, 3), (2, 1)), x + 1)
     assert_same_as_eager(fn, torch.randn(3))
 
