@@ -121,8 +121,13 @@ def test_a_reduction_of_columns_runs_across_lanes():
 
 def test_rows_do_not_join_columns_whose_number_divides_theirs():
     """512 x 128 is 128 x 4 x 128, too: lanes of the columns would store rows 512 elements apart."""
-    groups = groups_of(lambda x, g: (g * 2, (x * g).sum(0)), torch.randn(512, 128), torch.randn(512, 128))
-    assert sorted(group.lane for group in groups) == [False, True]
+
+    def function(x, g, w):
+        row = g * w
+        return row, (g * x).sum(0), (row * x).sum(1)
+
+    groups = groups_of(function, *torch.randn(2, 512, 128), torch.randn(128))
+    assert [(group.lane, len(group.members)) for group in groups] == [(False, 2), (True, 1)]
 
 
 def test_rows_that_are_looked_up_and_added_run_across_lanes():
