@@ -74,3 +74,19 @@ def test_softmax_by_itself_is_left_to_aten_where_that_is_faster(dtype: torch.dty
             actual = fxjit.compile(lambda x, function=function: function(x, -1), fullgraph=True)(x)
         assert counters["native"]["left to ATen"] - before == left
         torch.testing.assert_close(actual, function(x, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_extremes_are_found_among_the_numbers_they_are_of(dtype: torch.dtype) -> None:
+    """One side of a comparison may be in a register and the other in memory; the derivative divides by how many are equal."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = x + y
+        return z, z.max(), z == z.max(), (z - 0.3) >= z.amin(1, keepdim=True) - 0.3
+
+    x, y = torch.randn(40, 33).to(dtype).requires_grad_(), torch.randn(40, 33).to(dtype)
+    expected, actual = function(x, y), fxjit.compile(function, fullgraph=True)(x, y)
+    for one, other in zip(actual, expected, strict=True):
+        assert torch.equal(one, other)
+    gradients = [torch.autograd.grad(each[0].sum() + each[1], x)[0] for each in (actual, expected)]
+    assert torch.equal(*gradients)

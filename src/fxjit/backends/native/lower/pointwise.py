@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
+from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, is_plain_load, load_all, loads, reindex
 from ..ops import MATH, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
 
@@ -312,9 +312,17 @@ def comparison(name: str) -> Callable[..., Value]:
         dtype = operand_dtype(node, *node.args[:2])
         if dtype not in SUPPORTED:
             raise NoLowering("a type without kernels")
-        return result(node, compare(name, element(low, a, size, dtype), element(low, b, size, dtype)))
+        return result(node, compare(name, *(element(low, in_memory(low, each), size, dtype) for each in (a, b))))
 
     return lower
+
+
+def in_memory(low: Lowering, x: Any) -> Any:
+    """A value as eager's tensor holds it. What a kernel of ours computes and goes on with in a register has not been rounded to
+    its half type, and would not equal what has: an extreme, say, among the numbers that it is the extreme of."""
+    if not isinstance(x, Value) or (is_plain_load(x.expr) and low.buffers[x.expr.buffer].kind in ("input", "extern")):
+        return x
+    return Value(x.size, x.dtype, rounded(x.expr, x.dtype))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
