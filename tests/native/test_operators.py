@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit.backends.native.decompositions import table as decompositions
+from fxjit.backends.native.ops import MATH
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -127,6 +128,27 @@ def test_no_contraction_of_products_and_sums(kernels):
     x = torch.rand(1000)
     compiled = kernels(lambda x, y: torch.sqrt(x * x - y * y), x, x.clone())
     assert torch.equal(compiled(x, x.clone()), torch.zeros(1000))
+
+
+@pytest.mark.parametrize("flags", ["", "-mno-avx512f", "-mno-avx"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_function_of_equal_numbers_is_equal_wherever_they_stand(kernels, assert_same, dtype, flags):
+    """At each place of a vector, and in what is left over at a loop's end. libmvec's forms differ in the last bit, from each
+    other and from libm's; programs look results up by `==`, and `unique` counts them."""
+    functions = [getattr(torch, name) for name in MATH if name not in ("pow", "atan2", "hypot", "acosh")]
+    functions += [lambda x: torch.acosh(x + 1), lambda x: torch.pow(1.3, x), lambda x: torch.atan2(x, x + 1),
+                  lambda x: torch.hypot(x, x + 1)]
+
+    def f(x):
+        return [function(x) for function in functions]
+
+    one, many = torch.full((1,), 0.7307, dtype=dtype), torch.full((61,), 0.7307, dtype=dtype)
+    with fxjit.config.patch({"cpp.extra_flags": flags}):
+        alone, together = kernels(f, one)(one), kernels(f, many)(many)
+    for function, first, actual, expected in zip(functions, alone, together, f(many)):
+        name = getattr(function, "__name__", "")
+        assert_same(actual, expected, name)
+        assert torch.equal(actual, first.expand(61)), name
 
 
 BINARY = {

@@ -1,12 +1,15 @@
 """What every translation unit starts with: types, conversions, and the functions that `ops.py`'s C++ texts call.
 
 No header is included: parsing <cmath> alone takes longer than compiling a kernel. The vector forms of libm's functions
-come from libmvec, through `simd` prototypes; which ones exist depends on the C library and the processor.
+come from libmvec, through `simd` prototypes; which ones exist depends on the C library and the processor. The form of the
+widest vectors also calculates what is left over at a loop's end: as in eager, a function of equal numbers is equal, to the
+bit, wherever they stand.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 
 import torch
 
@@ -168,19 +171,109 @@ def has_libmvec(minor: int) -> bool:
     return parts >= [2, minor]
 
 
-def math_prototypes(simd: bool) -> str:
+#: Functions of BASE and the functions of libm they call.
+CALLS = {"fx_logaddexp": ("exp", "log1p"), "fx_exp_below": ("exp", "expf")}
+
+#: `FX_MATH1(logf, float)` defines `fx_logf`, by which kernels call it, for vectors of every width by the widest that libmvec
+#: has. GCC finds those by their names (Vector Function ABI), which say processor, lanes and arguments.
+VECTOR_MATH = r"""#if defined(__AVX512F__)
+#define FX_WIDE_float "_ZGVeN16"
+#define FX_WIDE_double "_ZGVeN8"
+#define FX_HALF_float "_ZGVdN8"
+#define FX_HALF_double "_ZGVdN4"
+#define FX_QUARTER_float "_ZGVbN4"
+#define FX_QUARTER_double "_ZGVbN2"
+#elif defined(__AVX__)
+#ifdef __AVX2__
+#define FX_WIDE_float "_ZGVdN8"
+#define FX_WIDE_double "_ZGVdN4"
+#else
+#define FX_WIDE_float "_ZGVcN8"
+#define FX_WIDE_double "_ZGVcN4"
+#endif
+#define FX_HALF_float "_ZGVbN4"
+#define FX_HALF_double "_ZGVbN2"
+#else
+#define FX_WIDE_float "_ZGVbN4"
+#define FX_WIDE_double "_ZGVbN2"
+#endif
+template <class T, int bytes> struct fx_lanes { typedef T type __attribute__((vector_size(bytes))); };
+template <class W, class V> static FX W fx_spread(V x) {
+  W y;
+  for (int i = 0; i < FX_VECTOR; i += (int)sizeof(V)) __builtin_memcpy((char *)&y + i, &x, sizeof(V));
+  return y;
+}
+template <class V, class W> static FX V fx_first(W y) { V x; __builtin_memcpy(&x, &y, sizeof(V)); return x; }
+#define FX_LANES(T, parts) fx_lanes<T, FX_VECTOR / parts>::type
+#define FX_PART1(name, T, parts, symbol) \
+  static __attribute__((used, noinline)) FX_LANES(T, parts) fx_##name##parts(FX_LANES(T, parts) x) noexcept asm(symbol); \
+  static FX_LANES(T, parts) fx_##name##parts(FX_LANES(T, parts) x) noexcept { \
+    return fx_first<FX_LANES(T, parts)>(fx_wide_##name(fx_spread<FX_LANES(T, 1)>(x))); \
+  }
+#define FX_PART2(name, T, parts, symbol) \
+  static __attribute__((used, noinline)) FX_LANES(T, parts) \
+    fx_##name##parts(FX_LANES(T, parts) x, FX_LANES(T, parts) y) noexcept asm(symbol); \
+  static FX_LANES(T, parts) fx_##name##parts(FX_LANES(T, parts) x, FX_LANES(T, parts) y) noexcept { \
+    return fx_first<FX_LANES(T, parts)>(fx_wide_##name(fx_spread<FX_LANES(T, 1)>(x), fx_spread<FX_LANES(T, 1)>(y))); \
+  }
+#ifdef FX_HALF_float
+#define FX_HALF(n, name, T, args) FX_PART##n(name, T, 2, FX_HALF_##T args "fx_" #name)
+#else
+#define FX_HALF(n, name, T, args)
+#endif
+#ifdef FX_QUARTER_float
+#define FX_QUARTER(n, name, T, args) FX_PART##n(name, T, 4, FX_QUARTER_##T args "fx_" #name)
+#else
+#define FX_QUARTER(n, name, T, args)
+#endif
+#define FX_MATH1(name, T) \
+  extern "C" FX_LANES(T, 1) fx_wide_##name(FX_LANES(T, 1)) noexcept asm(FX_WIDE_##T "v_" #name); \
+  asm(".weakref " FX_WIDE_##T "v_fx_" #name ", " FX_WIDE_##T "v_" #name); \
+  FX_HALF(1, name, T, "v_") FX_QUARTER(1, name, T, "v_") \
+  static __attribute__((used, noinline)) T fx_##name##_one(T x) noexcept asm("fx_" #name); \
+  static T fx_##name##_one(T x) noexcept { return fx_wide_##name(x - FX_LANES(T, 1){})[0]; }
+#define FX_MATH2(name, T) \
+  extern "C" FX_LANES(T, 1) fx_wide_##name(FX_LANES(T, 1), FX_LANES(T, 1)) noexcept asm(FX_WIDE_##T "vv_" #name); \
+  asm(".weakref " FX_WIDE_##T "vv_fx_" #name ", " FX_WIDE_##T "vv_" #name); \
+  FX_HALF(2, name, T, "vv_") FX_QUARTER(2, name, T, "vv_") \
+  static __attribute__((used, noinline)) T fx_##name##_one(T x, T y) noexcept asm("fx_" #name); \
+  static T fx_##name##_one(T x, T y) noexcept { return fx_wide_##name(x - FX_LANES(T, 1){}, y - FX_LANES(T, 1){})[0]; }
+"""
+
+
+def math_functions(simd: bool, source: str) -> tuple[str, str]:
+    """(prototypes of libm's functions, definitions of those vector forms that `source` calls)"""
     old, new = simd and has_libmvec(22), simd and has_libmvec(35)
-    lines = ['extern "C" {']
-    for name, from_start in MATH.items():
-        vector = '__attribute__((simd("notinbranch"))) ' if (old if from_start else new) else ""
-        parameters = 2 if name in ("pow", "atan2", "hypot") else 1
-        for suffix, kind in (("f", "float"), ("", "double")):
-            lines.append(f"{vector}{kind} {name}{suffix}({', '.join([kind] * parameters)}) noexcept;")
-    for name in NOT_VECTOR_MATH:
-        for suffix, kind in (("f", "float"), ("", "double")):
-            lines.append(f"{kind} {name}{suffix}({', '.join([kind] * (2 if name == 'fmod' else 1))}) noexcept;")
-    return "\n".join([*lines, "}", ""])
+    called = set(re.findall(r"\w+(?=\()", source))
+    called.update(*(CALLS[helper] for helper in called & CALLS.keys()))
+    prototypes, definitions = [], []
+    for name, from_start in {**MATH, **dict.fromkeys(NOT_VECTOR_MATH)}.items():
+        parameters = 2 if name in ("pow", "atan2", "hypot", "fmod") else 1
+        vector = from_start is not None and (old if from_start else new)
+        for function, kind in ((f"{name}f", "float"), (name, "double")):
+            plain = f"{kind} {function}({', '.join([kind] * parameters)}) noexcept"
+            prototypes.append(f'FX_SIMD {plain} FX_NAMED("fx_{function}");' if vector else f"{plain};")
+            if vector and function in called:
+                definitions.append(f"FX_MATH{parameters}({function}, {kind})")
+    return "\n".join([NAMED + 'extern "C" {', *prototypes, "}", ""]), guarded(definitions)
 
 
-def prelude(simd: bool = True) -> str:
-    return math_prototypes(simd) + BASE + reductions()
+#: clang has no `simd` prototypes: all calls are libm's own.
+NAMED = r"""#ifdef __clang__
+#define FX_SIMD
+#define FX_NAMED(name)
+#else
+#define FX_SIMD __attribute__((simd("notinbranch")))
+#define FX_NAMED(name) asm(name)
+#endif
+"""
+
+
+def guarded(definitions: list[str]) -> str:
+    return "\n".join(["#ifndef __clang__", VECTOR_MATH + "\n".join(definitions), "#endif", ""]) if definitions else ""
+
+
+def prelude(source: str, simd: bool = True) -> str:
+    """What stands before `source`; `simd`: with vector forms of libm's functions."""
+    prototypes, definitions = math_functions(simd, source)
+    return prototypes + BASE + definitions + reductions()

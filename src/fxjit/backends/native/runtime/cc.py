@@ -232,7 +232,7 @@ def kept(key: str) -> Kept:
 
 def start(source: str) -> Compilation:
     """Begins to compile a translation unit (without prelude), or finds it in the cache."""
-    whole = prelude(config.cpp.simd) + source
+    whole = prelude(source, config.cpp.simd) + source
     key = hashlib.sha256("\0".join([whole, identity()]).encode()).hexdigest()[:40]
     cache = open_cache()
     ready = cache.get(key)
