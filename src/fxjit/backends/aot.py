@@ -39,7 +39,7 @@ from .hidden import count_new_shapes_first, keep_versions
 from .inference import compile_blocks
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
-from .saved import keep_old_values, mark_results_beside
+from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
 from .siblings import keep_refusals, loses_gradients
 
 log = logs.artifact("aot_graphs")
@@ -284,6 +284,7 @@ def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywor
     if min_cut:
         # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
         share_equal(joint.graph)
+        save_what_extremes_are_of(joint)
         forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:
         forward, backward = default_partition(joint, inputs, **keywords)

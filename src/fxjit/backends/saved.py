@@ -1,4 +1,5 @@
-"""What a forward graph saves for its backward graph must be what it read, also where it writes to the input afterwards.
+"""What a forward graph saves for its backward graph must be what it read, also where it writes to the input afterwards, and
+what it found extremes among.
 
 functorch's partitioner may save an input, to compute from it again what the derivative needs, and end the forward graph
 with a write to that same input: the derivative would then be that of the new value.
@@ -11,8 +12,21 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
+EXTREMES = {aten.max.default, aten.min.default, aten.amax.default, aten.amin.default, aten.linalg_vector_norm.default}
+
+
+def save_what_extremes_are_of(joint: torch.fx.GraphModule) -> None:
+    """The derivative of an extreme divides by how many numbers equal it. Of a half type that may be none where the backward
+    graph computes the numbers again: from what was rounded to be saved, which the forward graph had in registers."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten.eq.Tensor):
+        sides = [_root(each) for each in node.args if isinstance(each, torch.fx.Node)]
+        if any(each.target in EXTREMES for each in sides):
+            for each in sides:
+                if each.op == "call_function" and each.meta["val"].dtype in (torch.float16, torch.bfloat16):
+                    each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def keep_old_values(forward: torch.fx.GraphModule, num_outputs: int) -> None:

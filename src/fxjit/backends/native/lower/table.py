@@ -327,8 +327,17 @@ def worth_storing(node: torch.fx.Node, value: Value) -> bool:
     if reads > MAX_LOADS or cost > MAX_WORK:
         return True
     if kernel_uses(node) > 1:
-        return cost > CHEAP or reads > 1
+        return cost > CHEAP or reads > 1 or (value.dtype.itemsize == 2 and extreme_is_taken(node))
     return cost > 12 and grows(node)
+
+
+def extreme_is_taken(node: torch.fx.Node) -> bool:
+    """Who else uses the numbers may look for the extreme among them. It has to see the same ones: not those computed again from
+    what a half type's memory holds, where the extreme's kernel had that in a register."""
+    return any(
+        extreme_is_taken(user) if is_view(user) else op_name(user).split(".")[0] in ("amax", "amin", "max", "min")
+        for user in node.users
+    )
 
 
 def grows(node: torch.fx.Node) -> bool:
