@@ -109,3 +109,18 @@ def test_numbers_computed_again_hold_their_extreme(normal: Callable[[torch.Tenso
     for extreme in fxjit.compile(function, fullgraph=True)(x)[:3]:
         (gradient,) = torch.autograd.grad(extreme.sum(), x, retain_graph=True)
         assert gradient.isfinite().all() and gradient.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_only_moved_keeps_its_bits(dtype: torch.dtype) -> None:
+    """All of them: a NaN that is widened and rounded becomes another."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).reshape(256, 256)
+    rows = torch.tensor([3, 255, 126, 3])
+
+    def function(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.cat([x, x.flip(0)], 1), x[rows], x.t().contiguous(), x.roll(3, 0), x[:, ::2] + 0
+
+    actual, expected = fxjit.compile(function, fullgraph=True)(x, rows), function(x, rows)
+    for one, other in zip(actual[:4], expected, strict=False):
+        assert torch.equal(one.view(torch.int16), other.view(torch.int16))
+    assert torch.equal(actual[4].nan_to_num(), expected[4].nan_to_num())

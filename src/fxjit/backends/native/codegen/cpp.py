@@ -17,6 +17,8 @@ from .prelude import C_TYPES
 Given: TypeAlias = "Callable[[Load], tuple[str, bool] | None]"
 Loops: TypeAlias = "Scope[Line]"
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class Line(str):
     """A line of C++, with what stages.py has to know of it: the names it reads (what else it mentions does no harm), and the
@@ -109,14 +111,31 @@ class Printer:
         at_hand = given(node) if given else None
         if at_hand is not None:
             return at_hand
-        deep = (bool(loops) and node.strides[-1] != 0) or any(values[id(g.index)][1] for g in node.gathers)
-        scope = inner if deep else outer
-        place = self.affine(node.strides, node.offset, loops)
-        indices = [self.checked(gather, values[id(gather.index)][0], scope) for gather in node.gathers]
-        for gather, index in zip(node.gathers, indices, strict=True):
-            place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
-        element = f"{self.pointers[node.buffer]}[{place}]"
+        element, scope, indices, deep = self.element(node, loops, inner, outer, values)
         return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope, indices), deep
+
+    def element(
+        self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
+    ) -> tuple[str, Loops, list[str], bool]:
+        """(the place in memory, the scope it is read in, the names it depends on, whether it varies in the innermost loop)"""
+        deep = (bool(loops) and load.strides[-1] != 0) or any(values[id(g.index)][1] for g in load.gathers)
+        scope = inner if deep else outer
+        place = self.affine(load.strides, load.offset, loops)
+        indices = [self.checked(gather, values[id(gather.index)][0], scope) for gather in load.gathers]
+        for gather, index in zip(load.gathers, indices, strict=True):
+            place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
+        return f"{self.pointers[load.buffer]}[{place}]", scope, indices, deep
+
+    def copied(self, expr: Expr, dtype: torch.dtype, loops: list[str], inner: Loops, outer: Loops, given: Given) -> str | None:
+        """The name of the bits of a half type that are only moved, and need not be widened and rounded; None for any other."""
+        if not isinstance(expr, Load) or expr.storage is not dtype or dtype not in HALVES or given(expr) is not None:
+            return None
+        values: dict[int, tuple[str, bool]] = {}
+        for node in walk(expr):
+            if node is not expr:
+                values[id(node)] = self.one(node, loops, inner, outer, values, given)
+        element, scope, indices, _ = self.element(expr, loops, inner, outer, values)
+        return self.named(f"{element}.bits", "uint16_t", scope, indices)  # GCC vectorises no assignment of a struct
 
     def checked(self, gather: Gather, index: str, scope: Loops) -> str:
         """The index, 0 in place of a wrong one, which is noted."""
@@ -145,7 +164,7 @@ class Printer:
 def load_text(element: str, storage: torch.dtype) -> str:
     if storage is torch.bool:
         return f"((int32_t){element} != 0)"
-    return f"fx_widen({element})" if storage in (torch.bfloat16, torch.float16) else element
+    return f"fx_widen({element})" if storage in HALVES else element
 
 
 def store_text(value: str, storage: torch.dtype) -> str:

@@ -222,14 +222,19 @@ class Renderer:
     def body(self, member: Member, loops: list[str], inner: Loops, before: Loops, names: dict[str, str]) -> str:
         """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
         compute = member.compute
-        value = self.printer.emit(compute.expr, loops, inner, before, self.at_hand(member, names))
+        given = self.at_hand(member, names)
+        value = self.printer.emit(compute.expr, loops, inner, before, given)
         if compute.scan is not None:
             value = self.scanned(member, value, inner)
         names[compute.out.name] = value
         if self.in_memory(compute.out.name):
+            moved = None
+            if compute.scan is None:
+                moved = self.printer.copied(compute.expr, compute.out.dtype, loops, inner, before, given)
             place = self.printer.affine(compute.stride, compute.offset, loops)
-            text = f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};"
-            inner.lines.append(Line(text, [value]))
+            target = f"{self.pointers[compute.out.name]}[{place}]"
+            text = f"{target}.bits = {moved};" if moved else f"{target} = {store_text(value, compute.out.dtype)};"
+            inner.lines.append(Line(text, [moved or value]))
         elif self.is_scratch(compute.out.name):
             inner.lines.append(Line(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};", [value]))
         return value
