@@ -278,6 +278,63 @@ def test_a_derivative_of_an_input_that_gets_a_new_shape(backend):
     assert seen[1] == seen[0]
 
 
+def norm(module, x):
+    return module(x)
+
+
+def norm_of_chosen_rows(module, x):
+    return module(x[x[:, 0] > -9]).sin()
+
+
+def norm_that_is_looked_at(module, x):
+    return module(x) + module[0].running_mean.sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [norm, norm_of_chosen_rows, norm_that_is_looked_at])
+def test_a_batch_norms_statistics_do_not_count_their_writes(fn, backend, dynamic):
+    """A batch norm outside of the graph saved them: its derivative is not refused for what the graph wrote."""
+    torch.manual_seed(0)
+    counting = nn.InstanceNorm1d(2, track_running_stats=True)
+    original = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), counting)
+    plain, module, x = copy.deepcopy(original), copy.deepcopy(original), torch.randn(5, 4)
+    compiled = fxjit.compile(lambda module, x: fn(module, x).exp(), backend=backend, dynamic=dynamic)
+    for run, each in ((lambda module, x: fn(module, x).exp(), plain), (compiled, module)):
+        before = each[0](x)
+        with torch.no_grad():
+            run(each, x)
+        (before.square().sum() + run(each, x).sum()).backward()
+    for mine, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-4)
+    for mine, theirs in zip(module.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine._version == theirs._version
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_batch_norm_in_parts_of_a_graph_that_derive_on_their_own(backend):
+    """Some of the parts may run as they were captured, where the batch norm saves its statistics."""
+    torch.manual_seed(0)
+    original = nn.ModuleList([nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 4)])
+    plain, module, target, own_target = (copy.deepcopy(original) for _ in range(4))
+    a, b = torch.randn(2, 5, 6)
+
+    def views(module, target):
+        first, second = module[1](module[0](a)), module[1](module[0](b))
+        with torch.no_grad():
+            wanted = target[0](a).view(-1, 4), target[0](b).view(-1, 4)
+        return first, second, *wanted, module[0](a)
+
+    for run, each, other in ((views, plain, target), (fxjit.compile(views, backend=backend), module, own_target)):
+        sum(result.square().sum() for result in run(each, other)).backward()
+    for mine, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-4)
+    for mine, theirs in zip((*module.buffers(), *own_target.buffers()), (*plain.buffers(), *target.buffers()), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine._version == theirs._version or mine.dtype == torch.long, "a graph counts its writes to a number as one"
+
+
 @pytest.mark.parametrize("backend", ["eager", *BACKENDS])
 def test_a_write_through_data_is_not_seen_by_autograd(backend):
     """A view that was taken before is differentiated as in eager; a write that is not hidden still counts."""

@@ -23,8 +23,6 @@ import sympy
 import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from fxjit import config, debug, logs
@@ -35,7 +33,7 @@ from .components import compile_parts
 from .direct import Parts, describe, direct_call
 from .eager import eager
 from .expansions import with_plain_views
-from .hidden import count_new_shapes_first, keep_versions
+from .hidden import NEEDS_DATA, count_new_shapes_first, keep_versions, uncounted_writes
 from .inference import compile_blocks
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
@@ -43,10 +41,6 @@ from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_
 from .siblings import keep_refusals, loses_gradients
 
 log = logs.artifact("aot_graphs")
-# What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
-_NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-
-
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
 # `amsgrad` is on, or which have no kernel for fake tensors; of writes to expanded tensors, which eager refuses; and of writes
 # over what a derivative wants, which eager refuses once somebody asks for the derivative.
@@ -199,9 +193,9 @@ def _compile_anew(
                 decompositions=way.decompositions(),
                 keep_inference_input_mutations=True,
             )
-        except (*_NEEDS_DATA, RuntimeError) as problem:
+        except (*NEEDS_DATA, RuntimeError) as problem:
             # The derivative of indexing by a mask, say: its sizes are known only when it runs.
-            if not isinstance(problem, _NEEDS_DATA) and not any(limit in str(problem) for limit in _LIMITS):
+            if not isinstance(problem, NEEDS_DATA) and not any(limit in str(problem) for limit in _LIMITS):
                 raise
             logs.artifact("compile").info("a graph runs as it was captured, node by node: %s", problem)
             counters["aot"]["graphs run as captured"] += 1
@@ -221,13 +215,13 @@ def _compile_anew(
         return gm, None, parts
     if parts.meta is not None and _gives_only_inputs(parts.meta):
         return gm, None, parts
-    plan = describe(parts, gm, len(example_inputs), autocast)
+    uncounted = uncounted_writes(gm, example_inputs, parts.meta)
+    plan = describe(parts, gm, len(example_inputs), autocast, uncounted)
     if way.better_as_captured(gm, plan, parts.graphs):
         counters["aot"]["small graphs run as captured"] += 1
         return gm, None, parts
-    if plan is not None:
-        compiled = direct_call(plan, parts.graphs, gm)
-    compiled = count_new_shapes_first(keep_versions(compiled, gm, example_inputs, parts.meta), parts.meta)
+    compiled = keep_versions(compiled, uncounted) if plan is None else direct_call(plan, parts.graphs, gm)
+    compiled = count_new_shapes_first(compiled, parts.meta)
     return keep_refusals(compiled, gm), plan, parts
 
 

@@ -2,10 +2,11 @@
 
 `aot.py` notes what AOTAutograd compiled (`Parts`) and asks `describe` for a plan (plan.py), and `direct_call` for a callable
 by that plan over the graph's own inputs: one function for an inference graph, one autograd node for a training graph. What a
-graph writes to its inputs by itself, as batch norm does, only has to be counted. Results of a training graph that share memory
-with each other or with an input are made again as views of what the node returns or of the input; an inference graph gives
-such views itself. Under autocast, whose conversions are in the graphs, it is off while they run. There is no plan where a
-wrapper has work: a write that autograd follows or that changes a shape, subclasses, effects, functional random numbers.
+graph writes to its inputs by itself only has to be counted, or to be kept from that, as batch norm's. Results of a training
+graph that share memory with each other or with an input are made again as views of what the node returns or of the input; an
+inference graph gives such views itself. Under autocast, whose conversions are in the graphs, it is off while they run. There
+is no plan where a wrapper has work: a write that autograd follows or that changes a shape, subclasses, effects, functional
+random numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, 
 from fxjit import _C
 
 from .again import SecondRun, draws_numbers, graph_is_retained, second_run
+from .hidden import keep_versions
 from .plan import InputFacts, Layout, OutputFacts, Plan
 
 Boxed = Callable[[list[Any]], Any]
@@ -70,21 +72,23 @@ def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
         return graph(list(args))
 
 
-def describe(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool) -> Plan | None:
-    """The plan for a graph of `num_inputs` inputs; None where AOTAutograd's wrappers have work to do."""
+def describe(parts: Parts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool,
+             uncounted: tuple[int, ...] = ()) -> Plan | None:
+    """The plan for a graph of `num_inputs` inputs, of which some keep their version when the graph writes to them (hidden.py);
+    None where AOTAutograd's wrappers have work to do."""
     meta = parts.meta
     if meta is None or not _is_plain(meta, gm):
         return None
     if set(parts.graphs) == {"inference"} and parts.num_inputs["inference"] == num_inputs:
         plain = len(parts.outputs["inference"]) == meta.num_outputs and _gives_views_itself(parts.outputs["inference"], meta)
-        return _plan(parts, meta, num_inputs, autocast) if plain else None
+        return _plan(parts, meta, num_inputs, autocast, uncounted) if plain else None
     if set(parts.graphs) == {"forward", "backward"} and parts.num_inputs["forward"] == num_inputs:
         grads = parts.outputs["backward"]
         if len(grads) != num_inputs or any(
             grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
         ):
             return None  # such inputs must be cut from the autograd graph, which the wrapper does
-        return _plan(parts, meta, num_inputs, autocast)
+        return _plan(parts, meta, num_inputs, autocast, uncounted)
     return None
 
 
@@ -117,7 +121,7 @@ def _viewed(value: Any) -> torch.fx.Node | None:
     return value if isinstance(value, torch.fx.Node) else None
 
 
-def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bool) -> Plan:
+def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bool, uncounted: tuple[int, ...]) -> Plan:
     """Of a graph known to be plain."""
     training = "backward" in parts.graphs
     bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
@@ -132,7 +136,8 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
                           for info in meta.output_info),
         num_intermediate_bases=meta.num_intermediate_bases,
         mutated_graph_handled_indices=tuple(meta.mutated_graph_handled_indices),
-        counted=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
+        counted=tuple(index for index in meta.mutated_graph_handled_indices_seen_by_autograd if index not in uncounted),
+        uncounted=uncounted,
         draws=parts.draws,
         autocast=autocast,
         given_back=() if training else tuple(
@@ -163,9 +168,11 @@ def direct_call(plan: Plan, graphs: Mapping[str, Boxed], gm: torch.fx.GraphModul
     """The callable over the inputs of the captured graph `gm`, from its compiled parts."""
     call = _training(graphs["forward"], graphs["backward"], plan, gm) if plan.training else _inference(
         graphs["inference"], plan)
+    if plan.uncounted:
+        call = _unseen(keep_versions(call, plan.uncounted))
     if not plan.counted:
         return call
-    by_kernels = plan.training or hasattr(graphs["inference"], "unboxed")
+    by_kernels = hasattr(graphs["forward" if plan.training else "inference"], "unboxed")
     return _counted(call, plan.counted) if by_kernels else _counted_where_it_was_not(call, plan.counted)
 
 

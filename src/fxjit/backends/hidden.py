@@ -1,13 +1,14 @@
-"""Writes that autograd must not see, or must have seen before it saves anything: `x.data[i] = v` leaves `x._version` as it was,
-and `x.t_()` counts as a write before the graph goes on.
+"""Writes that autograd must not see, or must have seen before it saves anything: `x.data[i] = v` and a batch norm's running
+statistics leave `x._version` as it was, and `x.t_()` counts as a write before the graph goes on.
 
 AOTAutograd writes an input's new contents or shape back with an operator that counts as a write, after the graph has run, and
-a backward that saved the input or a view of it would then be refused, which eager runs.
+a backward that saved the input or a view of it would then be refused, which eager runs: that of a batch norm that ran outside
+of the graph, say, which saves the running statistics that the graph's own writes to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,21 +21,55 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+#: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
+NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
-def keep_versions(compiled: Callable[..., Any], gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
-                  meta: ViewAndMutationMeta | None) -> Callable[..., Any]:
-    """`compiled`, after which inputs that the graph writes to through `.data` alone have the version they had."""
-    reads_data = any(node.args[1] == "data" for node in gm.graph.find_nodes(op="call_function", target=getattr))
-    if meta is None or not reads_data:
-        return compiled
+def uncounted_writes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
+                     meta: ViewAndMutationMeta | None) -> tuple[int, ...]:
+    """The inputs that the graph writes to without changing their version: through `.data` alone, or as the running statistics
+    of a batch norm, whose operator does not say that it writes. AOTAutograd counts these writes as it does others."""
+    written = [] if meta is None else [index for index, info in enumerate(meta.input_info) if info.mutates_data]
+    hiding = [node for node in _all_nodes(gm) if _may_hide_a_write(node)]
+    if not written or not hiding:
+        return ()
+    if all(_writes_to_statistics_alone(node) for node in hiding):
+        statistics, places = {each for node in hiding for each in node.args[1:3]}, gm.graph.find_nodes(op="placeholder")
+        return tuple(index for index in written if places[index] in statistics)
     changed = _changed_versions(gm, example_inputs)
-    hidden = tuple(index for index, info in enumerate(meta.input_info) if info.mutates_data and index not in changed)
-    if not hidden:
+    return tuple(index for index in written if index not in changed)
+
+
+def _all_nodes(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Those of the graphs inside it, too."""
+    for module in gm.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _may_hide_a_write(node: torch.fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    return (node.target is getattr and node.args[1] == "data") or "batch_norm" in getattr(node.target, "__name__", "")
+
+
+def _writes_to_statistics_alone(node: torch.fx.Node) -> bool:
+    """Whether it is a batch norm over statistics that nothing else uses: the usual case, which needs no second look."""
+    norm = torch.nn.functional.batch_norm
+    return node.target is norm and len(node.args) > 2 and all(
+        isinstance(each, torch.fx.Node) and each.op == "placeholder" and all(user.target is norm for user in each.users)
+        for each in node.args[1:3] if each is not None)
+
+
+def keep_versions(compiled: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """`compiled`, after which the inputs at these places have the version they had."""
+    if not places:
         return compiled
 
     def call(*args: Any) -> Any:
-        written = tuple(args[index] for index in hidden if not args[index].is_inference())
+        written = tuple(args[index] for index in places if not args[index].is_inference())
         with _unsafe_preserve_version_counter(written):
             return compiled(*args)
 
@@ -66,6 +101,6 @@ def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:
             torch.fx.Interpreter(gm).run(*inputs)
-        except (DataDependentOutputException, DynamicOutputShapeException):
+        except NEEDS_DATA:
             return set(range(len(inputs)))
     return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}

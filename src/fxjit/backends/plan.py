@@ -46,9 +46,10 @@ class Plan:
     input_info: tuple[InputFacts, ...]
     output_info: tuple[OutputFacts, ...]
     num_intermediate_bases: int
-    #: Inputs that the graph writes to itself, and those of them whose writes autograd counts.
+    #: Inputs that the graph writes to itself, those of them whose writes autograd counts, and those that keep their version.
     mutated_graph_handled_indices: tuple[int, ...]
     counted: tuple[int, ...]
+    uncounted: tuple[int, ...]
     draws: bool
     #: Compiled under autocast, which is off while the parts run.
     autocast: bool
