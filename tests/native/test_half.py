@@ -94,6 +94,30 @@ def test_extremes_are_found_among_the_numbers_they_are_of(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_same_as_eager: Callable[..., None]) -> None:
+    """What leaves the type is infinite or zero there, and a number between two others is one of them."""
+
+    def of_extremes(x: torch.Tensor) -> list[torch.Tensor]:
+        large, small = x * (torch.finfo(dtype).max / 2), x * torch.finfo(dtype).smallest_normal * 2.0**-12
+        finite = torch.where(large.isinf(), 0, large)
+        tests = [large.isinf(), large.isfinite(), small.bool(), small.logical_not(), torch.logical_and(small, x > 0)]
+        return [large, finite, *tests, small.any(0), small.all(1), small.count_nonzero(0)]
+
+    def of_jumps(x: torch.Tensor) -> list[torch.Tensor]:
+        hundreds = x * 100
+        jumps = [hundreds.int(), hundreds.floor(), hundreds.ceil(), hundreds.round(), hundreds.trunc(), hundreds > 100.3]
+        return [hundreds, *jumps, hundreds % 1]
+
+    def of_places(x: torch.Tensor) -> list[torch.Tensor]:
+        sevenths = x / 7
+        return [sevenths.argmax(0), sevenths.argmin(1), *sevenths.max(0), *sevenths.min(1), *sevenths.cummax(0)]
+
+    x = torch.randn(64, 65).to(dtype)
+    for function in (of_extremes, of_jumps, of_places):
+        assert_same_as_eager(function, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "normal", [lambda x: F.softmax(x, -1), lambda x: F.layer_norm(x, (40,))], ids=["softmax", "layer_norm"]
 )

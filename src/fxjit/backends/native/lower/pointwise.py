@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, is_plain_load, load_all, loads, reindex
+from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
 
@@ -43,6 +43,16 @@ def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
 def rounded_from(expr: Expr, source: torch.dtype, dtype: torch.dtype) -> Expr:
     """What a value of the type `source` is after conversion to `dtype`; the half types hold all numbers of eight bits."""
     return expr if source is dtype or source.itemsize == 1 else rounded(expr, dtype)
+
+
+def as_held(low: Lowering, x: Any) -> Any:
+    """A value as eager's tensor holds it, for operators that jump. What a kernel of ours computes and goes on with in a
+    register has not been rounded to its half type: an extreme would not be among the numbers that it is the extreme of, and
+    what leaves the type would not be infinite."""
+    if not isinstance(x, Value):
+        return x
+    from_memory = isinstance(x.expr, Load) and low.buffers[x.expr.buffer].kind in ("input", "extern")
+    return x if from_memory else Value(x.size, x.dtype, rounded(x.expr, x.dtype))
 
 
 def held(x: float, dtype: torch.dtype) -> float:
@@ -151,7 +161,8 @@ UNARY: dict[str, Build] = {
 }
 # Integer powers above this overflow for all but 0, 1 and -1.
 LARGEST_POWER = 64
-FLOAT_UNARY = ("floor", "ceil", "trunc", "round", "lgamma", *(name for name in MATH if name not in ("pow", "atan2", "hypot")))
+ROUNDING = ("floor", "ceil", "trunc", "round")
+FLOAT_UNARY = (*ROUNDING, "lgamma", *(name for name in MATH if name not in ("pow", "atan2", "hypot")))
 
 
 def unary(build: Build) -> Callable[..., Value]:
@@ -168,7 +179,8 @@ def float_unary(name: str) -> Callable[..., Value]:
         x = low.value(x)
         if not dtype.is_floating_point:
             return result(node, x.expr)  # rounding an integer
-        return result(node, op(name, cast(x.expr, compute_type(dtype))))
+        expr = as_held(low, x).expr if name in ROUNDING else x.expr
+        return result(node, op(name, cast(expr, compute_type(dtype))))
 
     return lower
 
@@ -249,7 +261,7 @@ def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value
     if not dtype.is_floating_point and not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
         raise NoLowering("integer remainder by what may be zero")
     name = "remainder" if "remainder" in str(node.target) else "fmod"
-    return result(node, op(name, element(low, a, size, dtype), element(low, b, size, dtype)))
+    return result(node, op(name, *(element(low, as_held(low, each), size, dtype) for each in (a, b))))
 
 
 @lowers("pow.Tensor_Scalar")
@@ -312,36 +324,29 @@ def comparison(name: str) -> Callable[..., Value]:
         dtype = operand_dtype(node, *node.args[:2])
         if dtype not in SUPPORTED:
             raise NoLowering("a type without kernels")
-        return result(node, compare(name, *(element(low, in_memory(low, each), size, dtype) for each in (a, b))))
+        return result(node, compare(name, *(element(low, as_held(low, each), size, dtype) for each in (a, b))))
 
     return lower
-
-
-def in_memory(low: Lowering, x: Any) -> Any:
-    """A value as eager's tensor holds it. What a kernel of ours computes and goes on with in a register has not been rounded to
-    its half type, and would not equal what has: an extreme, say, among the numbers that it is the extreme of."""
-    if not isinstance(x, Value) or (is_plain_load(x.expr) and low.buffers[x.expr.buffer].kind in ("input", "extern")):
-        return x
-    return Value(x.size, x.dtype, rounded(x.expr, x.dtype))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     lowers(f"{_name}.Tensor", f"{_name}.Scalar")(comparison(_name))
 
 
-def truth(x: Expr) -> Expr:
-    return x if x.dtype is torch.bool else compare("ne", x, const(0, x.dtype))
+def truth(low: Lowering, x: Value) -> Expr:
+    expr = as_held(low, x).expr
+    return expr if expr.dtype is torch.bool else compare("ne", expr, const(0, expr.dtype))
 
 
 @lowers("logical_not.default")
 def lower_logical_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
-    return result(node, op("logical_not", truth(low.value(x).expr)))
+    return result(node, op("logical_not", truth(low, low.value(x))))
 
 
 def logical(name: str) -> Callable[..., Value]:
     def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
         size = out_size(node)
-        sides = [truth(expand(low.value(each).expr, each.size, size)) for each in (a, b)]
+        sides = [expand(truth(low, low.value(each)), each.size, size) for each in (a, b)]
         return result(node, op(name, *sides))
 
     return lower
@@ -359,7 +364,7 @@ def lower_bitwise_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
 
 def predicate(build: Build) -> Callable[..., Value]:
     def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
-        expr = low.value(x).expr
+        expr = as_held(low, low.value(x)).expr
         if not expr.dtype.is_floating_point:
             raise NoLowering("constant for integers")
         return result(node, build(expr))
@@ -377,14 +382,14 @@ lowers("isfinite.default")(
 @lowers("where.self")
 def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    mask = truth(expand(low.value(condition).expr, condition.size, size))
+    mask = expand(truth(low, low.value(condition)), condition.size, size)
     return result(node, where(mask, element(low, a, size, dtype), element(low, b, size, dtype)))
 
 
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
 def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    condition = truth(expand(low.value(mask).expr, mask.size, size))
+    condition = expand(truth(low, low.value(mask)), mask.size, size)
     return result(node, where(condition, element(low, fill, size, dtype), element(low, x, size, dtype)))
 
 
@@ -419,18 +424,20 @@ def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype
         or how.get("layout") not in (None, torch.strided)
     ):
         raise NoLowering("a copy to elsewhere")
-    return convert(node, low.value(x))
+    return convert(low, node, low.value(x))
 
 
-def convert(node: torch.fx.Node, x: Value) -> Value:
+def convert(low: Lowering, node: torch.fx.Node, x: Value) -> Value:
     target = meta_of(node).dtype
+    if not target.is_floating_point:
+        x = as_held(low, x)
     expr = cast(x.expr, compute_type(target))
     return Value(x.size, target, rounded(expr, target) if target is not x.dtype else expr)
 
 
 @lowers("convert_element_type.default")
 def lower_convert(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype) -> Value:
-    return convert(node, low.value(x))
+    return convert(low, node, low.value(x))
 
 
 @lowers("clone.default", "contiguous.default", "positive.default")

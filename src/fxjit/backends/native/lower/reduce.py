@@ -10,7 +10,7 @@ import torch.fx
 from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
 from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, is_plain_load, permute
 from ..ops import cast, compare, const, op, where
-from .pointwise import result, rounded, truth
+from .pointwise import as_held, result, truth
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
@@ -157,10 +157,10 @@ lowers("amin.default", "min.default")(extreme("min"))
 
 def extreme_place(low: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> tuple[Expr, Expr]:
     """(extreme, its first place counted along the dimensions reduced), over the dimensions kept. NaN is the extreme."""
-    expr = cast(x.expr, torch.uint8) if x.dtype is torch.bool else x.expr
+    expr = cast(x.expr, torch.uint8) if x.dtype is torch.bool else as_held(low, x).expr
     if not is_plain_load(expr):
         # Equal to the extreme is only what is rounded alike: as eager's tensor is, and once.
-        expr = stored(low, rounded(expr, x.dtype), x.size)
+        expr = stored(low, expr, x.size)
     top = reduce_expr(low, expr, x.size, dims, kind, expr.dtype)
     ones = tuple(1 if i in dims else s for i, s in enumerate(x.size))
     hit = compare("eq", expr, expand(keep(top, dims), ones, x.size))
@@ -201,10 +201,10 @@ def quantified(kind: str) -> Any:
         if meta_of(node).dtype is not torch.bool:
             raise NoLowering("uint8 keeps its type")
         if x.ndim == 0:
-            return result(node, truth(x.expr))
+            return result(node, truth(low, x))
         if dims is not None and not isinstance(dims, int) and len(dims) == 0 and "dims" not in str(node.target):
             raise NoLowering("no dimension")
-        return direct(low, node, truth(x.expr), x.size, axes(dims, x.ndim), kind)
+        return direct(low, node, truth(low, x), x.size, axes(dims, x.ndim), kind)
 
     return lower
 

@@ -11,7 +11,7 @@ from ..index import sizes_of
 from ..ir import Buffer, Compute, Expr, Iota, Value, compute_type, is_plain_load, loads, permute
 from ..ops import cast, compare, const, op, wants_vectors, where
 from ..target import by_triton
-from .pointwise import result
+from .pointwise import as_held, result
 from .reduce import stored
 from .table import Lowering, NoLowering, lowers, meta_of
 
@@ -66,7 +66,8 @@ def extreme_so_far(kind: str) -> Any:
         dim %= x.ndim
         if sizes_of(values.stride())[dim] == 1 and not by_triton(low.device):
             raise NoLowering("one loop of ATen's finds both, where ours would be two that go one by one")
-        expr = x.expr if is_plain_load(x.expr) else stored(low, x.expr, x.size)
+        expr = as_held(low, x).expr
+        expr = expr if is_plain_load(expr) else stored(low, expr, x.size)
         top = scan(low, memory_for(low, values), expr, dim, kind)
         hit = compare("eq", expr, top)
         if expr.dtype.is_floating_point:
