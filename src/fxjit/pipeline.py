@@ -37,9 +37,10 @@ from fxjit.errors import (
 )
 from fxjit.frontend import entries
 from fxjit.frontend.dynamic import forget_tensors, history_of
+from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Expectation, Return, TraceResult
-from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame, unguarded_convolutions
+from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals

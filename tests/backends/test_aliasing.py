@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fxjit
 from fxjit.testing import same
@@ -288,3 +289,39 @@ def test_a_view_made_without_recording_passes_no_gradient_on(fn: Callable[..., A
 
     (expected, facts, after), (grad, same_facts, same_after) = run(fn), run(fxjit.compile(fn, backend=backend))
     assert same(grad, expected) and same_facts == facts and same(same_after, after)
+
+
+DROPPING_NOTHING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nothing": lambda x: F.dropout(x, 0.0),
+    "in evaluation": lambda x: F.dropout(input=x, p=0.5, training=False),
+    "torch's own": lambda x: torch.dropout(x, p=0.5, train=False),
+    "in place": lambda x: F.dropout(x, 0.5, False, True),
+    "of channels": lambda x: F.dropout2d(x.view(1, 2, 3, 1), 0.0),
+    "alpha": lambda x: F.alpha_dropout(x, 0.5, False),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("what", DROPPING_NOTHING)
+def test_a_dropout_that_drops_nothing_gives_what_it_was_given(what: str, dynamic: bool, backend: str) -> None:
+    dropout = DROPPING_NOTHING[what]
+
+    def given(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return dropout(x), x + 1
+
+    def written(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        inner = x * 2
+        y = dropout(inner)
+        y.add_(1)
+        return inner + 1, y is inner
+
+    said = []
+    for way in (lambda fn: fn, lambda fn: fxjit.compile(fn, backend=backend, dynamic=dynamic)):
+        x, leaf = numbers(2, 3), numbers(2, 3).requires_grad_()
+        result, _ = way(given)(x)
+        inner, identical = way(written)(leaf)
+        inner.square().sum().backward()
+        said.append((result is x, result._base is x, result.data_ptr() == x.data_ptr(), identical, inner.tolist(), leaf.grad))
+    assert said[1][:-1] == said[0][:-1]
+    torch.testing.assert_close(said[1][-1], said[0][-1])

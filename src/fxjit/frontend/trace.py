@@ -45,6 +45,7 @@ from fxjit.frontend.draws import Draws
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.expectations import Expectations, version
+from fxjit.frontend.fakes import faked, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
@@ -355,7 +356,7 @@ class Trace:
         def run() -> Any:
             if isinstance(target, str):
                 return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-            return target(*fake_args, **fake_kwargs)
+            return faked(target)(*fake_args, **fake_kwargs)
 
         try:
             with self.fake_execution():
@@ -680,29 +681,6 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         _tracing.quiet = before
-
-
-_select_convolution: Final = torch._C._select_conv_backend
-
-
-def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
-    env = getattr(getattr(input, "fake_mode", None), "shape_env", None)
-    if env is None or input.device.type != "cpu":
-        return _select_convolution(input, *args, **kwargs)
-    with env.suppress_guards():
-        return _select_convolution(input, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def unguarded_convolutions() -> Iterator[None]:
-    """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
-    their results look alike: a fake tensor that asks makes no guard on it."""
-    before = torch._C._select_conv_backend
-    torch._C._select_conv_backend = _select_unguarded
-    try:
-        yield
-    finally:
-        torch._C._select_conv_backend = before
 
 
 @contextlib.contextmanager

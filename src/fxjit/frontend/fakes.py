@@ -1,0 +1,52 @@
+"""Where fake tensors answer otherwise than the kernels do, or ask for more than they need."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+_select_convolution: Final = torch._C._select_conv_backend
+
+
+def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
+    env = getattr(getattr(input, "fake_mode", None), "shape_env", None)
+    if env is None or input.device.type != "cpu":
+        return _select_convolution(input, *args, **kwargs)
+    with env.suppress_guards():
+        return _select_convolution(input, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def unguarded_convolutions() -> Iterator[None]:
+    """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
+    their results look alike: a fake tensor that asks makes no guard on it."""
+    before = torch._C._select_conv_backend
+    torch._C._select_conv_backend = _select_unguarded
+    try:
+        yield
+    finally:
+        torch._C._select_conv_backend = before
+
+
+def _kept_whole(dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A dropout that drops nothing gives the tensor that it was given. Torch's decomposition, by which fake tensors of symbolic
+    sizes go, copies it: writes to the one would not reach the other."""
+
+    def run(input: torch.Tensor, p: float = 0.5, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = dropout(input, p, *args, **kwargs)  # which refuses wrong arguments
+        train = args[0] if args else kwargs.get("train", kwargs.get("training", True))
+        return input if not train or p == 0 else result
+
+    return run
+
+
+_FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.dropout)}
+
+
+def faked(target: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives `target`'s result over fake tensors."""
+    return _FAKED.get(target, target)
