@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -154,6 +155,12 @@ def differentiable(drawn: graphs.Tape) -> bool:
         return False
 
 
+def formulas(drawn: graphs.Tape) -> AbstractContextManager[None]:
+    """oneDNN's gelu makes NaN of infinity, where eager without it has infinity, as it has in float64 and in what has gaps."""
+    infinite = "gelu" in drawn.names and not all(bool(x.isfinite().all()) for x in drawn.inputs)
+    return torch.backends.mkldnn.flags(enabled=False) if infinite else nullcontext()
+
+
 def check(seed: int) -> str | None:
     """Runs a seed; what differs, or None. Two seeds in ten go through `fxjit.compile`, with gradients where there are any; two
     others have symbolic sizes."""
@@ -172,7 +179,8 @@ def compare(drawn: graphs.Tape, route: int) -> str | None:
     whole = route >= 8 or "dropout" in drawn.names or (written and drawn.draws)
     grad = whole and differentiable(drawn)
     theirs, ours = (prepared(drawn, grad) for _ in range(2))
-    expected = results(drawn.replay, theirs)
+    with formulas(drawn):
+        expected = results(drawn.replay, theirs)
     symbolic = route in (3, 6) or drawn.seed % 20 == 9
     compiled = None if whole else compile_kernels(drawn, "symbolic" if symbolic else "fake")
     if compiled is None:
