@@ -210,8 +210,9 @@ NOT_OF_FLOAT16 = frozenset(
 
 
 def is_float16(node: torch.fx.Node) -> bool:
-    result = node.meta["val"]
-    return (result[0] if isinstance(result, (tuple, list)) else result).dtype is torch.float16
+    result = meta_of(node)
+    results = result if isinstance(result, (tuple, list)) else [result]
+    return any(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in results)
 
 
 def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
@@ -251,7 +252,8 @@ def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule, hi
     for position, step in enumerate(steps):
         alone = sole_origin(step) if isinstance(step, Group) else None
         if (
-            alone is not None
+            isinstance(step, Group)
+            and alone is not None
             and not is_small(step, alone, hints)
             and owners[alone] == {position}
             and not kernel_wins(alone, hints)
