@@ -52,7 +52,9 @@ _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake
            # Inputs that share memory that the graph writes to, of sizes that are symbols: what they are views of has no input.
            "is not tracked with proxy",
            # Writes to views of a view that `as_strided` made.
-           "as_strided() is non-compositional")
+           "as_strided() is non-compositional",
+           # Writes to elements that lie apart in a view whose elements overlap, such as the diagonal of an unfolding.
+           "being mutated that has internal overlap")
 
 
 # It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
