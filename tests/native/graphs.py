@@ -375,8 +375,10 @@ def binary(d: Drawer, number: int) -> Drawn | None:
 
 def reduction(d: Drawer, number: int) -> Drawn | None:
     x, r = d.x(number), d.r
+    certain = d.exact[number] or not x.dtype.is_floating_point  # others may be zero but for rounding
     if x.dim() == 0:
-        return r.choice([("sum0", torch.sum, (), True, False), ("any0", lambda x: x.any(), (), True, False)])
+        chosen = r.choice([("sum0", torch.sum, (), True, False), ("any0", lambda x: x.any(), (), True, False)])
+        return chosen if certain or chosen[0] == "sum0" else None
     dims = tuple(sorted(r.sample(range(x.dim()), r.randint(1, x.dim()))))
     if r.random() < 0.3:
         dims = tuple(dim - x.dim() for dim in dims)
@@ -406,8 +408,8 @@ def reduction(d: Drawer, number: int) -> Drawn | None:
         name, source, keeps = r.choice(list(jumps)), jumps, True
     else:
         name, source, keeps = r.choice(list(rounding)), rounding, False
-    if name in ("any", "all", "anys", "count") and x.dtype.is_floating_point and not d.exact[number]:
-        return None  # what is zero but for rounding
+    if name in ("any", "all", "anys", "count") and not certain:
+        return None
     # A half type's sum may round where a value of its size cannot be held.
     return f"{name}{dims}", source[name], (), keeps, False
 

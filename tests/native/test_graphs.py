@@ -175,9 +175,10 @@ def compare(drawn: graphs.Tape, route: int) -> str | None:
     if not drawn.wanted:
         return None
     # `functionalize` by itself does not keep layouts where it turns writes into calls, such as dropout's; random numbers are
-    # drawn in their order.
+    # drawn in their order. It writes an input back as a whole, which ATen refuses where its elements lie on each other.
     written = drawn.mutates or not {"out", "out turned"}.isdisjoint(drawn.names)
-    whole = route >= 8 or "dropout" in drawn.names or (written and drawn.draws)
+    expanded = any(size > 1 and stride == 0 for x in drawn.inputs for size, stride in zip(x.shape, x.stride()))
+    whole = route >= 8 or "dropout" in drawn.names or (written and (drawn.draws or expanded))
     grad = whole and differentiable(drawn)
     theirs, ours = (prepared(drawn, grad) for _ in range(2))
     with formulas(drawn):
