@@ -148,12 +148,12 @@ def compile_whole(drawn: graphs.Tape, dynamic: bool) -> Callable[..., Sequence[t
 
 def differentiable(drawn: graphs.Tape) -> bool:
     """Whether eager gives gradients: not where a leaf, or what a derivative needs, is written to, nor settled ones at NaN."""
-    if not UNSETTLED_AT_NAN.isdisjoint(drawn.names) and not all(bool(x.isfinite().all()) for x in drawn.inputs):
-        return False
     try:
-        return len(results(drawn.replay, prepared(drawn, True))) > len(drawn.wanted)
+        given = results(drawn.replay, prepared(drawn, True))
     except (RuntimeError, NotImplementedError):
         return False
+    finite = all(bool(x.isfinite().all()) for x in [*drawn.inputs, *given] if x is not None)
+    return len(given) > len(drawn.wanted) and (finite or UNSETTLED_AT_NAN.isdisjoint(drawn.names))
 
 
 def formulas(drawn: graphs.Tape) -> AbstractContextManager[None]:
