@@ -241,6 +241,17 @@ template <class V, class W> static FX V fx_first(W y) { V x; __builtin_memcpy(&x
 """
 
 
+#: clang has no `simd` prototypes: all calls are libm's own.
+NAMED = r"""#ifdef __clang__
+#define FX_SIMD
+#define FX_NAMED(name)
+#else
+#define FX_SIMD __attribute__((simd("notinbranch")))
+#define FX_NAMED(name) asm(name)
+#endif
+"""
+
+
 def math_functions(simd: bool, source: str) -> tuple[str, str]:
     """(prototypes of libm's functions, definitions of those vector forms that `source` calls)"""
     old, new = simd and has_libmvec(22), simd and has_libmvec(35)
@@ -258,18 +269,8 @@ def math_functions(simd: bool, source: str) -> tuple[str, str]:
     return "\n".join([NAMED + 'extern "C" {', *prototypes, "}", ""]), guarded(definitions)
 
 
-#: clang has no `simd` prototypes: all calls are libm's own.
-NAMED = r"""#ifdef __clang__
-#define FX_SIMD
-#define FX_NAMED(name)
-#else
-#define FX_SIMD __attribute__((simd("notinbranch")))
-#define FX_NAMED(name) asm(name)
-#endif
-"""
-
-
 def guarded(definitions: list[str]) -> str:
+    """The definitions and the macros they are made by, for compilers that have `simd` prototypes."""
     return "\n".join(["#ifndef __clang__", VECTOR_MATH + "\n".join(definitions), "#endif", ""]) if definitions else ""
 
 

@@ -56,15 +56,20 @@ def lower_layer_norm(
     return results(node, y, keep(mean, dims), keep(rstd, dims))
 
 
+def rows_of(x: Value, shape: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """(how many dimensions count rows, the dimensions of a row of `shape`, those that count rows)"""
+    lead = x.ndim - len(shape)
+    if any(size == 0 for size in x.size) or not lead:
+        raise NoLowering("an empty tensor, or one without rows")
+    return lead, tuple(range(lead, x.ndim)), tuple(range(lead))
+
+
 @lowers("native_layer_norm_backward.default")
 def lower_layer_norm_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
 ) -> tuple[Any, ...]:
     grad, x, mean, rstd = map(low.value, (grad, x, mean, rstd))
-    lead = x.ndim - len(shape)
-    inner, outer = tuple(range(lead, x.ndim)), tuple(range(lead))
-    if any(size == 0 for size in x.size) or not lead:
-        raise NoLowering("an empty tensor, or one without rows")
+    lead, inner, outer = rows_of(x, shape)
     compute = compute_type(x.dtype)
     g = cast(grad.expr, compute)
     ones = x.size[:lead] + (1,) * len(inner)
@@ -224,10 +229,7 @@ def lower_rms_norm_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, mask: Any
 ) -> tuple[Any, ...]:
     grad, x, rstd = map(low.value, (grad, x, rstd))
-    lead = x.ndim - len(shape)
-    inner, outer = tuple(range(lead, x.ndim)), tuple(range(lead))
-    if any(size == 0 for size in x.size) or not lead:
-        raise NoLowering("an empty tensor, or one without rows")
+    lead, inner, outer = rows_of(x, shape)
     compute = compute_type(x.dtype)
     g = cast(grad.expr, compute)
     r = expand(cast(rstd.expr, compute), x.size[:lead] + (1,) * len(inner), x.size)
