@@ -38,6 +38,7 @@ MATH = {
     "asinh": False, "acosh": False, "atanh": False, "exp2": False, "expm1": False, "log2": False, "log10": False,
     "log1p": False, "erf": False, "erfc": False, "atan2": False, "hypot": False,
 }  # fmt: skip
+MATH_OF_TWO = ("pow", "atan2", "hypot")
 NOT_VECTOR_MATH = ("fmod", "lgamma")
 
 
@@ -90,7 +91,7 @@ scalar("ceil", 1, "__builtin_ceil{f}({0})", torch.ceil, integers=False)
 scalar("trunc", 1, "__builtin_trunc{f}({0})", torch.trunc, integers=False)
 scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
 for _name in MATH:
-    if _name not in ("pow", "atan2", "hypot"):
+    if _name not in MATH_OF_TWO:
         scalar(_name, 1, f"{_name}{{f}}({{0}})", getattr(torch, _name), cost=16, integers=False)
 # Of what is not positive, as softmax has it: half of the time that libmvec takes.
 scalar("exp_below", 1, "fx_exp_below({0})", torch.exp, cost=8, integers=False)

@@ -13,7 +13,7 @@ import re
 
 import torch
 
-from ..ops import MATH, NOT_VECTOR_MATH
+from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -259,7 +259,7 @@ def math_functions(simd: bool, source: str) -> tuple[str, str]:
     called.update(*(CALLS[helper] for helper in called & CALLS.keys()))
     prototypes, definitions = [], []
     for name, from_start in {**MATH, **dict.fromkeys(NOT_VECTOR_MATH)}.items():
-        parameters = 2 if name in ("pow", "atan2", "hypot", "fmod") else 1
+        parameters = SCALARS[name].arity
         vector = from_start is not None and (old if from_start else new)
         for function, kind in ((f"{name}f", "float"), (name, "double")):
             plain = f"{kind} {function}({', '.join([kind] * parameters)}) noexcept"

@@ -17,6 +17,7 @@ import torch
 
 from ..index import Size, Sizes, to_c
 from ..ir import Const, Expr, Gather, Iota, Load, Op, walk
+from ..ops import MATH_OF_TWO
 from .cpp import Scope
 
 TYPES: dict[torch.dtype, str] = {
@@ -47,7 +48,7 @@ LIBDEVICE = (
     "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "exp2", "expm1", "log2", "log10", "log1p", "erf", "erfc", "lgamma", "rsqrt", "trunc",
 )  # fmt: skip
-LIBDEVICE_OF_TWO = ("pow", "atan2", "hypot", "copysign")
+LIBDEVICE_OF_TWO = (*MATH_OF_TWO, "copysign")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
-from ..ops import MATH, cast, compare, const, op, where
+from ..ops import MATH, MATH_OF_TWO, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
 
 
@@ -162,7 +162,7 @@ UNARY: dict[str, Build] = {
 # Integer powers above this overflow for all but 0, 1 and -1.
 LARGEST_POWER = 64
 ROUNDING = ("floor", "ceil", "trunc", "round")
-FLOAT_UNARY = (*ROUNDING, "lgamma", *(name for name in MATH if name not in ("pow", "atan2", "hypot")))
+FLOAT_UNARY = (*ROUNDING, "lgamma", *(name for name in MATH if name not in MATH_OF_TWO))
 
 
 def unary(build: Build) -> Callable[..., Value]:
