@@ -42,12 +42,16 @@ class Tape:
     floats: set[torch.dtype] = field(default_factory=set)
 
     def replay(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        values = self.values(*inputs)
+        return [values[k] for k in self.wanted]
+
+    def values(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         values = list(inputs)
         for function, operands, writes in self.steps:
             out = function(*[values[k] for k in operands])
             if not writes:
                 values.append(out)
-        return [values[k] for k in self.wanted]
+        return values
 
     def describe(self) -> str:
         given = [f"v{k} = {str(x.dtype)[6:]}{tuple(x.shape)} stride {x.stride()}" for k, x in enumerate(self.inputs)]
