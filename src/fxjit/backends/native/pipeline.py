@@ -354,7 +354,10 @@ def generate(
         if by_triton(step.device):
             planned += gpu.launches(step, hidden, hints)
             continue
-        kernel = render(step, hidden, hints, config.num_threads)
+        fresh = frozenset(
+            name for name in step.writes() & outside if low.buffers[name].kind == "temp" and step_writes_once(steps, name)
+        )
+        kernel = render(step, hidden, hints, config.num_threads, fresh)
         entry = functions.setdefault(kernel.body, f"k{len(functions)}")
         planned.append(Launch(step, kernel, entry, {member.compute.out.name: member.compute.out for member in step.members}))
         counters["native"]["kernels"] += 1

@@ -20,6 +20,7 @@ from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from .cpp import Given, Line, Loops, Printer, Scope, store_text
+from .pages import LOOK, asked_ahead
 from .prelude import C_TYPES, MEMORY_TYPES
 from .stages import LONG_ENOUGH, TILE, cut, tiled
 
@@ -50,10 +51,12 @@ def scratch_size(member: Member, lanes: int) -> int | None:
 
 class Renderer:
     """Renders a group without stores at computed places (those: scatter.py). `hidden` are the buffers that nothing outside the
-    group reads: they live in registers or on the stack."""
+    group reads: they live in registers or on the stack. `fresh` are those in memory that nobody has written to yet."""
 
-    def __init__(self, group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> None:
-        self.group, self.hidden, self.hints = group, hidden, hints
+    def __init__(
+        self, group: Group, hidden: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()
+    ) -> None:
+        self.group, self.hidden, self.hints, self.fresh = group, hidden, hints, fresh
         self.threads = f" num_threads({threads})" if threads else ""
         self.team = str(threads) if threads else "FX_THREADS"
         self.makers = {member.compute.out.name: member for member in group.members}
@@ -184,25 +187,48 @@ class Renderer:
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
         stages = cut(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
+        high = self.c(sizes[last])
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
-            threaded = self.parallel(self.c(sizes[-1]), weight)
+            threaded = self.parallel(high, weight)
+            if last == 0 and (ahead := self.ahead(sizes, "from")):
+                inside = self.innermost(stages, loops[0], ("from", "to"), simd if len(stages) == 1 else "", simd)
+                inside = [f"const int64_t to = fx_imin(from + {LOOK}, {high});", *ahead, *inside]
+                head = f"for (int64_t from = 0; from < {high}; from += {LOOK}) {{"
+                return [*self.unless_empty(sizes), *before.lines, threaded, head, indent(lines(inside)), "}"]
             if len(stages) == 1:
                 threaded = threaded.replace("parallel for", "parallel for simd") or simd
-            nest = [*before.lines, *self.innermost(stages, loops[last], sizes[last], threaded, simd)]
+            nest = [*before.lines, *self.innermost(stages, loops[last], ("0", high), threaded, simd)]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
             return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
-        nest = [*before.lines, *self.innermost(stages, loops[last], sizes[last], "" if len(stages) > 1 else simd, simd)]
+        nest = self.innermost(stages, loops[last], ("0", high), "" if len(stages) > 1 else simd, simd)
+        nest = [*self.ahead(sizes[:last]), *before.lines, *nest]
         nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
         return self.unless_empty(sizes) + nest
 
-    def innermost(self, stages: list[list[Line]], index: str, size: Size, pragma: str, simd: str) -> list[str]:
+    def innermost(self, stages: list[list[Line]], index: str, bounds: tuple[str, str], pragma: str, simd: str) -> list[str]:
         """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages."""
+        low, high = bounds
         if len(stages) == 1:
-            return [pragma, loop(index, self.c(size)) + " {", indent(lines(stages[0])), "}"]
-        head = f"for (int64_t lo = 0; lo < {self.c(size)}; lo += {TILE}) {{"
-        return [*filter(None, [pragma]), head, indent(lines(tiled(stages, index, self.c(size), simd))), "}"]
+            return [pragma, f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{", indent(lines(stages[0])), "}"]
+        head = f"for (int64_t lo = {low}; lo < {high}; lo += {TILE}) {{"
+        return [*filter(None, [pragma]), head, indent(lines(tiled(stages, index, high, simd))), "}"]
+
+    def ahead(self, outer: Sizes, start: str | None = None) -> list[str]:
+        """Asks for the memory that an iteration of the `outer` loops is about to write (pages.py); with `start`, for that of
+        `LOOK` of the last loop's iterations."""
+        out, loops, times = [], self.outer[: len(outer)], 1
+        if start is not None:
+            loops, times = [*loops[:-1], start], LOOK
+        for member in self.group.members:
+            compute, name = member.compute, member.compute.out.name
+            if name in self.fresh and self.in_memory(name) and asked_ahead(member, outer, self.hints):
+                place = self.printer.affine(compute.stride[: len(outer)], compute.offset, loops)
+                step = self.c(mul(compute.stride[len(outer) - 1], compute.out.dtype.itemsize * times))
+                pointer = self.pointers[name]
+                out.append(f"fx_ahead({pointer} + {place}, {step}, {pointer} + {self.c(compute.out.extent)});")
+        return out
 
     def unless_empty(self, sizes: Sizes) -> list[str]:
         """Where there may be nothing to do, nothing is read either: values read ahead of a loop have no memory then."""
@@ -295,6 +321,8 @@ class Renderer:
         if group.lane:
             heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.lanes})"
             inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(sizes[-1])} - lb);", *inside]
+        else:
+            inside = [*self.ahead(group.outer), *inside]
         if not heads:
             return ["{", indent(lines(inside)), "}"]
         clause = f" collapse({len(heads)})" if len(heads) > 1 else ""

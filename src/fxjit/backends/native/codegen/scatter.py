@@ -20,12 +20,13 @@ PIECE = 64
 ENOUGH_ROWS = 8
 
 
-def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int) -> Kernel:
-    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack."""
+def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()) -> Kernel:
+    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack. `fresh` are
+    results of the graph in memory of their own, to which nothing is written before."""
     merged = collapse(group)
     if group.scatters:
         return ScatterRenderer(in_order(merged), hidden, hints, threads).kernel()
-    return Renderer(merged, hidden, hints, threads).kernel()
+    return Renderer(merged, hidden, hints, threads, fresh).kernel()
 
 
 def in_order(group: Group) -> Group:
