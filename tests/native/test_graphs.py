@@ -13,10 +13,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -25,18 +26,27 @@ from fxjit import config
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.decompositions import kept_whole, table
 
-_SPEC = importlib.util.spec_from_file_location("native_graphs", pathlib.Path(__file__).with_name("graphs.py"))
-graphs = sys.modules[_SPEC.name] = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(graphs)
+
+def beside(name: str) -> Any:
+    """The module in this folder."""
+    spec = importlib.util.spec_from_file_location(f"native_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+graphs = beside("graphs")
+graphs.KINDS |= beside("layers").kinds(graphs.overlapping)
 
 SEEDS = range(20)
 #: At NaN eager's vector code and its scalar code for what is left of a row give other derivatives.
 UNSETTLED_AT_NAN = {"elu", "hardtanh", "relu6", "hardshrink", "hardswish", "logit"}
 #: What `functionalize` says to dropout over symbolic sizes, to some writes to expansions of empty tensors, to those to
 #: expansions of bools, of which it takes a difference, and to writes to views of strided views, or of overlapping ones
-#: (the diagonal of an unfolding, say, whose own elements lie apart).
+#: (the diagonal of an unfolding, say, whose own elements lie apart), and to `fill_diagonal_`.
 NOT_FUNCTIONAL = ("Cannot call numel() on tensor with symbolic", "!value_.key_set().has(c10::DispatchKey::Functionalize)",
-                  "with two bool tensors is not supported", "an as_strided() call", "being mutated that has internal overlap")
+                  "with two bool tensors is not supported", "an as_strided() call", "being mutated that has internal overlap",
+                  "whose output has alias annotations")  # fmt: skip
 SLACK = {torch.float64: 1e-9, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
@@ -149,14 +159,16 @@ def other_numbers(tape: graphs.Tape, k: int, actual: torch.Tensor, expected: tor
 
 def compile_kernels(drawn: graphs.Tape, mode: str) -> Callable[..., Sequence[torch.Tensor]] | None:
     """The tape as an ATen graph without mutation, as AOTAutograd makes it, with a kernel for all that has a lowering. None
-    where torch cannot make one: of sizes that data decides, or by `functionalize`, which trips over some."""
+    where torch cannot make one: of sizes or branches that data decides, or by `functionalize`, which trips over some."""
     examples = [graphs.copied(x) for x in drawn.inputs]
     function = torch.func.functionalize(drawn.replay, remove="mutations")
     try:
         with kept_whole(mode == "symbolic"):
             gm = make_fx(function, decomposition_table=table(), tracing_mode=mode, _allow_non_fake_inputs=True)(*examples)
-    except (GuardOnDataDependentSymNode, RuntimeError) as problem:
-        if isinstance(problem, GuardOnDataDependentSymNode) or any(each in str(problem) for each in NOT_FUNCTIONAL):
+    except (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException):
+        return None
+    except RuntimeError as problem:
+        if any(each in str(problem) for each in NOT_FUNCTIONAL):
             return None
         raise
     compiled = pipeline.compile_graph(gm, examples, lone_kernels=drawn.seed % 3 != 0)
