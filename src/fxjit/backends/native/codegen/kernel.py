@@ -19,6 +19,7 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
+from . import folds
 from .cpp import Given, Line, Loops, Printer, Scope, store_text
 from .pages import LOOK, asked_ahead
 from .prelude import C_TYPES, MEMORY_TYPES
@@ -399,13 +400,26 @@ class Renderer:
         clauses = self.bad()
         partial: list[str] = []
         flush: list[str] = []
+        folding = bounds is None and self.folds(members, reducers)
+        arrays: dict[tuple[str, str], str] = {}
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
             if member.compute.reduction is None:
-                self.body(member, loops, inner, before, names)
+                value = self.body(member, loops, inner, before, names)
+                if self.is_scratch(member.compute.out.name) and sizes[0] == folds.whole(sizes[0]):
+                    arrays[value, self.acc_type(member)] = f"s_{member.compute.out.name}"
                 continue
             value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
             total = f"a_{member.compute.out.name}"
+            if folding:
+                kind, ctype = member.compute.reduction, self.acc_type(member)
+                array = arrays.get((value, ctype))
+                if array is None:
+                    array = f"w_{member.compute.out.name}"
+                    partial += folds.array(array, ctype, self.start(member), sizes[0])
+                    inner.lines.append(Line(f"{array}[i0] = {value};", [value]))
+                flush.append(f"{total} = {folds.fold(array, ctype, kind, sizes[0])};")
+                continue
             if self.wide(member):
                 partial.append(f"float b_{member.compute.out.name} = 0;")
                 flush.append(f"{total} += b_{member.compute.out.name};")
@@ -416,11 +430,12 @@ class Renderer:
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         last = f"i{len(sizes) - 1}"
-        clauses += self.lanes_at_once(reducers)
+        if not folding:
+            clauses += self.lanes_at_once(reducers)
         # What goes one by one is no loop of vectors.
         simd = "" if any(m.compute.scan is not None for m in members) else f"#pragma omp simd{clauses}"
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
-        if partial and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
+        if partial and not folding and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
             core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
             nest = [
                 *before.lines,
@@ -439,6 +454,12 @@ class Renderer:
             nest = []
         head = "{" if isinstance(count, int) else f"if ({self.c(count)} != 0) {{"
         return [*declared, head, indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
+
+    def folds(self, members: list[Member], reducers: list[Member]) -> bool:
+        """Whether the totals are made of whole vectors at the end of a short row (folds.py)."""
+        totals = [(member.compute.reduction, self.acc_type(member)) for member in reducers]
+        rows = len(members[0].inner) == 1 and all(member.compute.scan is None for member in members)
+        return rows and folds.folded(members[0].inner[0], totals)
 
     def bounds(self, sizes: Sizes, bounds: tuple[str, str] | None, first: bool, k: int = -1) -> tuple[str, str]:
         if bounds and first:
@@ -598,7 +619,7 @@ class Renderer:
 def canonical(text: str) -> str:
     """Names made from the graph's buffer numbers, numbered by appearance instead, so that equal kernels have equal text."""
     numbers: dict[str, str] = {}
-    return re.sub(r"\b([absrqt])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
+    return re.sub(r"\b([absrqtw])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
 
 
 def loop(name: str, size: str) -> str:

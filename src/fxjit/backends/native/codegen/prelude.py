@@ -14,7 +14,7 @@ import re
 import torch
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
-from . import pages
+from . import folds, pages
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -278,4 +278,5 @@ def guarded(definitions: list[str]) -> str:
 def prelude(source: str, simd: bool = True) -> str:
     """What stands before `source`; `simd`: with vector forms of libm's functions."""
     prototypes, definitions = math_functions(simd, source)
-    return prototypes + BASE + (pages.SUPPORT if "fx_ahead(" in source else "") + definitions + reductions()
+    parts = [text for name, text in (("fx_ahead(", pages.SUPPORT), ("fx_row<", folds.SUPPORT)) if name in source]
+    return prototypes + BASE + "".join(parts) + definitions + reductions()

@@ -1,0 +1,89 @@
+"""Short rows: a total over one is made of vectors that are combined in halves, where the compiler would go lane by lane.
+
+For a `reduction` GCC 12 has as many totals as a vector has lanes (64 beside bytes, in memory for maxima) and combines them one
+after the other, which took a third of a softmax's time over rows of 64 floats and four fifths beside a mask. Here the loop puts
+its values down in an array instead, mostly registers once all is unrolled, and `fold` combines those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..index import Size
+
+#: Rows of so many elements; over longer ones the lanes' end matters less than another pass over the first cache.
+LEAST, MOST = 16, 512
+#: The lanes of the widest vectors, to which a row is filled up.
+WIDTH = 16
+KINDS = ("sum", "max", "min")
+TYPES = ("float", "double", "int32_t", "int64_t")
+
+SUPPORT = r"""template <class T> struct fx_bits_of { typedef T type; enum : T { magnitude = 0, infinity = 1 }; };
+template <> struct fx_bits_of<float> {
+  typedef int32_t type; enum : int32_t { magnitude = 0x7fffffff, infinity = 0x7f800000 };
+};
+template <> struct fx_bits_of<double> {
+  typedef int64_t type; enum : int64_t { magnitude = 0x7fffffffffffffff, infinity = 0x7ff0000000000000 };
+};
+template <class T> struct fx_row {
+  typedef fx_bits_of<T> B;
+  typedef typename B::type U;
+  enum { lanes = FX_VECTOR / sizeof(T) };
+  typedef T V __attribute__((vector_size(FX_VECTOR)));
+  typedef U I __attribute__((vector_size(FX_VECTOR)));
+  static FX I nan(V v) { return ((I)v & (U)B::magnitude) > (U)B::infinity; }
+  struct sum { static FX V both(V a, V b) { return a + b; } };
+  struct max { static FX V both(V a, V b) { V m = a < b ? b : a; return nan(b) ? b : m; } };
+  struct min { static FX V both(V a, V b) { V m = a > b ? b : a; return nan(b) ? b : m; } };
+#ifdef __clang__
+  template <class F> static FX T across(V v) {
+    for (int h = lanes / 2; h > 0; h /= 2) {
+      V w = v;
+      for (int l = 0; l < h; l++) w[l] = v[l + h];
+      v = F::both(v, w);
+    }
+    return v[0];
+  }
+#else
+  template <class F, int h, int... l> static FX V halves(V v) { return F::both(v, __builtin_shuffle(v, I{(l ^ h)...})); }
+  template <class F, int h = lanes / 2> static FX T across(V v) {
+    if constexpr (h == 0) return v[0];
+    else return across<F, h / 2>(halves<F, h, __integer_pack(lanes)...>(v));
+  }
+#endif
+  static FX V at(const T *w) { V v; __builtin_memcpy(&v, w, sizeof(V)); return v; }
+  template <class F, int n> static FX T fold(const T *w) {
+    constexpr int count = n / lanes, chains = count < 4 ? count : 4, rest = count % chains;
+    V v[chains];
+    for (int j = 0; j < chains; j++) v[j] = at(w + j * lanes);
+    for (int k = chains; k + chains <= count; k += chains)
+      for (int j = 0; j < chains; j++) v[j] = F::both(v[j], at(w + (k + j) * lanes));
+    for (int j = 0; j < rest; j++) v[j] = F::both(v[j], at(w + (count - rest + j) * lanes));
+    for (int j = 1; j < chains; j++) v[0] = F::both(v[0], v[j]);
+    return across<F>(v[0]);
+  }
+};
+"""
+
+
+def folded(count: Size, totals: Sequence[tuple[str | None, str]]) -> bool:
+    """Whether the totals, (kind, C type) each, over rows of `count` elements are made here."""
+    short = isinstance(count, int) and LEAST <= count <= MOST
+    return short and bool(totals) and all(kind in KINDS and ctype in TYPES for kind, ctype in totals)
+
+
+def whole(count: Size) -> Size:
+    """The elements of whole vectors that a row of `count` is kept in."""
+    return -(-count // WIDTH) * WIDTH if isinstance(count, int) else count
+
+
+def array(name: str, ctype: str, start: str, count: Size) -> list[str]:
+    """The array of a row's values, with what changes no total at its end."""
+    length = whole(count)
+    declared = f"alignas(64) {ctype} {name}[{length}];"
+    return [declared, *([f"for (int64_t k = {count}; k < {length}; ++k) {name}[k] = {start};"] if length != count else [])]
+
+
+def fold(name: str, ctype: str, kind: str, count: Size) -> str:
+    """The total of the kind over an array of that name."""
+    return f"fx_row<{ctype}>::fold<fx_row<{ctype}>::{kind}, {whole(count)}>({name})"
