@@ -276,10 +276,12 @@ def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywor
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     from .native.passes.cleanup import share_equal
+    from .native.passes.softmax import open_log_softmax
 
     if min_cut:
         # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
         share_equal(joint.graph)
+        open_log_softmax(joint.graph)
         save_what_extremes_are_of(joint)
         forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:

@@ -114,8 +114,6 @@ def has_symbols(gm: torch.fx.GraphModule) -> bool:
 def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
     """`fxjit::mask_like(x, p)`: bools drawn in the layout of `x`. ATen's functional `bernoulli` draws in a layout of its own,
     which on some processors means other numbers than eager's dropout draws."""
-    library = torch.library.Library("fxjit", "FRAGMENT")
-    library.define("mask_like(Tensor x, float p) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 
     def draw(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(x, dtype=torch.bool).bernoulli_(p)
@@ -123,10 +121,49 @@ def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
     def fake(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(x, dtype=torch.bool)
 
-    library.impl("mask_like", draw, "CompositeExplicitAutograd")
-    torch.library.register_fake("fxjit::mask_like", fake, lib=library)
+    return own_operator("mask_like(Tensor x, float p) -> Tensor", draw, fake, (torch.Tag.nondeterministic_seeded,))
+
+
+@functools.cache
+def log_softmax_parts() -> Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]:
+    """`fxjit::log_softmax_parts(x, dim)`: what makes the logarithms of a softmax of x, `x - top - total`: the largest numbers
+    along `dim`, and the logarithms of the sums of exp(x - top); both with size 1 there."""
+
+    def parts(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        top = x.amax(dim, keepdim=True)
+        return top, (x - top).exp().sum(dim, keepdim=True).log()
+
+    return own_operator("log_softmax_parts(Tensor x, int dim) -> (Tensor, Tensor)", parts, parts)
+
+
+@functools.cache
+def log_softmax_backward() -> Callable[..., torch.Tensor]:
+    """`fxjit::log_softmax_backward(grad, x, top, total, dim)`: the derivative, from those parts."""
+
+    def derivative(grad: torch.Tensor, x: torch.Tensor, top: torch.Tensor, total: torch.Tensor, dim: int) -> torch.Tensor:
+        return grad - (x - top - total).exp() * grad.sum(dim, keepdim=True)
+
+    def fake(grad: torch.Tensor, x: torch.Tensor, top: torch.Tensor, total: torch.Tensor, dim: int) -> torch.Tensor:
+        return torch.empty_like(grad)
+
+    schema = "log_softmax_backward(Tensor grad, Tensor x, Tensor top, Tensor total, int dim) -> Tensor"
+    return own_operator(schema, derivative, fake)
+
+
+def define_own_operators() -> None:
+    for define in (mask_like, log_softmax_parts, log_softmax_backward):
+        define()
+
+
+def own_operator(
+    schema: str, function: Callable[..., Any], fake: Callable[..., Any], tags: tuple[torch.Tag, ...] = ()
+) -> Callable[..., Any]:
+    library, name = torch.library.Library("fxjit", "FRAGMENT"), schema.partition("(")[0]
+    library.define(schema, tags=tags)
+    library.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"fxjit::{name}", fake, lib=library)
     _libraries.append(library)
-    return torch.ops.fxjit.mask_like.default  # type: ignore[no-any-return]  # torch.ops is untyped
+    return getattr(torch.ops.fxjit, name).default  # type: ignore[no-any-return]  # torch.ops is untyped
 
 
 _libraries: list[Any] = []

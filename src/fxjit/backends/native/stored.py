@@ -29,7 +29,7 @@ from fxjit.backends.plan import Plan
 from fxjit.counters import counters, timed
 
 from .compiled import CompiledGraph
-from .decompositions import mask_like
+from .decompositions import define_own_operators
 from .runtime import cc
 from .runtime.cache import open_cache
 from .runtime.callees import Callee
@@ -160,5 +160,5 @@ def _operators_of(graphs: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
 
 def _build(name: str, program: Encoded, library: str | None) -> CompiledGraph:
     if any(isinstance(each, Callee) and each.name.startswith("fxjit.") for each in program.objects):
-        mask_like()  # defines our own operators
+        define_own_operators()
     return CompiledGraph(None, None if library is None else cc.kept(library), program, name).finish()

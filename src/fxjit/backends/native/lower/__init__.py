@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
-from . import create, depthwise, indexing, matmul, norm, pointwise, pool, reduce, scan, scatter, views
+from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
 
-FAMILIES = (pointwise, reduce, views, create, indexing, norm, pool, matmul, depthwise, scatter, scan)
+FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..index import Size, Sizes, sizes_of
-from ..ir import Expr, Gather, Load, NotAffine, Value, expand, is_plain_load, reindex
+from ..index import Size, Sizes, prod, sizes_of
+from ..ir import Expr, Gather, Iota, Load, NotAffine, Value, expand, is_plain_load, rebuild, reindex
 from ..ops import cast
 from .table import Lowering, NoLowering, lowers, meta_of
 
@@ -43,6 +43,38 @@ def gathered(load: Load, strides: Sizes, gathers: tuple[Gather, ...]) -> Load:
     return Load(load.buffer, load.dtype, load.storage, strides, load.offset, gathers)
 
 
+def looked_up(low: Lowering, node: torch.fx.Node, x: Value, dim: int, index: Expr) -> Expr:
+    """Argument 0 of `node` at `index` along `dim`: computed from what it is made of, or read from memory."""
+    try:
+        return at(x.expr, dim, index, x.size[dim])
+    except NotAffine:
+        base = node.args[0]
+        assert isinstance(base, torch.fx.Node)
+        low.materialize(base)
+        return at(low.value(low.env[base]).expr, dim, index, x.size[dim])
+
+
+def at(expr: Expr, dim: int, index: Expr, size: Size) -> Expr:
+    """`expr` with a computed number for the loop variable `dim`, in bounds of `size` or an IndexError. Raises NotAffine where
+    the number would not go into addresses alone, or into none."""
+    checked = False
+
+    def leaf(node: Expr) -> Expr:
+        nonlocal checked
+        if not isinstance(node, (Load, Iota)) or node.strides[dim] == 0:
+            return node
+        if isinstance(node, Iota) or node.gathers or (node.dtype is not node.storage and node.dtype is not torch.float32):
+            raise NotAffine("a place that is a value, a second computed place, or a converted load")
+        checked = True
+        strides = node.strides[:dim] + (0,) + node.strides[dim + 1 :]
+        return gathered(node, strides, (Gather(index, node.strides[dim], size, False),))
+
+    found = rebuild(expr, leaf)
+    if not checked:
+        raise NotAffine("nothing to look up in")
+    return found
+
+
 def as_index(value: Value) -> Expr:
     if value.dtype.is_floating_point or value.dtype is torch.bool:
         raise NoLowering("an index that is not an integer")
@@ -60,12 +92,20 @@ def lower_embedding(low: Lowering, node: torch.fx.Node, weight: Any, indices: An
 
 @lowers("gather.default")
 def lower_gather(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Value:
-    load, x, index = source_load(low, node), low.value(x), low.value(index)
+    x, index = low.value(x), low.value(index)
     if x.ndim == 0 or index.ndim != x.ndim:
         raise NoLowering("gather from one number")
+    if not fewer(index, x):
+        source_load(low, node)
+        x = low.value(low.env[node.args[0]])  # type: ignore[index]  # a node
     dim %= x.ndim
-    strides = tuple(0 if i == dim else s for i, s in enumerate(load.strides))
-    return read(node, gathered(load, strides, (Gather(as_index(index), load.strides[dim], x.size[dim], False),)))
+    return Value(sizes_of(meta_of(node).shape), x.dtype, looked_up(low, node, x, dim, as_index(index)))
+
+
+def fewer(index: Value, x: Value) -> bool:
+    """Whether it is known that no number would be computed more often than in a pass over `x`."""
+    sizes = (*index.size, *x.size)
+    return all(isinstance(size, int) for size in sizes) and prod(index.size) <= prod(x.size)  # type: ignore[operator]  # ints
 
 
 @lowers("index_select.default")

@@ -328,8 +328,31 @@ def lower_softmax_backward(
     total = reduce_expr(low, g if logarithm else op("mul", g, y), grad.size, (dim,), "sum", compute)
     total = expand(keep(total, (dim,)), ones, grad.size)
     if logarithm:
-        return result(node, op("sub", g, op("mul", op("exp", y), total)))
+        return result(node, op("sub", g, op("mul", op("exp_below", y), total)))
     return result(node, op("mul", op("sub", g, total), y))
+
+
+@lowers("log_softmax_parts.default")
+def lower_log_softmax_parts(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[Value, ...]:
+    x = low.value(x)
+    dim %= x.ndim
+    size = tuple(1 if i == dim else s for i, s in enumerate(x.size))
+    top = keep(reduce_expr(low, x.expr, x.size, (dim,), "max", x.dtype), (dim,))
+    shifted = op("sub", x.expr, expand(top, size, x.size))
+    total = keep(reduce_expr(low, op("exp_below", shifted), x.size, (dim,), "sum", x.dtype), (dim,))
+    return Value(size, x.dtype, top), Value(size, x.dtype, stored(low, op("log", total), size))
+
+
+@lowers("log_softmax_backward.default")
+def lower_own_log_softmax_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, top: Any, total: Any, dim: int
+) -> Value:
+    grad, x, top, total = (low.value(each) for each in (grad, x, top, total))
+    dim %= x.ndim
+    ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
+    logarithms = op("sub", op("sub", x.expr, expand(top.expr, ones, x.size)), expand(total.expr, ones, x.size))
+    sums = keep(reduce_expr(low, grad.expr, x.size, (dim,), "sum", x.dtype), (dim,))
+    return result(node, op("sub", grad.expr, op("mul", op("exp_below", logarithms), expand(sums, ones, x.size))))
 
 
 @lowers("logsumexp.default")
@@ -342,10 +365,10 @@ def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepd
     kept = tuple(s for i, s in enumerate(x.size) if i not in chosen)
     ones = tuple(1 if i in chosen else s for i, s in enumerate(x.size))
     top = reduce_expr(low, x.expr, x.size, chosen, "max", compute)
-    infinite = op("isinf", top, dtype=torch.bool)
-    top = stored(low, where(infinite, const(0, compute), top), kept)
-    total = reduce_expr(
-        low, op("exp", op("sub", x.expr, expand(keep(top, chosen), ones, x.size))), x.size, chosen, "sum", compute
-    )
-    value = op("add", op("log", total), top)
+    infinite, endless = op("isinf", top, dtype=torch.bool), compare("eq", top, const(float("inf"), compute))
+    shift = stored(low, where(infinite, const(0, compute), top), kept)
+    below = op("sub", x.expr, expand(keep(shift, chosen), ones, x.size))
+    total = reduce_expr(low, op("exp_below", below), x.size, chosen, "sum", compute)
+    # An infinite number is above what it is shifted by: that row's sum is not used.
+    value = where(endless, top, op("add", op("log", total), shift))
     return result(node, keep(value, chosen) if keepdim else value)
