@@ -608,3 +608,15 @@ def test_booleans_are_bytes_in_memory():
 
     for got, wanted in zip(fxjit.compile(function)(mask, x), function(mask, x), strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+def test_numbers_in_kernels_are_rounded_as_scalars_of_aten_are(kernels):
+    """To the nearest float, ties to even; infinite where none is near; subnormal numbers, zeros and their signs stay."""
+    numbers = (0.1, 1 / 3, 1 + 2**-24, 1 + 3 * 2**-24, 3.4028235677973366e38, -3.5e38, 1e300, 1e-40, -1e-46, -0.0)
+
+    def function(x):
+        return [x * 0 + number for number in numbers]
+
+    x = torch.tensor([-1.0, 0.5, 2.0, -0.0])
+    for actual, expected in zip(kernels(function, x)(x), function(x)):
+        assert torch.equal(actual.view(torch.int32), expected.view(torch.int32))

@@ -39,6 +39,7 @@ from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
 from .siblings import keep_refusals, loses_gradients
+from .spared import given_as_it_is, may_be_copied, nodes_made_plainly
 
 log = logs.artifact("aot_graphs")
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
@@ -172,6 +173,7 @@ def _compile_anew(
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             readable = functools.partial(graph.print_readable, print_output=False)
             debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
+            may_be_copied(graph)
             parts.note(name, graph)
             keep_workspace(graph, name == "forward")
             with timed(f"aot.{name}"):
@@ -183,7 +185,7 @@ def _compile_anew(
         return run
 
     settings = functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True)
-    with floats_kept(), settings, _without_text(), _without_blame(), timed("aot"):
+    with floats_kept(), settings, _without_text(), _without_blame(), nodes_made_plainly(), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -288,7 +290,7 @@ def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywor
         forward, backward = default_partition(joint, inputs, **keywords)
     keep_old_values(forward, keywords["num_fwd_outputs"])
     mark_results_beside(forward, backward)
-    return forward, backward
+    return forward, given_as_it_is(backward)
 
 
 def _recording(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:

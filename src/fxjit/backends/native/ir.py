@@ -10,7 +10,7 @@ Everything is frozen; sizes are ints or sympy expressions (index.py). Half-preci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -219,18 +219,26 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
+def walk(expr: Expr) -> Sequence[Expr]:
     """Every distinct node of the expression, operands first."""
+    if not children(expr):
+        return (expr,)
+    found: list[Expr] = []
     seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    stack: list[Expr | None] = [expr]
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
+        node = stack.pop()
+        if node is None:  # what stands below it is done
+            found.append(stack.pop())  # type: ignore[arg-type]  # a marker stands on its node
         elif id(node) not in seen:
             seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
+            below = children(node)
+            if below:
+                stack += (node, None)
+                stack += below[::-1]
+            else:
+                found.append(node)
+    return found
 
 
 def loads(expr: Expr) -> Iterator[Load]:

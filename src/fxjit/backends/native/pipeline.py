@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -337,18 +338,12 @@ def as_extern(node: torch.fx.Node, low: Lowering) -> Extern:
 # Text
 
 
-def hidden_buffers(steps: list[Step], position: int, outside: set[str], readers: dict[str, set[int]]) -> frozenset[str]:
+def hidden_buffers(
+    step: Group, position: int, outside: set[str], readers: dict[str, set[int]], writers: Counter[str]
+) -> frozenset[str]:
     """What a group writes and only it reads."""
-    step = steps[position]
-    assert isinstance(step, Group)
     kept = {member.compute.out.name for member in step.members if member.compute.out.kind == "input"} | outside
-    return frozenset(
-        name for name in step.writes() - kept if not readers.get(name, set()) - {position} and step_writes_once(steps, name)
-    )
-
-
-def step_writes_once(steps: list[Step], name: str) -> bool:
-    return sum(name in step.writes() for step in steps if isinstance(step, Group)) == 1
+    return frozenset(name for name in step.writes() - kept if not readers.get(name, set()) - {position} and writers[name] == 1)
 
 
 def generate(
@@ -362,6 +357,7 @@ def generate(
     for position, step in enumerate(steps):
         for name in step.reads() if isinstance(step, Group) else step.reads:
             readers.setdefault(name, set()).add(position)
+    writers = Counter(name for step in steps if isinstance(step, Group) for name in step.writes())
     planned: list[Any] = []
     functions: dict[str, str] = {}
     gpu = GraphKernels()
@@ -369,13 +365,11 @@ def generate(
         if not isinstance(step, Group):
             planned.append(step)
             continue
-        hidden = hidden_buffers(steps, position, outside, readers)
+        hidden = hidden_buffers(step, position, outside, readers, writers)
         if by_triton(step.device):
             planned += gpu.launches(step, hidden, hints)
             continue
-        fresh = frozenset(
-            name for name in step.writes() & outside if low.buffers[name].kind == "temp" and step_writes_once(steps, name)
-        )
+        fresh = frozenset(name for name in step.writes() & outside if low.buffers[name].kind == "temp" and writers[name] == 1)
         kernel = render(step, hidden, hints, config.num_threads, fresh)
         entry = functions.setdefault(kernel.body, f"k{len(functions)}")
         planned.append(Launch(step, kernel, entry, {member.compute.out.name: member.compute.out for member in step.members}))

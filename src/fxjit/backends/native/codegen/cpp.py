@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
@@ -211,8 +212,9 @@ def literal(node: Const) -> str:
     if math.isnan(value):
         return '__builtin_nanf("")' if single else '__builtin_nan("")'
     if single:
-        # Rounded here as ATen rounds a Python number: to the nearest float, infinite when too large.
-        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32))
+        # Rounded here as ATen rounds a Python number: to the nearest float, infinite when too large. Not by a tensor: this
+        # runs under AOTAutograd's modes, where making one takes milliseconds.
+        value = ctypes.c_float(value).value
     if math.isinf(value):
         text = "__builtin_inff()" if single else "__builtin_inf()"
         return text if value > 0 else f"(-{text})"

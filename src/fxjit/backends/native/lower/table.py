@@ -116,6 +116,8 @@ class Lowering:
         #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
         self.seeds: dict[torch.device, Value] = {}
         self.draws = 0
+        #: By identity, with the expression, which is thereby kept.
+        self.loaded: dict[int, tuple[Expr, frozenset[str]]] = {}
         #: Of the graph's own tensors of one number: the number.
         self.constants: dict[torch.fx.Node, Any] = {}
         #: Numbers that are known only at a call, and that kernels read.
@@ -261,10 +263,15 @@ class Lowering:
         """Values not stored yet that read memory which `before` writes, and are used after it, are stored first."""
         for node, value in list(self.env.items()):
             if isinstance(value, Value) and node not in self.home and not is_view(node):
-                if any(load.buffer == buffer for load in loads(value.expr)) and any(
-                    used_after(user, before) for user in node.users
-                ):
+                if buffer in self.read_by(value.expr) and any(used_after(user, before) for user in node.users):
                     self.realize(node)
+
+    def read_by(self, expr: Expr) -> frozenset[str]:
+        """The buffers that an expression loads from; found once, since it is asked at every write."""
+        known = self.loaded.get(id(expr))
+        if known is None:
+            known = self.loaded[id(expr)] = (expr, frozenset(load.buffer for load in loads(expr)))
+        return known[1]
 
     def materialize(self, node: torch.fx.Node) -> str:
         """The buffer that a node's tensor lives in; views live where their base lives."""
