@@ -13,7 +13,7 @@ from ..index import Size
 
 #: Rows of so many elements; over longer ones the lanes' end matters less than another pass over the first cache.
 LEAST, MOST = 16, 512
-#: The lanes of the widest vectors, to which a row is filled up.
+#: The most lanes that a vector has: a row of a multiple of these has no end of its own.
 WIDTH = 16
 KINDS = ("sum", "max", "min")
 TYPES = ("float", "double", "int32_t", "int64_t")
@@ -32,9 +32,18 @@ template <class T> struct fx_row {
   typedef T V __attribute__((vector_size(FX_VECTOR)));
   typedef U I __attribute__((vector_size(FX_VECTOR)));
   static FX I nan(V v) { return ((I)v & (U)B::magnitude) > (U)B::infinity; }
-  struct sum { static FX V both(V a, V b) { return a + b; } };
-  struct max { static FX V both(V a, V b) { V m = a < b ? b : a; return nan(b) ? b : m; } };
-  struct min { static FX V both(V a, V b) { V m = a > b ? b : a; return nan(b) ? b : m; } };
+  struct sum {
+    static FX V both(V a, V b) { return a + b; }
+    static FX T one(T a, T b) { return a + b; }
+  };
+  struct max {
+    static FX V both(V a, V b) { V m = a < b ? b : a; return nan(b) ? b : m; }
+    static FX T one(T a, T b) { return fx_max(a, b); }
+  };
+  struct min {
+    static FX V both(V a, V b) { V m = a > b ? b : a; return nan(b) ? b : m; }
+    static FX T one(T a, T b) { return fx_min(a, b); }
+  };
 #ifdef __clang__
   template <class F> static FX T across(V v) {
     for (int h = lanes / 2; h > 0; h /= 2) {
@@ -60,7 +69,11 @@ template <class T> struct fx_row {
       for (int j = 0; j < chains; j++) v[j] = F::both(v[j], at(w + (k + j) * lanes));
     for (int j = 0; j < rest; j++) v[j] = F::both(v[j], at(w + (count - rest + j) * lanes));
     for (int j = 1; j < chains; j++) v[0] = F::both(v[0], v[j]);
-    return across<F>(v[0]);
+    if constexpr (n % lanes == 0) return across<F>(v[0]);
+    /* One by one: as a vector they would have to wait until the narrower stores of the loop's end are out. */
+    T last = w[count * lanes];
+    for (int k = count * lanes + 1; k < n; k++) last = F::one(last, w[k]);
+    return F::one(across<F>(v[0]), last);
   }
 };
 """
@@ -72,18 +85,6 @@ def folded(count: Size, totals: Sequence[tuple[str | None, str]]) -> bool:
     return short and bool(totals) and all(kind in KINDS and ctype in TYPES for kind, ctype in totals)
 
 
-def whole(count: Size) -> Size:
-    """The elements of whole vectors that a row of `count` is kept in."""
-    return -(-count // WIDTH) * WIDTH if isinstance(count, int) else count
-
-
-def array(name: str, ctype: str, start: str, count: Size) -> list[str]:
-    """The array of a row's values, with what changes no total at its end."""
-    length = whole(count)
-    declared = f"alignas(64) {ctype} {name}[{length}];"
-    return [declared, *([f"for (int64_t k = {count}; k < {length}; ++k) {name}[k] = {start};"] if length != count else [])]
-
-
 def fold(name: str, ctype: str, kind: str, count: Size) -> str:
     """The total of the kind over an array of that name."""
-    return f"fx_row<{ctype}>::fold<fx_row<{ctype}>::{kind}, {whole(count)}>({name})"
+    return f"fx_row<{ctype}>::fold<fx_row<{ctype}>::{kind}, {count}>({name})"

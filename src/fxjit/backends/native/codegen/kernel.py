@@ -406,7 +406,7 @@ class Renderer:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
             if member.compute.reduction is None:
                 value = self.body(member, loops, inner, before, names)
-                if self.is_scratch(member.compute.out.name) and sizes[0] == folds.whole(sizes[0]):
+                if self.is_scratch(member.compute.out.name):
                     arrays[value, self.acc_type(member)] = f"s_{member.compute.out.name}"
                 continue
             value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
@@ -416,7 +416,7 @@ class Renderer:
                 array = arrays.get((value, ctype))
                 if array is None:
                     array = f"w_{member.compute.out.name}"
-                    partial += folds.array(array, ctype, self.start(member), sizes[0])
+                    partial.append(f"alignas(64) {ctype} {array}[{sizes[0]}];")
                     inner.lines.append(Line(f"{array}[i0] = {value};", [value]))
                 flush.append(f"{total} = {folds.fold(array, ctype, kind, sizes[0])};")
                 continue
