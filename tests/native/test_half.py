@@ -154,3 +154,65 @@ def test_what_is_only_moved_keeps_its_bits(dtype: torch.dtype) -> None:
     for one, other in zip(actual[:4], expected, strict=False):
         assert torch.equal(one.view(torch.int16), other.view(torch.int16))
     assert torch.equal(actual[4].nan_to_num(), expected[4].nan_to_num())
+
+
+def in_rows(dtype: torch.dtype, rows: int, length: int) -> list[torch.Tensor]:
+    """Numbers of all sizes, with infinities, NaN, zeros of both signs and subnormals; weights."""
+    x = torch.randn(rows, length) * torch.logspace(-9, 4, length)
+    specials = torch.tensor([float("inf"), float("-inf"), float("nan"), -0.0, 6e-8, -3e-5, 65504.0])
+    x.view(-1)[: len(specials)] = specials[: x.numel()]
+    return [x.to(dtype), torch.randn(rows, length).to(dtype), torch.randn(length).to(dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [3, 15, 16, 17, 64, 200, 257, 1024, 1025, 2500])
+def test_rows_are_converted_around_loops(dtype: torch.dtype, length: int, assert_same_as_eager: Callable[..., None]) -> None:
+    """What a loop reads and stores may be converted in arrays beside it: whole rows, tiles of long ones, what is left over."""
+
+    def elementwise(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [x * y + w, torch.cat([x, (x + y)[:, 1:], y], 1), x[:, 1:] - y[:, :-1], x.flip(1) + y, x.float()]
+
+    def over_rows(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        z = y + x.nan_to_num(0, 1, 1).clamp(-3, 3)
+        return [z.softmax(-1), F.layer_norm(z, (length,), w), z.amax(-1) - w[0], (z * y).mean(-1), z.cumsum(1) + w]
+
+    def over_columns(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [(y * w).sum(0), (y + 1).amax(0) * w, (y * w).softmax(0), (y * y).sum()]
+
+    x, y, w = in_rows(dtype, 9, length)
+    for function in (elementwise, over_rows, over_columns):
+        assert_same_as_eager(function, x, y, w, scale=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_over_which_threads_share_and_looked_up_ones(dtype: torch.dtype) -> None:
+    """Chunks of one long row have arrays of their own; a row that is looked up is read where the index says; an input is read
+    before it is written to."""
+
+    def function(x: torch.Tensor, table: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = (x * 0.5).sum(), (x + 1).amax()
+        looked_up = F.embedding(rows, table) * 2 + 1
+        x.mul_(2).add_(1)
+        return (*total, looked_up, x[1:] * x[:-1])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        x, table, rows = torch.randn(70_001).to(dtype), torch.randn(50, 100).to(dtype), torch.randint(50, (3, 7))
+        one, other = x.clone(), x.clone()
+        expected, actual = function(one, table, rows), fxjit.compile(function, fullgraph=True)(other, table, rows)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one, other)
+    tolerance = 8 * torch.finfo(dtype).eps
+    for mine, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_every_float16_survives_a_loop(kernels: Kernels) -> None:
+    """Widened and rounded by whichever way the loop has, and by the integers' that loops of numbers apart have."""
+    x = every_half()
+    ones = torch.ones(2**16, dtype=torch.float16)
+    assert_same_bits(kernels(lambda x, y: [x * y], x, ones)(x, ones)[0], x, torch.int16)
+    apart = torch.stack([x, x], 1)
+    assert_same_bits(kernels(lambda x, y: [x[:, 0] * y], apart, ones)(apart, ones)[0], x, torch.int16)

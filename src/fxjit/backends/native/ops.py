@@ -51,7 +51,7 @@ def scalar(
 
 
 scalar("cast", 1, "", lambda x: x)
-scalar("round_to_half", 1, "fx_widen(fx_halve({0}))", lambda x: x.to(torch.float16).to(torch.float32), integers=False)
+scalar("round_to_half", 1, "fx_round_half({0})", lambda x: x.to(torch.float16).to(torch.float32), integers=False)
 scalar("round_to_bfloat16", 1, "fx_widen(fx_bfloat({0}))", lambda x: x.to(torch.bfloat16).to(torch.float32), integers=False)
 scalar("add", 2, "({t})({0} + {1})", torch.add)
 scalar("sub", 2, "({t})({0} - {1})", torch.sub)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeAlias, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from ..index import Size, Sizes, to_c
 from ..ir import Const, Expr, Gather, Iota, Load, Op, walk
 from ..ops import SCALARS
+from .halves import Rows
 from .prelude import C_TYPES
 
 # The name of a load's value where it need not be read, and whether that depends on the innermost loop.
@@ -69,6 +71,14 @@ class Printer:
         self.symbols = symbols
         self.counter = 0
         self.checks = False
+        self.rows: Rows | None = None
+
+    @contextmanager
+    def converting(self, rows: Rows | None) -> Iterator[None]:
+        """Loads and stores are those of a loop that has `rows` in arrays."""
+        self.rows = rows
+        yield
+        self.rows = None
 
     def fresh(self) -> str:
         self.counter += 1
@@ -112,6 +122,8 @@ class Printer:
         at_hand = given(node) if given else None
         if at_hand is not None:
             return at_hand
+        if (widened := self.widened(node, loops, inner, outer, values)) is not None:
+            return self.named(widened, C_TYPES[node.dtype], inner, ()), True
         element, scope, indices, deep = self.element(node, loops, inner, outer, values)
         return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope, indices), deep
 
@@ -126,6 +138,24 @@ class Printer:
         for gather, index in zip(load.gathers, indices, strict=True):
             place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
         return f"{self.pointers[load.buffer]}[{place}]", scope, indices, deep
+
+    def widened(
+        self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
+    ) -> str | None:
+        """The element in an array on the stack that a row of half numbers is widened to before the loop."""
+        rows = self.rows
+        if rows is None or not rows.widens(load.storage) or load.strides[loops.index(rows.loop)] != 1:
+            return None
+        if load.gathers and (inner is outer or any(values[id(gather.index)][1] for gather in load.gathers)):
+            return None
+        return rows.widened(self.element(load, rows.at_start(loops), inner, outer, values)[0])
+
+    def stored(self, pointer: str, strides: Sizes, offset: Size, loops: list[str], value: str, dtype: torch.dtype) -> str:
+        """The statement that stores the value of this iteration in memory, or in an array that is rounded after the loop."""
+        rows = self.rows
+        if rows is not None and rows.narrows(dtype) and strides[loops.index(rows.loop)] == 1:
+            return f"{rows.narrowed(f'{pointer}[{self.affine(strides, offset, rows.at_start(loops))}]')} = {value};"
+        return f"{pointer}[{self.affine(strides, offset, loops)}] = {store_text(value, dtype)};"
 
     def copied(self, expr: Expr, dtype: torch.dtype, loops: list[str], inner: Loops, outer: Loops, given: Given) -> str | None:
         """The name of the bits of a half type that are only moved, and need not be widened and rounded; None for any other."""

@@ -21,6 +21,7 @@ from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from . import folds
 from .cpp import Given, Line, Loops, Printer, Scope, store_text
+from .halves import LEAST, ROW, SHORT, Rows
 from .pages import LOOK, asked_ahead
 from .prelude import C_TYPES, MEMORY_TYPES
 from .stages import LONG_ENOUGH, TILE, cut, tiled
@@ -69,6 +70,9 @@ class Renderer:
         self.parameters = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols)
+        self.read_here = {load.buffer for member in group.members for load in member.compute.loads()}
+        self.arrays: list[str] = []
+        self.whole: dict[tuple[str, str], str] = {}
         self.crossing = self.crosses_slots()
         self.lanes = self.choose_lanes()
         self.name_buffers()
@@ -178,8 +182,10 @@ class Renderer:
             return []
         inner, before = self.nest()
         names: dict[str, str] = {}
-        for member in self.group.members:
-            self.body(member, loops, inner, before, names)
+        halves = self.rows_of(loops[-1], sizes[-1], "lo", "hi - lo", TILE) if loops else None
+        with self.printer.converting(halves):
+            for member in self.group.members:
+                self.body(member, loops, inner, before, names)
         if not loops:
             return [*before.lines, *inner.lines]
         weight = self.weight(self.group.members)
@@ -188,33 +194,41 @@ class Renderer:
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
         stages = cut(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
+        tiles = len(stages) > 1 or (halves is not None and halves.used)
         high = self.c(sizes[last])
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
             threaded = self.parallel(high, weight)
             if last == 0 and (ahead := self.ahead(sizes, "from")):
-                inside = self.innermost(stages, loops[0], ("from", "to"), simd if len(stages) == 1 else "", simd)
+                inside = self.innermost(stages, loops[0], ("from", "to"), "" if tiles else simd, simd, halves)
                 inside = [f"const int64_t to = fx_imin(from + {LOOK}, {high});", *ahead, *inside]
                 head = f"for (int64_t from = 0; from < {high}; from += {LOOK}) {{"
                 return [*self.unless_empty(sizes), *before.lines, threaded, head, indent(lines(inside)), "}"]
-            if len(stages) == 1:
+            if not tiles:
                 threaded = threaded.replace("parallel for", "parallel for simd") or simd
-            nest = [*before.lines, *self.innermost(stages, loops[last], ("0", high), threaded, simd)]
+            nest = [*before.lines, *self.innermost(stages, loops[last], ("0", high), threaded, simd, halves)]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
             return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
-        nest = self.innermost(stages, loops[last], ("0", high), "" if len(stages) > 1 else simd, simd)
+        nest = self.innermost(stages, loops[last], ("0", high), "" if tiles else simd, simd, halves)
         nest = [*self.ahead(sizes[:last]), *before.lines, *nest]
         nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
         return self.unless_empty(sizes) + nest
 
-    def innermost(self, stages: list[list[Line]], index: str, bounds: tuple[str, str], pragma: str, simd: str) -> list[str]:
-        """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages."""
+    def innermost(
+        self, stages: list[list[Line]], index: str, bounds: tuple[str, str], pragma: str, simd: str, halves: Rows | None
+    ) -> list[str]:
+        """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages or
+        what it reads and writes is converted beside it."""
         low, high = bounds
-        if len(stages) == 1:
+        converted = halves is not None and halves.used
+        if len(stages) == 1 and not converted:
             return [pragma, f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{", indent(lines(stages[0])), "}"]
         head = f"for (int64_t lo = {low}; lo < {high}; lo += {TILE}) {{"
-        return [*filter(None, [pragma]), head, indent(lines(tiled(stages, index, high, simd))), "}"]
+        tile = tiled(stages, index, high, simd)
+        if halves is not None and converted:
+            tile = [tile[0], *self.arrays, *halves.before, *tile[1:], *halves.after]
+        return [*filter(None, [pragma]), head, indent(lines(tile)), "}"]
 
     def ahead(self, outer: Sizes, start: str | None = None) -> list[str]:
         """Asks for the memory that an iteration of the `outer` loops is about to write (pages.py); with `start`, for that of
@@ -242,26 +256,43 @@ class Renderer:
             return ["{", indent(lines(nest)), "}"]
         return [pragma, *heads[:-1], heads[-1] + " {", indent(lines(nest)), "}"]
 
+    def rows_of(
+        self, loop: str, size: Size, start: str, count: str, most: int, kept: dict[tuple[str, str], str] | None = None
+    ) -> Rows | None:
+        """The arrays of half numbers for a loop of vectors of that many elements, if it is long enough to have them. `kept` are
+        those of other loops over the same whole rows."""
+        if self.hints(size) < LEAST:
+            return None
+        both = kept is not None and isinstance(size, int) and size <= SHORT
+        most = -(-min(most, size if isinstance(size, int) else most) // LEAST) * LEAST
+        place = "l" if loop == "(lb + l)" else f"{loop} - {start}"
+        return Rows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both)
+
     def nest(self) -> tuple[Loops, Loops]:
         before: Loops = Scope()
         return Scope(before), before
 
     def body(self, member: Member, loops: list[str], inner: Loops, before: Loops, names: dict[str, str]) -> str:
         """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
-        compute = member.compute
+        compute, moved = member.compute, None
         given = self.at_hand(member, names)
+        if self.in_memory(compute.out.name) and compute.scan is None:
+            moved = self.printer.copied(compute.expr, compute.out.dtype, loops, inner, before, given)
+            if moved is not None:
+                place = self.printer.affine(compute.stride, compute.offset, loops)
+                inner.lines.append(Line(f"{self.pointers[compute.out.name]}[{place}].bits = {moved};", [moved]))
+                if compute.out.name not in self.read_here:
+                    return moved
         value = self.printer.emit(compute.expr, loops, inner, before, given)
         if compute.scan is not None:
             value = self.scanned(member, value, inner)
         names[compute.out.name] = value
         if self.in_memory(compute.out.name):
-            moved = None
-            if compute.scan is None:
-                moved = self.printer.copied(compute.expr, compute.out.dtype, loops, inner, before, given)
-            place = self.printer.affine(compute.stride, compute.offset, loops)
-            target = f"{self.pointers[compute.out.name]}[{place}]"
-            text = f"{target}.bits = {moved};" if moved else f"{target} = {store_text(value, compute.out.dtype)};"
-            inner.lines.append(Line(text, [moved or value]))
+            if moved is None:
+                text = self.printer.stored(
+                    self.pointers[compute.out.name], compute.stride, compute.offset, loops, value, compute.out.dtype
+                )
+                inner.lines.append(Line(text, [value]))
         elif self.is_scratch(compute.out.name):
             inner.lines.append(Line(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};", [value]))
         return value
@@ -317,6 +348,7 @@ class Renderer:
             if any(not m.is_row and m.slot == slot for m in group.members):
                 inside += self.slot_loops(slot, None)
             inside += self.row_statements(slot)
+        inside = [*self.arrays, *inside]
         outer, sizes = list(self.outer), list(group.outer)
         heads = [loop(name, self.c(size)) for name, size in zip(outer, sizes, strict=True)]
         if group.lane:
@@ -402,14 +434,19 @@ class Renderer:
         flush: list[str] = []
         folding = bounds is None and self.folds(members, reducers)
         arrays: dict[tuple[str, str], str] = {}
+        last = f"i{len(sizes) - 1}"
+        whole = bounds is None and len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= ROW
+        serial = any(m.compute.scan is not None for m in members)  # what goes one by one is no loop of vectors
+        rows = None if serial else self.rows_of(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
-            if member.compute.reduction is None:
-                value = self.body(member, loops, inner, before, names)
-                if self.is_scratch(member.compute.out.name):
-                    arrays[value, self.acc_type(member)] = f"s_{member.compute.out.name}"
-                continue
-            value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
+            with self.printer.converting(rows):
+                if member.compute.reduction is None:
+                    value = self.body(member, loops, inner, before, names)
+                    if self.is_scratch(member.compute.out.name):
+                        arrays[value, self.acc_type(member)] = f"s_{member.compute.out.name}"
+                    continue
+                value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
             total = f"a_{member.compute.out.name}"
             if folding:
                 kind, ctype = member.compute.reduction, self.acc_type(member)
@@ -429,13 +466,19 @@ class Renderer:
                 inner.lines.append(Line(self.combine(member, total, value), [value]))
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
-        last = f"i{len(sizes) - 1}"
         if not folding:
             clauses += self.lanes_at_once(reducers)
-        # What goes one by one is no loop of vectors.
-        simd = "" if any(m.compute.scan is not None for m in members) else f"#pragma omp simd{clauses}"
+        simd = "" if serial else f"#pragma omp simd{clauses}"
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
-        if partial and not folding and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
+        if rows is not None and rows.used:
+            core[1] = core[1].format(last, "lo", "hi")
+            tile = [*rows.before, *partial, *core, *flush, *rows.after]
+            if whole:
+                nest = [*before.lines, f"const int64_t lo = 0, hi = {high};", *tile]
+            else:
+                tile = [f"const int64_t hi = fx_imin(lo + {ROW}, {high});", *tile]
+                nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {ROW}) {{", indent(lines(tile)), "}"]
+        elif partial and not folding and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
             core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
             nest = [
                 *before.lines,
@@ -510,15 +553,19 @@ class Renderer:
             declared.append(f"for (int64_t l = 0; l < {self.lanes}; ++l) a_{name}[l] = {self.start(m)};")
         scope: Loops = Scope()
         names: dict[str, str] = {}
+        rows = self.rows_of("(lb + l)", self.group.outer[-1], "lb", "nl", self.lanes)
         for member in members:
             loops = self.lane_loops(member)
-            if member.compute.reduction is None:
-                self.body(member, loops, scope, scope, names)
-                continue
-            value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
+            with self.printer.converting(rows):
+                if member.compute.reduction is None:
+                    self.body(member, loops, scope, scope, names)
+                    continue
+                value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
             scope.lines.append(Line(self.combine_lane(member, value), [value]))
         sizes = members[0].inner
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        if rows is not None:
+            nest = [*rows.before, *nest, *rows.after]
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             if k == len(sizes) - 1:
@@ -590,7 +637,7 @@ class Renderer:
         chunk = self.slot_loops(0, ("c_lo", "c_hi"))
         keep = [self.lanewise(f"q_{m.compute.out.name}[c]@ = a_{m.compute.out.name}@;") for m in reducers]
         first = self.c(sizes[0])
-        chunk = [f"const int64_t c_lo = {first} * c / nc, c_hi = {first} * (c + 1) / nc;", *chunk, *keep]
+        chunk = [*self.arrays, f"const int64_t c_lo = {first} * c / nc, c_hi = {first} * (c + 1) / nc;", *chunk, *keep]
         inside += [self.parallel(f"{total}", weight), "for (int64_t c = 0; c < nc; ++c) {", indent(lines(chunk)), "}"]
         for m in reducers:
             name = m.compute.out.name

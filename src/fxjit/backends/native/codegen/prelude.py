@@ -14,7 +14,7 @@ import re
 import torch
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
-from . import folds, pages
+from . import folds, halves, pages
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -67,6 +67,15 @@ static FX fx_half fx_halve(float x) {
   uint32_t small = fx_bits(fx_float(m) + 0.5f) - 0x3f000000u;
   uint32_t r = (m < 0x38800000u ? small : normal) | (0x7f800000u - a) >> 31 << 9;
   fx_half y; y.bits = (uint16_t)(r | (u >> 16 & 0x8000u)); return y;
+}
+/* The same, back in a float: bits of it that a half has no place for are rounded off. */
+static FX float fx_round_half(float x) {
+  uint32_t u = fx_bits(x), a = u & 0x7fffffffu, m = a < 0x47800000u ? a : 0x47800000u;
+  uint32_t normal = (m + 0xfffu + ((m >> 13) & 1u)) & 0xffffe000u;
+  float small = (fx_float(m) + 0.5f) - 0.5f;
+  uint32_t r = m < 0x38800000u ? fx_bits(small) : normal;
+  r |= r > 0x477fe000u ? 0x7f800000u : 0;
+  return fx_float(r | (0x7f800000u - a) >> 31 << 22 | (u & 0x80000000u));
 }
 /* Asked of the bits: of a condition on numbers GCC makes jumps where the number is a choice itself. */
 static FX bool fx_isnan(float x) { return (fx_bits(x) & 0x7fffffffu) > 0x7f800000u; }
@@ -278,5 +287,6 @@ def guarded(definitions: list[str]) -> str:
 def prelude(source: str, simd: bool = True) -> str:
     """What stands before `source`; `simd`: with vector forms of libm's functions."""
     prototypes, definitions = math_functions(simd, source)
-    parts = [text for name, text in (("fx_ahead(", pages.SUPPORT), ("fx_row<", folds.SUPPORT)) if name in source]
+    support = (("fx_ahead(", pages.SUPPORT), ("fx_row<", folds.SUPPORT), ("_row(", halves.CONVERSIONS))
+    parts = [text for name, text in support if name in source]
     return prototypes + BASE + "".join(parts) + definitions + reductions()
