@@ -84,6 +84,7 @@ LATE_IMPORTS = {
     ("api", "module"),
     ("backends.aot", "backends.native.decompositions"),
     ("backends.aot", "backends.native.passes.cleanup"),
+    ("backends.aot", "backends.native.passes.softmax"),
     ("backends.aot", "repro"),
     ("backends.inductor", "backends.rnn"),
     ("backends.native.__init__", "backends.aot"),
