@@ -206,3 +206,23 @@ def test_writes_to_what_lies_apart_in_an_overlapping_view():
     for _ in range(2):
         assert all(map(torch.equal, compiled(given), function(expected)))
         assert torch.equal(given, expected)
+
+
+@pytest.mark.parametrize("write", [lambda x: x[::2].fill_(2), lambda x: x.index_fill_(0, torch.tensor([0]), 2)])
+@pytest.mark.parametrize(
+    "view", [lambda y: y[0], lambda y: y[:2], lambda y: y.unbind(0)[0].unsqueeze(0), lambda y: y[1:][:1].view(1)]
+)
+def test_a_view_of_what_was_computed_before_its_operand_is_written(view, write):
+    """The view is of values from before the write, though it is read after it."""
+
+    def function(x):
+        seen = view(x + 1)
+        write(x)
+        return seen * 2, seen.sum()
+
+    given, expected = torch.full((5,), 1.25), torch.full((5,), 1.25)
+    fxjit.reset()
+    compiled = fxjit.compile(function, backend="native")
+    for _ in range(2):
+        assert all(map(torch.equal, compiled(given), function(expected)))
+        assert torch.equal(given, expected)

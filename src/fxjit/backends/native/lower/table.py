@@ -260,11 +260,20 @@ class Lowering:
         self.origins[node] = frozenset()
 
     def settle_readers(self, buffer: str, before: torch.fx.Node) -> None:
-        """Values not stored yet that read memory which `before` writes, and are used after it, are stored first."""
-        for node, value in list(self.env.items()):
-            if isinstance(value, Value) and node not in self.home and not is_view(node):
-                if buffer in self.read_by(value.expr) and any(used_after(user, before) for user in node.users):
-                    self.realize(node)
+        """Values not stored yet that read memory which `before` writes, and are used after it, are stored first. Their views,
+        which were lowered over the computation itself, look at what is stored from then on."""
+        late = [
+            node
+            for node, value in self.env.items()
+            if isinstance(value, Value) and node not in self.home and buffer in self.read_by(value.expr)
+            if any(used_after(user, before) for user in node.users)
+        ]
+        for node in late:
+            if not is_view(node):
+                self.realize(node)
+        for node in late:
+            if is_view(node) and self.home.get(root_of(node)) != buffer:
+                self.materialize(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:
         """The buffers that an expression loads from; found once, since it is asked at every write."""
@@ -289,10 +298,7 @@ class Lowering:
         """A view of stored memory: read it by the strides that the fake tensors know."""
         buffer = self.buffers[self.home[node]]
         meta = meta_of(node)
-        root = node
-        while is_view(root) or root.meta.get("fxjit_alias"):
-            root = root.args[0]  # type: ignore[assignment]  # a view's first argument is a node
-        base = meta_of(root)
+        base = meta_of(root_of(node))
         if meta.dtype not in SUPPORTED or meta.dtype is not base.dtype:
             self.env[node] = Opaque(buffer)
             return
@@ -304,6 +310,13 @@ class Lowering:
     @staticmethod
     def relative_offset(meta: torch.Tensor, base: torch.Tensor) -> Size:
         return sub(size_of(meta.storage_offset()), size_of(base.storage_offset()))
+
+
+def root_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What the node is a view of."""
+    while is_view(node) or node.meta.get("fxjit_alias"):
+        node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
+    return node
 
 
 def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
