@@ -148,7 +148,8 @@ class Printer:
             return None
         if load.gathers and (inner is outer or any(values[id(gather.index)][1] for gather in load.gathers)):
             return None
-        return rows.widened(self.element(load, rows.at_start(loops), inner, outer, values)[0])
+        # The indices of a row that is looked up are wanted before the loop, as the row is.
+        return rows.widened(self.element(load, rows.at_start(loops), outer, outer, values)[0])
 
     def stored(self, pointer: str, strides: Sizes, offset: Size, loops: list[str], value: str, dtype: torch.dtype) -> str:
         """The statement that stores the value of this iteration in memory, or in an array that is rounded after the loop."""
