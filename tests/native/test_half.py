@@ -1,4 +1,5 @@
-"""float16 in kernels: numbers are widened and rounded in integers (codegen/prelude.py), bit for bit as ATen does it.
+"""Half types in kernels: numbers are widened and rounded in integers (codegen/prelude.py), or in rows around loops by the
+processor (codegen/halves.py), bit for bit as ATen does it.
 
 Also the extremes of floats, and which softmax is no kernel.
 """
@@ -65,14 +66,15 @@ def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_same_as_eager
         (torch.bfloat16, 100, (0, 1, 1)),
         (torch.bfloat16, 255, (1, 1, 1)),
         (torch.bfloat16, 1024, (0, 0, 1)),
-        (torch.float16, 1024, (1, 1, 1)),
+        (torch.float16, 255, (1, 1, 1)),
+        (torch.float16, 1024, (0, 0, 1)),
     ],
 )
 def test_softmax_by_itself_is_left_to_aten_where_that_is_faster(
     dtype: torch.dtype, length: int, left: tuple[int, int, int]
 ) -> None:
-    """Nobody else's work goes into its kernel, and ATen's is the better one for float16 and for short rows, unless a softmax or
-    a `logsumexp` goes over rows of whole vectors and little more."""
+    """Nobody else's work goes into its kernel, and ATen's is the better one for short rows, unless a softmax or a `logsumexp`
+    goes over rows of whole vectors and little more."""
     x = torch.randn(512, length).to(dtype)
     for function, calls in zip((torch.softmax, torch.log_softmax, torch.logsumexp), left, strict=True):
         fxjit.reset()

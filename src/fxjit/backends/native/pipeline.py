@@ -7,7 +7,6 @@ takes the list of inputs, empties it, and returns the list of outputs.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import warnings
 from collections import Counter
@@ -183,40 +182,24 @@ KERNELS_ALONE = frozenset(
 )
 
 
-#: How long the rows of a softmax by itself must be for a kernel, measured; there is none of float16 that ATen's would not beat.
-#: Shorter ones wait for their maximum and their sum longer than they calculate.
-LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: math.inf}
+#: How long the rows of a softmax by itself must be for a kernel, measured. Shorter ones wait for their maximum and their sum
+#: longer than they calculate.
+LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: 512}
 #: The same where a row is whole vectors and little more (codegen/folds.py): 1.4 to 2 times as fast. The last 7 of 31 elements
 #: are calculated one by one, which takes longer than the row.
 LITTLE_MORE = 4
 LONG_ROWS_OF_VECTORS = {
     ("_softmax.default", torch.float32): 16,
     ("_softmax.default", torch.bfloat16): 32,
+    ("_softmax.default", torch.float16): 32,
+    ("_log_softmax.default", torch.float16): 32,
     ("logsumexp.default", torch.float32): 16,
 }
 
 
-#: Those whose kernels lose where numbers are float16, measured at 0.3 to 0.8 times ATen's speed: GCC vectorises none of the
-#: processor's conversions, so that numbers are widened and rounded in integers. (`where`, `pow` and norms: 3 to 7 times.)
-NOT_OF_FLOAT16 = frozenset(
-    {
-        "add.Tensor",
-        "add.Scalar",
-        "sub.Tensor",
-        "mul.Tensor",
-        "mul.Scalar",
-        "div.Tensor",
-        "relu.default",
-        "sigmoid.default",
-        "silu.default",
-        "threshold_backward.default",
-        "sum.dim_IntList",
-        "native_layer_norm.default",
-        "tril.default",
-        "triu.default",
-        "cat.default",
-    }
-)
+#: Those whose kernels lose where numbers are float16, measured at 0.7 to 1.0 times ATen's speed: rows are converted in passes
+#: of their own (codegen/halves.py), where ATen's loop does it in registers.
+NOT_OF_FLOAT16 = frozenset({"div.Tensor", "sum.dim_IntList", "cat.default"})
 
 
 def is_float16(node: torch.fx.Node) -> bool:
@@ -250,11 +233,7 @@ def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
 
 
 #: Elements times work up to which a call of ATen costs more than a kernel of any operator.
-SMALL_WORK, SMALL_WORK_OF_FLOAT16 = 32768, 4096
-
-
-def is_small(step: Group, node: torch.fx.Node, hints: Hints) -> bool:
-    return group_work(step, hints) <= (SMALL_WORK_OF_FLOAT16 if is_float16(node) else SMALL_WORK)
+SMALL_WORK = 32768
 
 
 def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule, hints: Hints) -> list[Step]:
@@ -276,7 +255,7 @@ def leave_to_aten(steps: list[Step], low: Lowering, gm: torch.fx.GraphModule, hi
         if (
             isinstance(step, Group)
             and alone is not None
-            and not is_small(step, alone, hints)
+            and group_work(step, hints) > SMALL_WORK
             and owners[alone] == {position}
             and not kernel_wins(alone, hints)
             and callable_by_itself(step, alone, low, outside, readers, position)
