@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 import torch.fx
+import torch.nn.functional as F
 
 #: In the names of what may draw random numbers.
 _DRAWING = ("rand", "drop", "bernoulli", "normal", "uniform", "multinomial", "exponential", "poisson", "cauchy", "geometric",
             "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional", "gumbel")
+#: Functions of (input, p, training) that give their input where they drop nothing, and the last two where they are not given.
+_DROPOUTS = frozenset({
+    torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, F.dropout, F.alpha_dropout,
+    F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout,
+})
+_DEFAULTS = (0.5, True)
 
 
 def may_draw(node: torch.fx.Node) -> bool:
@@ -15,4 +23,13 @@ def may_draw(node: torch.fx.Node) -> bool:
         held = node.meta.get("example_value")
         return isinstance(held, torch.fx.GraphModule) and any(map(may_draw, held.graph.nodes))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    return node.op in ("call_function", "call_method") and any(each in name for each in _DRAWING)
+    named = node.op in ("call_function", "call_method") and any(each in name for each in _DRAWING)
+    return named and not drops_nothing(node)
+
+
+def drops_nothing(node: torch.fx.Node) -> bool:
+    """Whether it is one of torch's dropouts outside training, or with a probability of 0."""
+    if node.target not in _DROPOUTS:
+        return False
+    p, training, *_ = (*node.args[1:], *_DEFAULTS[len(node.args[1:]) :])
+    return node.kwargs.get("p", p) == 0 or not node.kwargs.get("train", node.kwargs.get("training", training))

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import fxjit
+from fxjit.backends.aot import Way, compile_with_aot
+from fxjit.backends.native.decompositions import table
 
 BACKENDS = ["aot_eager", "native"]
 
@@ -405,6 +407,27 @@ def test_random_numbers_that_nobody_uses_are_drawn_too(name, grad, backend):
         return [each.detach() for each in (*found, *grads, torch.rand(3))]
 
     torch.testing.assert_close(run(fxjit.compile(UNUSED_DRAWS[name], backend=backend)), run(UNUSED_DRAWS[name]))
+
+
+def test_a_dropout_that_drops_nothing_leaves_nothing_behind():
+    """Not in the captured graph, and no copy of what it was given among the results of the compiled one."""
+    captured, compiled = [], []
+    model = nn.Sequential(nn.Dropout(0.3), nn.Linear(4, 4), nn.AlphaDropout(0.3), nn.Dropout(0)).eval()
+
+    def backend(gm, inputs):
+        captured.append(gm)
+        return compile_with_aot(gm, inputs, Way(noted, "noted", table))
+
+    def noted(gm, inputs, name):
+        compiled.append(gm)
+        return lambda args: gm(*args)
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(fxjit.compile(model, backend=backend)(x), model(x))
+    assert [node.target for node in captured[0].graph.nodes if node.op == "call_function"] == [torch._C._nn.linear]
+    results = next(iter(compiled[0].graph.find_nodes(op="output"))).args[0]
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

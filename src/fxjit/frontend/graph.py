@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.fx
 
+from fxjit.drawing import drops_nothing
 from fxjit.frontend.result import GraphInput
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class GraphBuilder:
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output":
                 continue
-            pure = (node.op in ("placeholder", "get_attr") or "only_if_used" in node.meta
+            pure = (node.op in ("placeholder", "get_attr") or "only_if_used" in node.meta or drops_nothing(node)
                     or (node.op == "call_method" and node.target in _PURE_METHODS)
                     or (node.op == "call_function" and node.target in _PURE_FUNCTIONS))
             if pure:
