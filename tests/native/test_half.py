@@ -120,8 +120,24 @@ def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_same
         sevenths = x / 7
         return [sevenths.argmax(0), sevenths.argmin(1), *sevenths.max(0), *sevenths.min(1), *sevenths.cummax(0)]
 
+    def of_signs(x: torch.Tensor) -> list[torch.Tensor]:
+        small = x * torch.finfo(dtype).smallest_normal * 2.0**-12
+        return [torch.sign(small), torch.sgn(small), torch.heaviside(small, x), F.threshold(small, 0.0, 3.0)]
+
+    def of_derivatives(x: torch.Tensor) -> list[torch.Tensor]:
+        aten = torch.ops.aten
+        near, three = 1 + x * torch.finfo(dtype).eps, 3 + x * torch.finfo(dtype).eps
+        derivatives = [aten.hardtanh_backward(x, near, -1.0, 1.0), aten.threshold_backward(x, near, 1.0)]
+        nothing = x * torch.finfo(dtype).smallest_normal * 2.0**-12
+        return [*derivatives, aten.hardswish_backward(x, three), aten.leaky_relu_backward(x, nothing, 0.5, False)]
+
+    def of_quotients(x: torch.Tensor) -> list[torch.Tensor]:
+        sevenths = x / 7
+        whole = torch.div(sevenths, 0.25, rounding_mode="floor"), torch.div(sevenths, 0.25, rounding_mode="trunc")
+        return [*whole, torch.pow(-x.abs(), 2 + sevenths * torch.finfo(dtype).eps)]
+
     x = torch.randn(64, 65).to(dtype)
-    for function in (of_extremes, of_jumps, of_places):
+    for function in (of_extremes, of_jumps, of_places, of_signs, of_derivatives, of_quotients):
         assert_same_as_eager(function, x)
 
 

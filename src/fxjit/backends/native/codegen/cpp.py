@@ -71,6 +71,9 @@ class Printer:
         self.symbols = symbols
         self.counter = 0
         self.checks = False
+        #: Names of constants by their text, where the kernel makes integers of floats (`hides`); else none.
+        self.hidden: dict[str, str] = {}
+        self.hides = False
         self.rows: Rows | None = None
 
     @contextmanager
@@ -107,7 +110,7 @@ class Printer:
         self, node: Expr, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]], given: Given | None
     ) -> tuple[str, bool]:
         if isinstance(node, Const):
-            return literal(node), False
+            return self.constant(node), False
         if isinstance(node, Op):
             operands = [values[id(arg)] for arg in node.args]
             deep = any(flag for _, flag in operands)
@@ -126,6 +129,20 @@ class Printer:
             return self.named(widened, C_TYPES[node.dtype], inner, ()), True
         element, scope, indices, deep = self.element(node, loops, inner, outer, values)
         return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope, indices), deep
+
+    def constant(self, node: Const) -> str:
+        """As a literal, or as a name that tells the compiler nothing: what is no number of the integer type becomes, converted
+        while compiling, another integer than the processor makes of it, and eager's are the processor's."""
+        text = literal(node)
+        if not self.hides or not node.dtype.is_floating_point or -128 <= node.value < 128:
+            return text
+        if text not in self.hidden:
+            self.hidden[text] = self.fresh()
+        return self.hidden[text]
+
+    def hidden_constants(self) -> list[str]:
+        """Their definitions, for the head of the kernel."""
+        return [f"const auto {name} = fx_hidden({text});" for text, name in self.hidden.items()]
 
     def element(
         self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
@@ -191,6 +208,15 @@ class Printer:
             scope.lines.append(Line(f"const {ctype} {found} = {text};", reads, found, ctype, cost))
             scope.names[text] = found
         return found
+
+
+def makes_integers(expr: Expr) -> bool:
+    """Whether floats are converted to integers in it."""
+    return any(
+        isinstance(node, Op) and node.name == "cast" and node.args[0].dtype.is_floating_point
+        and not node.dtype.is_floating_point and node.dtype is not torch.bool
+        for node in walk(expr)
+    )  # fmt: skip
 
 
 def load_text(element: str, storage: torch.dtype) -> str:

@@ -20,7 +20,7 @@ from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
 from . import folds
-from .cpp import Given, Line, Loops, Printer, Scope, store_text
+from .cpp import Given, Line, Loops, Printer, Scope, makes_integers, store_text
 from .halves import LEAST, ROW, SHORT, Rows
 from .pages import LOOK, asked_ahead
 from .prelude import C_TYPES, MEMORY_TYPES
@@ -70,6 +70,7 @@ class Renderer:
         self.parameters = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols)
+        self.printer.hides = any(makes_integers(expr) for member in group.members for expr in member.compute.exprs)
         self.read_here = {load.buffer for member in group.members for load in member.compute.loads()}
         self.arrays: list[str] = []
         self.whole: dict[tuple[str, str], str] = {}
@@ -141,7 +142,7 @@ class Renderer:
         head += [f"const int64_t {name} = S[{k}];" for k, name in enumerate(self.symbols.values())]
         if self.printer.checks:
             head += ["int bad = 0;", *self.empty_tables()]
-        text = "\n".join(head + inside)
+        text = "\n".join(head + self.printer.hidden_constants() + inside)
         tail = "return bad;" if self.printer.checks else "return 0;"
         return Kernel(canonical(indent(text + "\n" + tail)), list(self.pointers), self.parameters)
 

@@ -47,10 +47,13 @@ extern "C" int omp_get_max_threads(void);
 static FX float fx_float(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
 static FX uint32_t fx_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
 static FX float fx_widen(fx_bf16 x) { return fx_float((uint32_t)x.bits << 16); }
+/* NaN is made of the number: of one NaN for all, GCC would know what integer it becomes, which is not the processor's. */
 static FX fx_bf16 fx_bfloat(float x) {
   uint32_t u = fx_bits(x), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  fx_bf16 y; y.bits = x != x ? (uint16_t)0x7fc0 : (uint16_t)r; return y;
+  fx_bf16 y; y.bits = x != x ? (uint16_t)(u >> 16 | 0x40u) : (uint16_t)r; return y;
 }
+/* What nothing is known of while compiling. */
+template <class T> static FX T fx_hidden(T x) { volatile T y = x; return y; }
 /* GCC 12 vectorises no loop with a _Float16 in it. The exponent's bias differs by 112, from infinity's by 224; numbers below
    2^-14 are whole multiples of 2^-24. */
 static FX float fx_widen(fx_half x) {
@@ -140,7 +143,11 @@ static inline int64_t fx_philox(int64_t seed, int64_t number, int64_t index) {
   return (int64_t)((uint64_t)c1 << 32 | c0);
 }
 template <class T> static FX T fx_shl(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)(a << b); }
-template <class T> static FX T fx_shr(T a, T b) { T m = (T)(8 * sizeof(T) - 1); return (T)(a >> (b < 0 || b > m ? m : b)); }
+template <class T> static FX T fx_shr(T a, T b) {
+  T m = (T)(8 * sizeof(T) - 1);
+  if ((T)-1 > 0 && b > m) return 0;
+  return (T)(a >> (b < 0 || b > m ? m : b));
+}
 static FX int64_t fx_idiv(int64_t a, int64_t b) { return fx_floordiv(a, b); }
 static FX int64_t fx_imod(int64_t a, int64_t b) { return fx_mod(a, b); }
 static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -16,7 +16,7 @@ from ..ir import Expr, Extern, Iota, Value, compute_type
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .pointwise import held, lift, rounded
-from .table import Lowering, NoLowering, Number, lowers, meta_of
+from .table import Lowering, NoLowering, Number, fitting, lowers, meta_of
 
 
 def made(node: torch.fx.Node, expr: Expr) -> Value:
@@ -26,6 +26,7 @@ def made(node: torch.fx.Node, expr: Expr) -> Value:
 
 def filled(low: Lowering, node: torch.fx.Node, value: Any) -> Value:
     meta = meta_of(node)
+    value = fitting(value, meta.dtype)
     if isinstance(value, float):
         value = held(value, meta.dtype)
     expr = lift(low.scalar_like(value, meta.dtype), meta.dim())

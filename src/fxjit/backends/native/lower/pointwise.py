@@ -14,7 +14,7 @@ from torch._prims_common import elementwise_dtypes
 from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, MATH_OF_TWO, cast, compare, const, op, where
-from .table import Lowering, NoLowering, Number, is_view, lowers, meta_of
+from .table import Lowering, NoLowering, Number, fitting, is_view, lowers, meta_of, overflows
 
 
 def out_size(node: torch.fx.Node) -> Sizes:
@@ -139,7 +139,7 @@ def reciprocal(x: Expr) -> Expr:
 
 UNARY: dict[str, Build] = {
     "neg": lambda x: op("neg", x),
-    "abs": lambda x: x if x.dtype in (torch.bool, torch.uint8) else op("abs", x),
+    "abs": lambda x: x if x.dtype is torch.uint8 else op("abs", x),
     "relu": relu,
     "sigmoid": sigmoid,
     "silu": lambda x: op("div", x, op("add", const(1, x.dtype), op("exp", op("neg", x)))),
@@ -165,10 +165,18 @@ ROUNDING = ("floor", "ceil", "trunc", "round")
 FLOAT_UNARY = (*ROUNDING, "lgamma", *(name for name in MATH if name not in MATH_OF_TWO))
 
 
-def unary(build: Build) -> Callable[..., Value]:
+#: Unary operators that jump, and those that ATen refuses bools.
+JUMPS = ("sign", "sgn")
+NOT_OF_BOOLS = ("abs", "relu", *ROUNDING)
+
+
+def unary(name: str, build: Build) -> Callable[..., Value]:
     def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
         x = low.value(x)
-        return result(node, build(cast(x.expr, compute_type(meta_of(node).dtype))))
+        if x.dtype is torch.bool and name in NOT_OF_BOOLS:
+            raise NoLowering("not of bools")
+        expr = as_held(low, x).expr if name in JUMPS else x.expr
+        return result(node, build(cast(expr, compute_type(meta_of(node).dtype))))
 
     return lower
 
@@ -177,6 +185,8 @@ def float_unary(name: str) -> Callable[..., Value]:
     def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
         dtype = meta_of(node).dtype
         x = low.value(x)
+        if x.dtype is torch.bool and name in NOT_OF_BOOLS:
+            raise NoLowering("not of bools")
         if not dtype.is_floating_point:
             return result(node, x.expr)  # rounding an integer
         expr = as_held(low, x).expr if name in ROUNDING else x.expr
@@ -186,7 +196,7 @@ def float_unary(name: str) -> Callable[..., Value]:
 
 
 for _name, _build in UNARY.items():
-    lowers(f"{_name}.default")(unary(_build))
+    lowers(f"{_name}.default")(unary(_name, _build))
 for _name in FLOAT_UNARY:
     lowers(f"{_name}.default")(float_unary(_name))
 
@@ -204,6 +214,7 @@ def with_alpha(name: str, swapped: bool = False) -> Callable[..., Value]:
         size, dtype = out_size(node), meta_of(node).dtype
         # Of ATen's kernels only those for GPUs add numbers without rounding them to a half type.
         addend = element if meta_of(node).device.type == "cpu" else operand
+        alpha = fitting(alpha, dtype)
         if dtype is torch.bool:
             if name != "add" or alpha != 1:
                 raise NoLowering("arithmetic on bools")
@@ -240,10 +251,12 @@ def lower_copysign(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
 def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
     if rounding_mode is not None and not dtype.is_floating_point:
-        if not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
+        if not surely_positive(b, dtype):
             raise NoLowering("integer division by what may be zero")
         name = "floordiv" if rounding_mode == "floor" else "truncdiv"
         return result(node, op(name, operand(low, a, size, dtype), operand(low, b, size, dtype)))
+    if rounding_mode is not None:
+        a, b = as_held(low, a), as_held(low, b)
     x, y = operand(low, a, size, dtype), operand(low, b, size, dtype)
     if rounding_mode == "trunc":
         quotient = op("div", x, y)
@@ -255,10 +268,16 @@ def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode:
     return result(node, op("div", x, y))
 
 
+def surely_positive(divisor: Any, dtype: torch.dtype) -> bool:
+    """Whether the divisor is a number above 0, and still is when the type holds it: 256 is 0 to a byte."""
+    is_number = isinstance(divisor, int) and not isinstance(divisor, bool)
+    return is_number and divisor > 0 and not overflows(divisor, dtype)
+
+
 @lowers("remainder.Tensor", "remainder.Scalar", "fmod.Tensor", "fmod.Scalar")
 def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    if not dtype.is_floating_point and not (isinstance(b, int) and not isinstance(b, bool) and b > 0):
+    if not dtype.is_floating_point and not surely_positive(b, dtype):
         raise NoLowering("integer remainder by what may be zero")
     name = "remainder" if "remainder" in str(node.target) else "fmod"
     return result(node, op(name, *(element(low, as_held(low, each), size, dtype) for each in (a, b))))
@@ -269,6 +288,8 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
     dtype = meta_of(node).dtype
     size = out_size(node)
     base = operand(low, low.value(x), size, dtype)
+    if dtype is not torch.float32:
+        exponent = fitting(exponent, dtype)
     if exponent == 2 and isinstance(exponent, (int, float)) and dtype is not torch.bool:
         return result(node, op("mul", base, base))
     if not dtype.is_floating_point:
@@ -312,7 +333,8 @@ def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
         return lower_pow_scalar(low, node, a, b.expr.value)  # type: ignore[no-any-return]  # a lowering
     if not dtype.is_floating_point:
         raise NoLowering("integer power")
-    return result(node, op("pow", element(low, a, size, dtype), element(low, b, size, dtype)))
+    # Of a negative number there are powers for whole exponents only, which others may round to.
+    return result(node, op("pow", element(low, a, size, dtype), element(low, as_held(low, b), size, dtype)))
 
 
 # Comparisons and logic
@@ -390,13 +412,14 @@ def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: A
 def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
     condition = expand(truth(low, low.value(mask)), mask.size, size)
+    fill = fitting(fill, dtype)
     return result(node, where(condition, element(low, fill, size, dtype), element(low, x, size, dtype)))
 
 
 @lowers("clamp.default", "clamp.Tensor")
 def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    bounds = [None if each is None else element(low, each, size, dtype) for each in (min, max)]
+    bounds = [None if each is None else element(low, fitting(each, dtype), size, dtype) for each in (min, max)]
     return result(node, clamp(operand(low, low.value(x), size, dtype), *bounds))
 
 
@@ -552,27 +575,28 @@ def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.
 
 @lowers("threshold.default")
 def lower_threshold(low: Lowering, node: torch.fx.Node, x: Any, threshold: Any, fill: Any) -> Value:
-    expr = low.value(x).expr
-    filling = const(held(fill, meta_of(node).dtype), expr.dtype)
+    expr = as_held(low, low.value(x)).expr
+    filling = const(held(fitting(fill, meta_of(node).dtype), meta_of(node).dtype), expr.dtype)
     return result(node, where(compare("le", expr, const(threshold, expr.dtype)), filling, expr))
 
 
 @lowers("threshold_backward.default")
 def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, threshold: Any) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
-    g, v = operand(low, grad, size, dtype), operand(low, x, size, dtype)
+    g, v = operand(low, grad, size, dtype), operand(low, as_held(low, x), size, dtype)
     if not v.dtype.is_floating_point:
         raise NoLowering("threshold of integers")
     return result(node, where(compare("le", v, const(threshold, v.dtype)), const(0, g.dtype), g))
 
 
-def derivative(build: Build) -> Callable[..., Value]:
-    """grad times (or a function of) the forward's input or output, element by element. At NaN, where some of ATen's scalar
-    code and vector code differ, what the latter gives."""
+def derivative(build: Build, jumps: bool = False) -> Callable[..., Value]:
+    """grad times (or a function of) the forward's input or output, element by element, which may jump. At NaN, where some of
+    ATen's scalar code and vector code differ, what the latter gives."""
 
     def lower(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
         size, dtype = out_size(node), meta_of(node).dtype
-        return result(node, build(operand(low, grad, size, dtype), operand(low, x, size, dtype)))
+        seen = as_held(low, x) if jumps else x
+        return result(node, build(operand(low, grad, size, dtype), operand(low, seen, size, dtype)))
 
     return lower
 
@@ -593,7 +617,7 @@ def lower_hardtanh_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: An
         inside = op("and", compare("gt", v, const(low_bound, v.dtype)), compare("lt", v, const(high_bound, v.dtype)))
         return where(inside, g, const(0, g.dtype))
 
-    return derivative(build)(low, node, grad, x)
+    return derivative(build, jumps=True)(low, node, grad, x)
 
 
 @lowers("elu_backward.default")
@@ -606,7 +630,7 @@ def lower_elu_backward(
         below = op("mul", op("mul", g, steep), rest)
         return where(compare("gt", v, const(0, v.dtype)), op("mul", g, const(scale, g.dtype)), below)
 
-    return derivative(build)(low, node, grad, x)
+    return derivative(build, jumps=True)(low, node, grad, x)
 
 
 @lowers("hardswish_backward.default")
@@ -617,7 +641,7 @@ def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: A
         below = compare("le", v, op("neg", three))
         return where(below, const(0, g.dtype), where(compare("ge", v, three), g, between))
 
-    return derivative(build)(low, node, grad, x)
+    return derivative(build, jumps=True)(low, node, grad, x)
 
 
 @lowers("leaky_relu_backward.default")
@@ -625,14 +649,16 @@ def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: 
     def build(g: Expr, v: Expr) -> Expr:
         return where(compare("gt", v, const(0, v.dtype)), g, op("mul", g, const(slope, g.dtype)))
 
-    return derivative(build)(low, node, grad, x)
+    return derivative(build, jumps=True)(low, node, grad, x)
 
 
 @lowers("addcmul.default", "addcdiv.default")
 def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     size, dtype = out_size(node), meta_of(node).dtype
+    if dtype is torch.bool:
+        raise NoLowering("not of bools")
     base, left, right = (operand(low, low.value(each), size, dtype) for each in (x, a, b))
-    scale = operand(low, value, size, dtype)
+    scale = operand(low, fitting(value, compute_type(dtype)), size, dtype)
     if "addcmul" in str(node.target):
         return result(node, op("add", base, op("mul", op("mul", scale, left), right)))
     return result(node, op("add", base, op("div", op("mul", scale, left), right)))

@@ -265,6 +265,8 @@ def lower_var(
         dims, unbiased = None, dims
     if "correction" in name and isinstance(unbiased, bool):
         keepdim, unbiased = unbiased, None
+    if not x.dtype.is_floating_point:
+        raise NoLowering("refused by ATen")
     if not isinstance(correction_of(correction, unbiased), (int, float)):
         raise NoLowering("a symbolic correction")
     chosen = axes(dims, x.ndim)

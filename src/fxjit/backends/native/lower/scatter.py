@@ -17,7 +17,7 @@ from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .indexing import as_index, over, places_of
 from .pointwise import held, lift
-from .table import Lowering, NoLowering, lowers, meta_of
+from .table import Lowering, NoLowering, fitting, lowers, meta_of
 
 # What Triton can combine with memory in one step.
 ATOMIC = {
@@ -77,6 +77,7 @@ def element_of(low: Lowering, value: Any, x: Value) -> Expr:
         if value.dtype is not x.dtype:
             raise NoLowering("values of another type")
         return value.expr
+    value = fitting(value, x.dtype)
     return lift(low.scalar_like(held(value, x.dtype) if isinstance(value, float) else value, x.dtype), x.ndim)
 
 

@@ -7,6 +7,7 @@ raises `NoLowering` for a case it leaves to ATen, and then the node becomes an e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,24 @@ class Number:
     __bool__ = __int__ = __float__ = __index__ = __neg__ = _unknown
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _unknown
     __lt__ = __le__ = __gt__ = __ge__ = _unknown
+
+
+def overflows(number: Any, dtype: torch.dtype) -> bool:
+    """Whether ATen, where it checks, refuses the number as one that the type does not hold. Negative ones may wrap around to
+    unsigned types; infinity and NaN are numbers of every floating type."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or dtype is torch.bool or dtype.is_complex:
+        return False
+    if dtype.is_floating_point:
+        return math.isfinite(number) and abs(number) > torch.finfo(dtype).max
+    held = torch.iinfo(dtype)
+    return not (held.min or -held.max) <= number <= held.max
+
+
+def fitting(number: Any, dtype: torch.dtype) -> Any:
+    """The number, or tensor, given to an operator that checks numbers; where it refuses this one, ATen's call has to raise."""
+    if overflows(number, dtype):
+        raise NoLowering("a number that the type does not hold")
+    return number
 
 
 class Lowering:

@@ -10,7 +10,7 @@ import torch.fx
 from ..index import Size, Sizes, add, equal, mul, size_of, sizes_of
 from ..ir import Expr, Value, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
 from ..ops import cast, const
-from .table import Lowering, NoLowering, lowers, meta_of
+from .table import Lowering, NoLowering, fitting, lowers, meta_of
 
 
 def axis(dim: int, ndim: int) -> int:
@@ -178,6 +178,7 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
             expr = narrow(expr, dim, -before)
         inner[dim] = add(inner[dim], min(before, 0) + min(after, 0))
         place = add(place, mul(stride[dim], max(before, 0)))
+    value = fitting(value, meta.dtype)
     return written_over(low, node, const(value, compute_type(meta.dtype)), expr, tuple(inner), stride, place)
 
 
