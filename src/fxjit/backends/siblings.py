@@ -44,7 +44,11 @@ def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Cal
 def loses_gradients(gm: torch.fx.GraphModule) -> bool:
     """Whether a result is a view that stands behind, or shares memory with, one whose gradient the program itself makes or
     sees: by a `backward` of its own (`GradientReversal.apply(x)`, which is `x.view_as(x)`), or by a hook. AOTAutograd makes
-    such a result anew, as a view of the input or of another result, and autograd then passes the program's part by."""
+    such a result anew, as a view of the input or of another result, and autograd then passes the program's part by. Or
+    whether the program goes on to ask for the gradient of a result that other results are made from: it would not stand
+    behind them."""
+    if any("watched" in node.meta for node in gm.graph.nodes):
+        return True
     watched = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _watched_views(node)}
     if not watched:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,6 +121,13 @@ class GraphBuilder:
     def operator_count(self) -> int:
         """Calls in the graph so far."""
         return sum(node.op in ("call_function", "call_method") for node in self.graph.nodes)
+
+    def watch(self, names: Collection[str]) -> None:
+        """The program asks autograd about these nodes after the graph; the names are those of an attempt before this one,
+        which made the same nodes."""
+        for node in self.graph.nodes:
+            if node.name in names:
+                node.meta["watched"] = True
 
     def finish(self, outputs: Sequence[Value]) -> torch.fx.GraphModule | None:
         """See result.FinishedGraph."""

@@ -578,6 +578,7 @@ class Trace:
             states = [stop.state, *(frame.state for frame in stop.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
+            self.builder.watch(stop.reason.context.get("watched", ()))
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import BackwardHook
 
+from fxjit.errors import BreakGraph
 from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
@@ -19,6 +20,7 @@ from fxjit.frontend.values.hops import SubgraphTracer, trace_body
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
+from fxjit.frontend.values.watched import watching
 
 _NAME = "Tensor.register_hook"
 
@@ -79,6 +81,14 @@ def _register_post_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value
 def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     if tensor.source is not None:
         return _register_later(t, tensor, args, torch.Tensor.register_hook)
+    try:
+        return _register_in_graph(t, tensor, args)
+    except BreakGraph as signal:
+        signal.context.update(watching(tensor))
+        raise
+
+
+def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
     if len(args) != 1 or not tensor.fake.requires_grad:
         t.break_("tensor-hook", function=_NAME, why="the tensor takes none")
     _require_no_handle(t, _NAME)

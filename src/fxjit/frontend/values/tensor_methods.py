@@ -18,6 +18,7 @@ from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.watched import watching
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.tensor import GraphTracer, TensorValue
@@ -322,7 +323,6 @@ for _name in ("data_ptr", "storage", "untyped_storage", "_typed_storage", "stora
               "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
     METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")
-METHODS["retain_grad"] = _breaking("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself")
 for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
               "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
     METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
@@ -337,7 +337,17 @@ for _name, _why in (
     ("is_distributed", "has no meaning for some tensors, those of `vmap` among them."),
 ):
     METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)
-METHODS["backward"] = _breaking("call-autograd-engine", function="Tensor.backward")
+
+
+@method("retain_grad")
+def _retain_grad(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **watching(tensor))
+
+
+@method("backward")
+def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    inputs = kwargs.get("inputs", args[3] if len(args) > 3 else None)
+    t.break_("call-autograd-engine", function="Tensor.backward", **watching(inputs))
 
 
 # -- changes of the tensor itself ----------------------------------------------------------------------------------

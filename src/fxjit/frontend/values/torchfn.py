@@ -27,6 +27,7 @@ from fxjit.frontend.values.contexts import autocast_opened, default_device
 from fxjit.frontend.values.natives import CALL_TABLE, Handler
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
+from fxjit.frontend.values.watched import watching
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import CallSource, ConstSource, Source
@@ -591,7 +592,19 @@ _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,
         torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
-_refuse("call-autograd-engine", torch.autograd.grad, torch.autograd.backward)
+
+
+def _asks_for_gradients(function: Any, place: int) -> None:
+    """`place`: where the tensors stand, among its arguments, that it gives the gradients of."""
+    @handles(function)
+    def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        inputs = kwargs.get("inputs", args[place] if len(args) > place else None)
+        name = name_of(function)
+        t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **watching(inputs))
+
+
+_asks_for_gradients(torch.autograd.grad, 1)
+_asks_for_gradients(torch.autograd.backward, 5)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
