@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 import torch.nn.functional as F
@@ -9,12 +11,11 @@ import torch.nn.functional as F
 #: In the names of what may draw random numbers.
 _DRAWING = ("rand", "drop", "bernoulli", "normal", "uniform", "multinomial", "exponential", "poisson", "cauchy", "geometric",
             "rrelu", "attention", "lstm", "gru", "rnn", "binomial", "gamma", "dirichlet", "fractional", "gumbel")
-#: Functions of (input, p, training) that give their input where they drop nothing, and the last two where they are not given.
+#: Functions of (input, p=0.5, training=True) that give their input where they drop nothing.
 _DROPOUTS = frozenset({
     torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout, F.dropout, F.alpha_dropout,
     F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout,
 })
-_DEFAULTS = (0.5, True)
 
 
 def may_draw(node: torch.fx.Node) -> bool:
@@ -31,5 +32,5 @@ def drops_nothing(node: torch.fx.Node) -> bool:
     """Whether it is one of torch's dropouts outside training, or with a probability of 0."""
     if node.target not in _DROPOUTS:
         return False
-    p, training, *_ = (*node.args[1:], *_DEFAULTS[len(node.args[1:]) :])
-    return node.kwargs.get("p", p) == 0 or not node.kwargs.get("train", node.kwargs.get("training", training))
+    given: dict[str, Any] = dict(zip(("p", "training"), node.args[1:], strict=False)) | node.kwargs
+    return bool(given.get("p", 0.5) == 0 or not given.get("train", given.get("training", True)))
