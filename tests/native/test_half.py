@@ -234,3 +234,19 @@ def test_every_float16_survives_a_loop(kernels: Kernels) -> None:
     assert_same_bits(kernels(lambda x, y: [x * y], x, ones)(x, ones)[0], x, torch.int16)
     apart = torch.stack([x, x], 1)
     assert_same_bits(kernels(lambda x, y: [x[:, 0] * y], apart, ones)(apart, ones)[0], x, torch.int16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_of_any_length_are_converted(dtype: torch.dtype) -> None:
+    """One kernel for rows of one element and for rows of several tiles."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = x * 0.5 + y
+        return z, z.softmax(-1), (x * y).sum(0), x.float(), (y + 1).amax()
+
+    compiled = fxjit.compile(function, dynamic=True, fullgraph=True)
+    eps = torch.finfo(dtype).eps
+    for rows, length in ((9, 70), (3, 1), (5, 16), (2, 3000), (1, 1024)):
+        x, y = torch.randn(rows, length).to(dtype), torch.randn(rows, length).to(dtype)
+        for mine, theirs in zip(compiled(x, y), function(x, y), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=16 * eps, atol=24 * eps)
