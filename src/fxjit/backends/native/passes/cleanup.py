@@ -12,6 +12,7 @@ from torch.fx.operator_schemas import normalize_function
 from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
+from .selected import join_selected
 
 aten = torch.ops.aten
 
@@ -130,6 +131,6 @@ def hashable(x: Any) -> Any:
 
 
 PASSES = (
-    split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, drop_dead, share_equal, mark_in_place,
-    write_by_aten,
+    split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead, share_equal,
+    mark_in_place, write_by_aten,
 )  # fmt: skip
