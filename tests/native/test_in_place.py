@@ -226,3 +226,24 @@ def test_a_view_of_what_was_computed_before_its_operand_is_written(view, write):
     for _ in range(2):
         assert all(map(torch.equal, compiled(given), function(expected)))
         assert torch.equal(given, expected)
+
+
+LAYOUTS = {
+    "part of rows": lambda: torch.zeros(6, 16)[:, :8],
+    "every second row": lambda: torch.zeros(12, 5)[::2],
+    "transposed": lambda: torch.zeros(8, 6).t(),
+    "plain": lambda: torch.zeros(5, 5),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_the_diagonal_of_an_input_in_any_layout(layout, dynamic):
+    """AOTAutograd refuses those whose memory has gaps."""
+    def fn(x):
+        x.fill_diagonal_(2)
+        return x + 1
+
+    eager, compiled = LAYOUTS[layout](), LAYOUTS[layout]()
+    torch.testing.assert_close(fxjit.compile(fn, dynamic=dynamic)(compiled), fn(eager))
+    torch.testing.assert_close(compiled, eager)

@@ -55,7 +55,9 @@ _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake
            # Writes to views of a view that `as_strided` made.
            "as_strided() is non-compositional",
            # Writes to elements that lie apart in a view whose elements overlap, such as the diagonal of an unfolding.
-           "being mutated that has internal overlap")
+           "being mutated that has internal overlap",
+           # `fill_diagonal_` of an input whose memory has gaps.
+           "as_strided_scatter: sizes")
 
 
 # It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
