@@ -77,10 +77,15 @@ def prepared(tape: graphs.Tape, grad: bool) -> list[torch.Tensor]:
 
 
 def widened(tape: graphs.Tape, grad: bool, seed: int = 5) -> list[torch.Tensor | None]:
-    """The tape in float64 throughout. What is drawn at random is not the same then."""
+    """The tape in float64 throughout, quotients of integers as well. What is drawn at random is not the same then."""
     inputs = [graphs.copied(x).double() if x.dtype.is_floating_point else graphs.copied(x) for x in tape.inputs]
     leaves = [x.requires_grad_(grad and wants_gradient(given)) for x, given in zip(inputs, tape.inputs, strict=True)]
-    return results(tape.replay, leaves, seed)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return results(tape.replay, leaves, seed)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def settled(tape: graphs.Tape, k: int, grad: bool) -> torch.Tensor | None:

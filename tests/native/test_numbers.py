@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.testing import assert_close
+
+import fxjit
+from fxjit import config
 
 Kernels = Callable[..., Callable[..., list[torch.Tensor]]]
 SameAsEager = Callable[..., None]
@@ -108,3 +113,27 @@ def test_shifts_beyond_the_width(assert_same_as_eager: SameAsEager, dtype: torch
         return [shifted for width in (0, 1, 7, 8, 63, 100) for shifted in (x << width, x >> width, (x + 1) >> width)]
 
     assert_same_as_eager(function, torch.tensor([1, 3, 100, 127, -1, -100, 200]).to(dtype))
+
+
+LABELS = torch.tensor([[1, 0, -1, 2], [3, -1, 0, 0], [-1, 1, 1, 1]])
+BENT = {
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x, LABELS.abs()[:, 0], reduction="none"),
+    "multilabel_margin_loss": lambda x: F.multilabel_margin_loss(x, LABELS),
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", list(BENT))
+def test_derivatives_where_a_function_bends(name, dynamic):
+    """As ATen's kernel has them, where torch's parts of it give another: at a margin that is met exactly, and at NaN."""
+    numbers = torch.tensor([[1.0, 0.0, -0.5, 0.5], [2.0, math.nan, 1.0, 0.25], [-0.5, 0.5, 0.5, 1.5]])
+
+    def run(function):
+        x = numbers.clone().requires_grad_()
+        y = function(x * 1)
+        return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+    with config.patch(small_graphs_as_captured=False):
+        assert_close(run(fxjit.compile(BENT[name], dynamic=dynamic)), run(BENT[name]), equal_nan=True)

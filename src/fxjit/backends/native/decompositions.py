@@ -38,6 +38,11 @@ WHOLE = tuple(f"upsample_{name}" for name in ("linear1d", "bilinear2d", "triline
 # Of symbolic sizes those that weigh what lies around a point: beside NaN and infinity, and of bytes and halves, their kernels
 # give other numbers than the parts. The rest only reads.
 WEIGHING = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+# And of any sizes those whose derivatives torch's parts give otherwise than their kernels do, at NaN or where a bend is.
+BENT = ("multi_margin_loss", "multilabel_margin_loss_forward", "hardshrink", "softshrink")
+#: Which argument their results look like, where torch's own answer refuses symbols.
+LOOKS = {"multi_margin_loss_backward": 1, "multilabel_margin_loss_backward": 1, "hardshrink_backward": 1,
+         "softshrink_backward": 1, "softshrink": 0}
 #: Of the reductions that ATen's losses know.
 MEAN = 1
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
@@ -45,7 +50,8 @@ _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def kept_whole(symbols: bool) -> Iterator[None]:
-    """Within it, the operators of `WHOLE` are traced as what they are in eager; of symbolic sizes those of `WEIGHING`."""
+    """Within it, the operators of `WHOLE` and `BENT` are traced as what they are in eager; of symbolic sizes those of
+    `WEIGHING` and `BENT`."""
     replaced: list[tuple[Any, Any, Any]] = []
 
     def replace(operator: Any, key: Any, kernel: Any) -> None:
@@ -54,14 +60,17 @@ def kept_whole(symbols: bool) -> Iterator[None]:
             operator.py_kernels[key] = kernel
         operator._dispatch_cache.clear()
 
-    for name in WEIGHING if symbols else WHOLE:
+    for name in (*BENT, *(WEIGHING if symbols else WHOLE)):
+        by_symbols = symbols and name in WEIGHING
         packet: Any = getattr(torch.ops.aten, name, None)
         for operator in (getattr(packet, each) for each in packet.overloads()) if packet is not None else ():
             for key in [key for key in _KEYS if key in operator.py_kernels]:
-                replace(operator, key, by_sizes(packet.default) if symbols and operator is packet.vec else None)
-        if symbols:
+                replace(operator, key, by_sizes(packet.default) if by_symbols and operator is packet.vec else None)
+        if by_symbols:
             backward = getattr(torch.ops.aten, f"{name}_backward").default
             replace(backward, DispatchKey.Meta, derivative_of_upsampling(backward, 2 + int(name[-2])))
+    for name, place in LOOKS.items() if symbols else ():
+        replace(getattr(torch.ops.aten, name).default, DispatchKey.Meta, looks_like_argument(place))
     try:
         yield
     finally:
@@ -70,6 +79,10 @@ def kept_whole(symbols: bool) -> Iterator[None]:
             if kernel is not None:
                 operator.py_kernels[key] = kernel
             operator._dispatch_cache.clear()
+
+
+def looks_like_argument(place: int) -> Callable[..., torch.Tensor]:
+    return lambda *args: torch.empty_like(args[place])
 
 
 def by_sizes(operator: Any) -> Callable[..., Any]:
