@@ -409,6 +409,20 @@ def test_random_numbers_that_nobody_uses_are_drawn_too(name, grad, backend):
     torch.testing.assert_close(run(fxjit.compile(UNUSED_DRAWS[name], backend=backend)), run(UNUSED_DRAWS[name]))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_operator_without_a_derivative_is_refused_where_eager_refuses_it(backend):
+    def function(x):
+        steps = torch.heaviside(x * 2, torch.ones(()))
+        return x.sin(), steps
+
+    x = torch.randn(4, requires_grad=True)
+    wave, steps = fxjit.compile(function, backend=backend)(x)
+    torch.testing.assert_close((wave, steps), function(x))
+    torch.testing.assert_close(torch.autograd.grad(wave.sum(), x)[0], x.cos())
+    with pytest.raises(RuntimeError, match="derivative for aten::heaviside is not implemented"):
+        torch.autograd.grad(steps.sum(), x)
+
+
 def test_a_dropout_that_drops_nothing_leaves_nothing_behind():
     """Not in the captured graph, and no copy of what it was given among the results of the compiled one."""
     captured, compiled = [], []
