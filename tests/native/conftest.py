@@ -39,6 +39,20 @@ def kernels() -> Callable[..., Any]:
     return to_kernels
 
 
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The translation units compiled meanwhile."""
+    found: list[str] = []
+    start = pipeline.cc.start
+
+    def note(source: str, *args: Any, **options: Any) -> Any:
+        found.append(source)
+        return start(source, *args, **options)
+
+    monkeypatch.setattr(pipeline.cc, "start", note)
+    return found
+
+
 TOLERANCE = {
     torch.float32: (1.3e-5, 1e-5),
     torch.float64: (1e-7, 1e-7),

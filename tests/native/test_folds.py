@@ -12,20 +12,6 @@ from fxjit.backends.native import pipeline
 from fxjit.backends.native.codegen import folds
 
 
-@pytest.fixture
-def sources(monkeypatch):
-    """The translation units compiled meanwhile."""
-    found = []
-    start = pipeline.cc.start
-
-    def note(source, *args, **options):
-        found.append(source)
-        return start(source, *args, **options)
-
-    monkeypatch.setattr(pipeline.cc, "start", note)
-    return found
-
-
 def rows(columns: int) -> torch.Tensor:
     """Random rows; then in some of them NaN or an infinity at the beginning, in the middle, at the end, or everywhere."""
     x = torch.randn(40, columns)

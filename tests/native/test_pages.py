@@ -11,19 +11,9 @@ from fxjit.backends.native import pipeline
 from fxjit.backends.native.codegen import pages
 
 
-@pytest.fixture
-def sources(monkeypatch):
-    """The translation units compiled meanwhile, in which results of a megabyte are large."""
-    found = []
-    start = pipeline.cc.start
-
-    def note(source, *args, **options):
-        found.append(source)
-        return start(source, *args, **options)
-
-    monkeypatch.setattr(pipeline.cc, "start", note)
+@pytest.fixture(autouse=True)
+def large_from_a_megabyte(monkeypatch):
     monkeypatch.setattr(pages, "LARGE", 1 << 20)
-    return found
 
 
 FUNCTIONS = {
