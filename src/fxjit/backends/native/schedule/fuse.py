@@ -124,10 +124,13 @@ class Fuser:
         self.readers: dict[str, list[int]] = {}
         self.step_reads: list[set[str]] = []
         self.step_writes: list[set[str]] = []
+        #: Which step finds a size that depends on data: who has it among its own sizes comes after that.
+        self.found: dict[sympy.Symbol, int] = {}
 
     def place(self, statement: Statement) -> None:
         if isinstance(statement, Extern):
             self.append(statement, set(statement.reads), set(statement.mutates | statement.results))
+            self.found |= dict.fromkeys(statement.node.meta.get("unbacked_bindings") or (), len(self.steps) - 1)
             return
         compute = normalize(statement, self.hints)
         reads = reads_of(compute)
@@ -183,6 +186,9 @@ class Fuser:
         # What an input held before it is written: readers stand before, or beside where `legal` allows it.
         for index in self.readers.get(out, ()):
             first = max(first, index)
+        if self.found:
+            for symbol in group_symbols(Group(compute.size, [Member(compute, compute.rsize)])):
+                first = max(first, self.found.get(symbol, -1) + 1)
         return first
 
     def candidates(self, compute: Compute, reads: set[str]) -> list[int]:
