@@ -228,7 +228,7 @@ def test_a_view_of_what_was_computed_before_its_operand_is_written(view, write):
         assert torch.equal(given, expected)
 
 
-LAYOUTS = {
+DIAGONALS = {
     "part of rows": lambda: torch.zeros(6, 16)[:, :8],
     "every second row": lambda: torch.zeros(12, 5)[::2],
     "transposed": lambda: torch.zeros(8, 6).t(),
@@ -237,13 +237,14 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("layout", list(DIAGONALS))
 def test_the_diagonal_of_an_input_in_any_layout(layout, dynamic):
     """AOTAutograd refuses those whose memory has gaps."""
+
     def fn(x):
         x.fill_diagonal_(2)
         return x + 1
 
-    eager, compiled = LAYOUTS[layout](), LAYOUTS[layout]()
+    eager, compiled = DIAGONALS[layout](), DIAGONALS[layout]()
     torch.testing.assert_close(fxjit.compile(fn, dynamic=dynamic)(compiled), fn(eager))
     torch.testing.assert_close(compiled, eager)
