@@ -325,3 +325,39 @@ def test_a_dropout_that_drops_nothing_gives_what_it_was_given(what: str, dynamic
         said.append((result is x, result._base is x, result.data_ptr() == x.data_ptr(), identical, inner.tolist(), leaf.grad))
     assert said[1][:-1] == said[0][:-1]
     torch.testing.assert_close(said[1][-1], said[0][-1])
+
+
+def turned_and_written(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.permute(2, 0, 1).tril_()
+    return y
+
+
+def written_where_it_is_turned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = (x + 1).permute(2, 0, 1)
+    y.index_copy_(0, torch.tensor([1]), torch.zeros(1, *y.shape[1:]))
+    return y, y.tril_().sum(0)
+
+
+def written_by_rows_after_a_turn(x: torch.Tensor) -> torch.Tensor:
+    y = torch.rot90(x[0])
+    y[torch.tensor([1])] = 2.0
+    return y
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [turned_and_written, written_where_it_is_turned, written_by_rows_after_a_turn])
+def test_what_is_written_in_place_keeps_its_layout(fn: Callable[..., Any], backend: str, trained: bool, dynamic: bool) -> None:
+    def outcome(run: Callable[..., Any]) -> list[tuple[torch.Tensor, tuple[int, ...]]]:
+        x = numbers(3, 4, 5).requires_grad_(trained)
+        results = run(x)
+        results = [*results] if isinstance(results, tuple) else [results]
+        if trained:
+            results += torch.autograd.grad([each.sum() for each in results], [x])
+        return [(each, each.stride()) for each in results]
+
+    for (mine, strides), (theirs, wanted) in zip(outcome(fxjit.compile(fn, backend=backend, dynamic=dynamic)), outcome(fn)):
+        torch.testing.assert_close(mine, theirs)
+        assert strides == wanted

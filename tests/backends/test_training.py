@@ -100,6 +100,64 @@ def test_a_result_that_nobody_uses_gives_no_gradient(backend):
                 torch.testing.assert_close(got.grad, wanted.grad)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [[0], [1], [2], [0, 1, 2]])
+def test_a_derivative_that_is_zero_everywhere_is_that_of_the_results_it_is_in(backend, used):
+    """`round` gives zeros to its operand; what it is not in gives nothing."""
+
+    def function(x, y, z):
+        return x.round() + z, y.sin() * z, torch.copysign(y, x)
+
+    def grads(run):
+        leaves = [torch.linspace(-1, 1, 5).add(k).requires_grad_() for k in range(3)]
+        results = run(*leaves)
+        return torch.autograd.grad([results[k].sum() for k in used], leaves, allow_unused=True)
+
+    for mine, theirs in zip(grads(fxjit.compile(function, backend=backend)), grads(function)):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or torch.allclose(mine, theirs)
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+@pytest.mark.parametrize("hide", [torch.Tensor.detach, lambda x: x.data, None], ids=["detach", "data", "no_grad"])
+def test_an_input_that_is_only_written_to_has_no_gradient(backend, hide):
+    def function(x, y):
+        if hide is None:
+            with torch.no_grad():
+                x.mul_(2)
+        else:
+            hide(x)[1:].mul_(2)
+        return y.square() * x.detach()
+
+    def outcome(run):
+        x, y = (torch.linspace(-1, 1, 5).add(k).requires_grad_() for k in range(2))
+        result = run(x, y)
+        return [result, x, *torch.autograd.grad(result.sum(), [x, y], allow_unused=True)]
+
+    mine, theirs = outcome(fxjit.compile(function, backend=backend)), outcome(function)
+    assert mine[2] is theirs[2] is None
+    torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian", "amax"])
+@pytest.mark.parametrize("gradient", [1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("last", [3.0, float("nan")])
+def test_an_extremes_gradient_goes_to_the_numbers_that_equal_it(backend, name, gradient, last):
+    """The others get zero, also where the gradient is NaN: not of `amax`, which multiplies."""
+
+    def function(x):
+        return getattr(x, name)() * 2
+
+    def outcome(run):
+        x = torch.tensor([1.0, 3.0, 2.0, 1.0, 3.0, last], requires_grad=True)
+        result = run(x)
+        return result, *torch.autograd.grad(result, x, torch.tensor(gradient))
+
+    with fxjit.config.patch(small_graphs_as_captured=False):
+        torch.testing.assert_close(outcome(fxjit.compile(function, backend=backend)), outcome(function), equal_nan=True)
+
+
 def adversarial_step(generator, discriminator, noise, real):
     fake = generator(noise)
     loss = discriminator(real).mean() - discriminator(fake.detach()).mean()

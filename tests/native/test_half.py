@@ -127,7 +127,8 @@ def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_same
     def of_derivatives(x: torch.Tensor) -> list[torch.Tensor]:
         aten = torch.ops.aten
         near, three = 1 + x * torch.finfo(dtype).eps, 3 + x * torch.finfo(dtype).eps
-        derivatives = [aten.hardtanh_backward(x, near, -1.0, 1.0), aten.threshold_backward(x, near, 1.0)]
+        derivatives = [aten.hardtanh_backward(x, near, -1.0, 1.0), aten.threshold_backward(x, near, 1.0),
+                       aten.hardsigmoid_backward(x, three)]
         nothing = x * torch.finfo(dtype).smallest_normal * 2.0**-12
         return [*derivatives, aten.hardswish_backward(x, three), aten.leaky_relu_backward(x, nothing, 0.5, False)]
 

@@ -81,6 +81,7 @@ def test_derivatives_at_nan_and_infinity(kernels, assert_same, dtype):
     def function(grad, x, y):
         return [
             aten.hardtanh_backward(grad, x, -0.5, 0.5), aten.hardswish_backward(grad, x),
+            aten.hardsigmoid_backward(grad, x), aten.hardsigmoid_backward(y, x * 12),
             aten.elu_backward(grad, 0.5, 1.25, 2.0, False, x), aten.elu_backward(grad, 0.5, 1.25, 2.0, True, x),
             aten.smooth_l1_loss_backward(grad, x, y, 0, 0.25), aten.smooth_l1_loss_backward(grad, x, y, 1, 1.0),
         ]  # fmt: skip

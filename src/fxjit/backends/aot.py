@@ -30,15 +30,18 @@ from fxjit.counters import counters, timed
 from fxjit.drawing import may_draw
 
 from .components import compile_parts
+from .derivatives import choose_extremes
 from .direct import Parts, describe, direct_call
 from .eager import eager
 from .expansions import with_plain_views
-from .hidden import NEEDS_DATA, count_new_shapes_first, keep_versions, uncounted_writes
+from .hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
 from .inference import compile_blocks
+from .layouts import keep_layouts
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
 from .siblings import keep_refusals, loses_gradients
+from .sizes import hints
 from .spared import given_as_it_is, may_be_copied, nodes_made_plainly
 
 log = logs.artifact("aot_graphs")
@@ -178,6 +181,10 @@ def _compile_anew(
             readable = functools.partial(graph.print_readable, print_output=False)
             debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
             may_be_copied(graph)
+            if name == "backward":
+                drop_gradients_of_hidden_writes(graph, parts.meta)
+            else:
+                keep_layouts(graph, gm, parts.note_meta())
             parts.note(name, graph)
             keep_workspace(graph, name == "forward")
             with timed(f"aot.{name}"):
@@ -284,6 +291,7 @@ def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywor
     from .native.passes.cleanup import share_equal
     from .native.passes.softmax import open_log_softmax
 
+    choose_extremes(joint)
     if min_cut:
         # Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
         share_equal(joint.graph)
@@ -330,9 +338,9 @@ def _takes_overlapping_gradients(meta: Any) -> bool:
 
 def _overlaps(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     """Of sizes that vary it is asked of those at hand."""
-    known = [[each.node.hint if isinstance(each, torch.SymInt) else each for each in row] for row in (stride, size)]
+    known: Any = zip(hints(stride), hints(size), strict=True)
     reach = 0
-    for step, extent in sorted(pair for pair in zip(*known, strict=True) if None not in pair and pair[1] > 1):
+    for step, extent in sorted(pair for pair in known if None not in pair and pair[1] > 1):
         if step <= reach:
             return True
         reach += step * (extent - 1)

@@ -40,30 +40,48 @@ class Parts:
     meta: ViewAndMutationMeta | None = None
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...] = ()
+    #: For each result of the forward graph: which of its inputs it depends on, as bits.
+    read: tuple[int, ...] = ()
     draws: bool = False
+
+    def note_meta(self) -> ViewAndMutationMeta | None:
+        """What AOTAutograd found out of the graph that it is compiling."""
+        self.meta = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+        return self.meta
 
     def note(self, name: str, graph: torch.fx.GraphModule) -> None:
         """Before a graph is compiled, which may rewrite it."""
-        context = torch._guards.TracingContext.try_get()
         if name != "backward":
-            self.meta = getattr(context, "fw_metadata", None)
             self.draws = draws_numbers(graph)
         self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
         (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
         self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+        if name == "forward":
+            self.read = _reached(graph, graph.graph.find_nodes(op="placeholder"), self.outputs[name])
         if name == "backward":
-            self.reach = _reach(graph, self.outputs[name])
+            tangents = [node for node in graph.graph.find_nodes(op="placeholder") if "tangents" in node.name]
+            self.reach = _reached(graph, tangents, self.outputs[name])
 
 
-def _reach(graph: torch.fx.GraphModule, grads: tuple[Any, ...]) -> tuple[int, ...]:
-    tangents = [node for node in graph.graph.find_nodes(op="placeholder") if "tangents" in node.name]
-    bits = {node: 1 << place for place, node in enumerate(tangents)}
+def _reached(graph: torch.fx.GraphModule, sources: Sequence[torch.fx.Node], values: tuple[Any, ...]) -> tuple[int, ...]:
+    """For each of the values: which of the sources it depends on, as bits."""
+    bits = {node: 1 << place for place, node in enumerate(sources)}
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output"):
             bits[node] = 0
             for used in node.all_input_nodes:
                 bits[node] |= bits.get(used, 0)
-    return tuple(bits.get(grad, 0) if isinstance(grad, torch.fx.Node) else 0 for grad in grads)
+    return tuple(bits.get(value, 0) if isinstance(value, torch.fx.Node) else 0 for value in values)
+
+
+def _gradients_of(parts: Parts, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """For each gradient, which of the results' it is made of. One that is made of none is constantly zero, as that of `round`:
+    eager gives it for each of the results that the input is in."""
+    grads = parts.outputs.get("backward", ())
+    read_by = [sum(1 << place for place, result in enumerate(wanted) if parts.read[result] >> index & 1)
+               for index in range(len(grads))]
+    return tuple(0 if grad is None else bits or readers
+                 for grad, bits, readers in zip(grads, parts.reach, read_by, strict=True))
 
 
 def _without_grad(graph: Boxed, args: tuple[Any, ...]) -> Any:
@@ -153,7 +171,7 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
         wanted=wanted,
         layouts=_layouts(meta, len(wanted)) if training else (),
         undetermined=meta.deterministic is False,
-        reach=parts.reach,
+        reach=_gradients_of(parts, wanted),
         remade=training and bool(meta.num_outputs_aliased),
     )
 

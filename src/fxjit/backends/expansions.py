@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from .components import writes
+from .sizes import expressions
 
 _NAMES = frozenset({"expand", "expand_as", "broadcast_to"})
 
@@ -43,9 +44,4 @@ def _expands_nothing(node: torch.fx.Node) -> bool:
     before, after = node.args[0].meta.get("example_value"), node.meta.get("example_value")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor) or before.dim() != after.dim():
         return False
-    return all(_size(a) == _size(b) for a, b in zip(before.shape, after.shape, strict=True))
-
-
-def _size(size: int | torch.SymInt) -> object:
-    """Compared without asking whether symbols are equal, which would be a guard."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return expressions(before.shape) == expressions(after.shape)

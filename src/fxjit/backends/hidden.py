@@ -92,6 +92,21 @@ def count_new_shapes_first(compiled: Callable[..., Any], meta: ViewAndMutationMe
     return call
 
 
+def drop_gradients_of_hidden_writes(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
+    """A leaf of the autograd graph that is only written to, which is done through `detach()`, `.data` or without recording, has
+    no gradient in eager. AOTAutograd gives it that of its new value, which nobody uses, as zeros."""
+    written = [] if meta is None else [index for index in meta.mutated_inp_runtime_indices
+                                       if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
+    tangents = [node for node in backward.graph.find_nodes(op="placeholder") if "tangents" in node.name]
+    output = next(iter(backward.graph.find_nodes(op="output")))
+    grads = list(output.args[0])
+    hidden = [index for index, tangent in zip(written, tangents, strict=False) if grads[index] is tangent
+              and meta is not None and meta.input_info[index].is_leaf]
+    if hidden:
+        output.args = ([None if index in hidden else grad for index, grad in enumerate(grads)],)
+        backward.recompile()
+
+
 def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> set[int]:
     """The inputs whose version a run of the graph changes, by a run over fake tensors; all, where that cannot be done."""
     fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]

@@ -17,7 +17,7 @@ from torch._C import DispatchKey
 
 NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
-    "glu", "glu_backward", "hardshrink", "hardsigmoid_backward", "heaviside", "huber_loss",
+    "glu", "glu_backward", "hardshrink", "heaviside", "huber_loss",
     "huber_loss_backward",
     "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish",
     "mish_backward", "mse_loss",

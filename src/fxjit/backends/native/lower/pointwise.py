@@ -644,6 +644,19 @@ def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: A
     return derivative(build, jumps=True)(low, node, grad, x)
 
 
+@lowers("hardsigmoid_backward.default")
+def lower_hardsigmoid_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+    # ATen has a sixth in float32, also for float64.
+    sixth = float(torch.tensor(1 / 6, dtype=torch.float32))
+
+    def build(g: Expr, v: Expr) -> Expr:
+        three = const(3, v.dtype)
+        between = op("and", compare("gt", v, op("neg", three)), compare("lt", v, three))
+        return where(between, op("mul", g, const(sixth, g.dtype)), const(0, g.dtype))
+
+    return derivative(build, jumps=True)(low, node, grad, x)
+
+
 @lowers("leaky_relu_backward.default")
 def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, slope: Any, is_result: bool) -> Value:
     def build(g: Expr, v: Expr) -> Expr:

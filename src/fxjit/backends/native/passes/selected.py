@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit.backends.sizes import expressions
+
 aten = torch.ops.aten
 SELECTED, SLICED = aten.select_backward.default, aten.slice_backward.default
 
@@ -36,7 +38,7 @@ def same_kind(a: Any, b: torch.fx.Node) -> bool:
     x = a.meta.get("val") if isinstance(a, torch.fx.Node) else None
     y = b.meta["val"]
     return (isinstance(x, torch.Tensor) and x.dtype is y.dtype and y.dtype.is_floating_point
-            and list(x.shape) == list(y.shape) and x.stride() == y.stride())  # fmt: skip
+            and all(expressions(a) == expressions(b) for a, b in ((x.shape, y.shape), (x.stride(), y.stride()))))  # fmt: skip
 
 
 def terms_of(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -82,7 +84,7 @@ def join_terms(graph: torch.fx.Graph, node: torch.fx.Node, terms: Sequence[torch
     with graph.inserting_before(node):
         joined = [put_together(call, sorted(parts, key=lambda part: part.start), val) for parts in ways.values()]
         total = reduce(lambda a, b: call(aten.add.Tensor, a, b), [*joined, *rest])
-    if total.meta["val"].stride() == val.stride():
+    if expressions(total.meta["val"].stride()) == expressions(val.stride()):
         node.replace_all_uses_with(total)
 
 
