@@ -101,11 +101,20 @@ def settled(tape: graphs.Tape, k: int, grad: bool) -> torch.Tensor | None:
 
 def promised(tape: graphs.Tape) -> list[torch.Tensor]:
     """What torch's fake tensors say of all values. Their layout is not eager's where sizes of one make that ambiguous, nor for
-    operators that torch describes by others (`copysign` by `where`), of operands in different layouts."""
+    operators that torch describes by others (`copysign` by `where`), of operands in different layouts. What depends on data
+    is eager's."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs = [mode.from_tensor(graphs.copied(x)) for x in tape.inputs]
-    with mode:
-        return tape.values(*inputs)
+    values = [mode.from_tensor(graphs.copied(x)) for x in tape.inputs]
+    real = tape.values(*map(graphs.copied, tape.inputs))
+    for function, operands, writes in tape.steps:
+        try:
+            with mode:
+                out = function(*[values[k] for k in operands])
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            out = mode.from_tensor(graphs.copied(real[len(values)])) if not writes else None
+        if not writes:
+            values.append(out)
+    return values
 
 
 def drawn_in_order(tape: graphs.Tape) -> bool:
