@@ -345,6 +345,20 @@ def written_by_rows_after_a_turn(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def written_with_gaps(x: torch.Tensor) -> torch.Tensor:
+    y = torch.slice_scatter(x[..., ::2], torch.zeros(3, 4, 2), 2, 0, 2)
+    y.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_has_gaps_keeps_them(backend: str) -> None:
+    x = numbers(3, 4, 5)
+    mine, theirs = fxjit.compile(written_with_gaps, backend=backend)(x), written_with_gaps(x)
+    assert torch.equal(mine, theirs)
+    assert mine.stride() == theirs.stride() == (20, 5, 2)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -7,7 +7,6 @@ which `y` is then a view.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ _OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
-    """Gives results of AOTAutograd's forward or inference graph the order that the captured graph's have, if it is another.
-    Results that are views of others stay what they are."""
+    """Gives results of AOTAutograd's forward or inference graph the order that the captured graph's have, if it is another, or
+    the gaps, where all sizes are known. Results that are views of others stay what they are."""
     if meta is None or meta.tokens:
         return
     (wanted,), output = next(iter(captured.graph.find_nodes(op="output"))).args, next(iter(graph.graph.find_nodes(op="output")))
@@ -32,9 +31,14 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
     for place, (info, node) in enumerate(zip(meta.output_info, wanted, strict=False), first):
         value = values[place] if info.output_type in _OWN else None
         if isinstance(value, torch.fx.Node) and isinstance(node, torch.fx.Node):
-            order, now = _order(node.meta.get("example_value")), _order(value.meta.get("val"))
-            if order is not None and now is not None and len(order) == len(now) and order != now:
-                values[place], changed = _laid_out(graph.graph, output, value, order), True
+            like, val = node.meta.get("example_value"), value.meta.get("val")
+            order, now = _order(like), _order(val)
+            if now is None:
+                continue
+            if order is not None and len(order) == len(now) and order != now:
+                values[place], changed = _turned(graph.graph, output, value, order), True
+            elif order is None and _has_gaps(like):
+                values[place], changed = _spread(graph.graph, output, value, like), True
     if changed:
         output.args = (values if isinstance(given, list) else tuple(values),)
         graph.recompile()
@@ -58,18 +62,39 @@ def _order(x: Any) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _laid_out(graph: torch.fx.Graph, before: torch.fx.Node, value: torch.fx.Node, order: tuple[int, ...]) -> torch.fx.Node:
+def _has_gaps(x: Any) -> bool:
+    """Whether there is memory between the elements of a tensor of known sizes, which all lie apart."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or not all(type(each) is int for each in x.shape):
+        return False
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if type(stride) is not int or stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return reach + 1 > x.numel() > 0
+
+
+def _turned(graph: torch.fx.Graph, before: torch.fx.Node, value: torch.fx.Node, order: tuple[int, ...]) -> torch.fx.Node:
     """A copy whose memory has the dimensions in this order."""
     dims = [*order, *(dim for dim in range(value.meta["val"].dim()) if dim not in order)]
-    back = sorted(range(len(dims)), key=dims.__getitem__)
-    node = value
-    steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
-        (aten.permute.default, (dims,), {}), (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
-        (aten.permute.default, (back,), {})]
-    for target, arguments, keywords in steps:
-        with graph.inserting_before(before):
-            following = graph.call_function(target, (node, *arguments), keywords)
-        with node.meta["val"].fake_mode:
-            following.meta = value.meta | {"val": target(node.meta["val"], *arguments, **keywords)}
-        node = following
+    turned = _call(graph, before, value, aten.permute.default, value, dims)
+    copied = _call(graph, before, value, aten.clone.default, turned, memory_format=torch.contiguous_format)
+    return _call(graph, before, value, aten.permute.default, copied, sorted(range(len(dims)), key=dims.__getitem__))
+
+
+def _spread(graph: torch.fx.Graph, before: torch.fx.Node, value: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
+    """A copy with the gaps of `like`."""
+    memory = _call(graph, before, value, aten.empty_strided.default, [*like.shape], [*like.stride()], dtype=like.dtype,
+                   device=like.device)
+    return _call(graph, before, value, aten.copy.default, memory, value)
+
+
+def _call(graph: torch.fx.Graph, before: torch.fx.Node, value: torch.fx.Node,
+          target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A node with the notes of `value`."""
+    with graph.inserting_before(before):
+        node = graph.call_function(target, args, kwargs)
+    with value.meta["val"].fake_mode:
+        node.meta = value.meta | {"val": target(*torch.fx.node.map_arg(args, lambda each: each.meta["val"]), **kwargs)}
     return node
