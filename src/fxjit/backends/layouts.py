@@ -37,7 +37,7 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
                 continue
             if order is not None and len(order) == len(now) and order != now:
                 values[place], changed = _turned(graph.graph, output, value, order), True
-            elif order is None and _has_gaps(like):
+            elif isinstance(like, torch.Tensor) and order is None and _has_gaps(like):
                 values[place], changed = _spread(graph.graph, output, value, like), True
     if changed:
         output.args = (values if isinstance(given, list) else tuple(values),)
@@ -62,9 +62,9 @@ def _order(x: Any) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _has_gaps(x: Any) -> bool:
+def _has_gaps(x: torch.Tensor) -> bool:
     """Whether there is memory between the elements of a tensor of known sizes, which all lie apart."""
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or not all(type(each) is int for each in x.shape):
+    if x.layout is not torch.strided or not all(type(each) is int for each in x.shape):
         return False
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
