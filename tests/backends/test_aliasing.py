@@ -375,3 +375,49 @@ def test_what_is_written_in_place_keeps_its_layout(fn: Callable[..., Any], backe
     for (mine, strides), (theirs, wanted) in zip(outcome(fxjit.compile(fn, backend=backend, dynamic=dynamic)), outcome(fn)):
         torch.testing.assert_close(mine, theirs)
         assert strides == wanted
+
+
+def by_an_offset(x: torch.Tensor) -> torch.Tensor:
+    return x.as_strided((2, 2), (5, 1), 8) + 1
+
+
+def by_an_offset_after_a_write(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    x.as_strided((2, 2), (5, 1), storage_offset=8).add_(1)
+    return x + 1
+
+
+def by_no_offset_after_a_write(x: torch.Tensor) -> torch.Tensor:
+    x[:, :2] = 3
+    return x.as_strided((2, 2), (5, 1)).add_(1) * 2
+
+
+def of_a_part_that_was_made(x: torch.Tensor) -> torch.Tensor:
+    y = torch.slice_scatter(x, torch.ones(5, 2), 1, 0, 2)
+    return torch.as_strided_scatter(y, torch.ones(2, 2), (2, 2), (5, 1), 8)
+
+
+def by_its_diagonal(x: torch.Tensor) -> torch.Tensor:
+    x[..., :1] = x[..., 1:2]
+    x.fill_diagonal_(7)
+    return x + 1
+
+
+def by_the_diagonal_of_its_own(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2)[1:]
+    y.fill_diagonal_(7)
+    return y
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [by_an_offset, by_an_offset_after_a_write, by_no_offset_after_a_write, of_a_part_that_was_made,
+                                by_its_diagonal, by_the_diagonal_of_its_own])  # fmt: skip
+def test_places_counted_from_the_start_of_a_memory(fn: Callable[..., Any], backend: str, dynamic: bool) -> None:
+    """The graph is called with parts that begin elsewhere."""
+    compiled = fxjit.compile(fn, backend=backend, dynamic=dynamic)
+    with fxjit.config.patch(small_graphs_as_captured=False):
+        for start in (3, 8, 0, 3):
+            mine, theirs = (numbers(40)[start : start + 25].view(5, 5) for _ in range(2))
+            assert torch.equal(compiled(mine), fn(theirs))
+            assert torch.equal(mine, theirs)

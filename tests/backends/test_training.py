@@ -158,6 +158,51 @@ def test_an_extremes_gradient_goes_to_the_numbers_that_equal_it(backend, name, g
         torch.testing.assert_close(outcome(fxjit.compile(function, backend=backend)), outcome(function), equal_nan=True)
 
 
+def with_a_logarithm(x, w, state):
+    h = x * w
+    return h * 2, h.log()
+
+
+def with_a_norm_and_a_root(x, w, state):
+    h = (x * w).sin()
+    return h.sum(), (h / h.norm()).sum(), h.abs().sqrt().mean(), h.pow(-0.5)
+
+
+def with_dropout_and_a_quotient(x, w, state):
+    h = nn.functional.dropout(x * w, 0.5)
+    return h.exp(), 1 / h
+
+
+def with_a_write_and_a_logarithm(x, w, state):
+    state.add_(1)
+    h = x * state
+    return h + 1, h.log2(), (h * 3).log10().sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function", [with_a_logarithm, with_a_norm_and_a_root, with_dropout_and_a_quotient, with_a_write_and_a_logarithm]
+)
+def test_a_result_that_nobody_uses_makes_no_gradient_nan(function, backend, dynamic):
+    """Its zeros meet an infinite derivative: they are not there in eager."""
+
+    def grads(run, used):
+        torch.manual_seed(0)
+        x, w = torch.tensor([1.0, 0.0, 2.0, 0.0]).requires_grad_(), torch.ones(4, requires_grad=True)
+        results = run(x, w, torch.ones(4))
+        return torch.autograd.grad([results[k].sum() for k in used], [x, w], allow_unused=True)
+
+    fxjit.reset()
+    count = len(function(*torch.ones(3, 4)))
+    compiled = fxjit.compile(function, backend=backend, dynamic=dynamic)
+    with fxjit.config.patch(fallback_random=True, small_graphs_as_captured=False):
+        for used in [*([k] for k in range(count)), [0, 1], [*range(count)]]:
+            for mine, theirs in zip(grads(compiled, used), grads(function, used)):
+                assert (mine is None) == (theirs is None)
+                assert mine is None or torch.allclose(mine, theirs, equal_nan=True), used
+
+
 def adversarial_step(generator, discriminator, noise, real):
     fake = generator(noise)
     loss = discriminator(real).mean() - discriminator(fake.detach()).mean()

@@ -36,13 +36,14 @@ from .eager import eager
 from .expansions import with_plain_views
 from .hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
 from .inference import compile_blocks
-from .layouts import keep_layouts
+from .layouts import counts_from_the_start, keep_layouts
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
 from .siblings import keep_refusals, loses_gradients
 from .sizes import hints
 from .spared import given_as_it_is, may_be_copied, nodes_made_plainly
+from .unused import guard_against_unused, with_flags
 
 log = logs.artifact("aot_graphs")
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
@@ -147,7 +148,8 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
         with torch.enable_grad():
             compiled_on = _compile_whole(recording, example_inputs, way)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
-    if torch.is_grad_enabled() and loses_gradients(gm):
+    counts = isinstance(gm, torch.fx.GraphModule) and counts_from_the_start(gm)
+    if counts or (torch.is_grad_enabled() and loses_gradients(gm)):
         counters["aot"]["graphs run as captured"] += 1
         return eager(gm, example_inputs)
     gm, restore = with_unused_draws(*with_flat_outputs(ensure_module(gm)))
@@ -183,6 +185,8 @@ def _compile_anew(
             may_be_copied(graph)
             if name == "backward":
                 drop_gradients_of_hidden_writes(graph, parts.meta)
+                parts.flags = guard_against_unused(graph)
+                inputs = [*inputs, *(node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")[len(inputs):])]
             else:
                 keep_layouts(graph, gm, parts.note_meta())
             parts.note(name, graph)
@@ -191,7 +195,7 @@ def _compile_anew(
                 compiled = parts.graphs[name] = _compile_part(way, graph, inputs, name)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
-            return compiled
+            return with_flags(compiled, parts.flags) if name == "backward" and parts.flags else compiled
 
         return run
 

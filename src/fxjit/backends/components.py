@@ -125,15 +125,20 @@ def independent_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
 def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, int]:
     """Memory of the graph's own is written to only by the segment that made it: a part is compiled without knowing which of
     its inputs are one memory, nor what autograd recorded of them."""
-    owned = _memory(gm.graph.find_nodes(op="placeholder"))
+    owned = memory_of(gm.graph.find_nodes(op="placeholder"))
     maker: dict[int, int] = {}
     joined: set[int] = set()
     for node, segment in segments.items():
-        for place in _memory(_written(node)) - owned:
+        for place in memory_of(_written(node)) - owned:
             joined.update(range(maker.get(place, segment) + 1, segment + 1))
-        for place in _memory([node]):
+        for place in memory_of([node]):
             maker.setdefault(place, segment)
     return {node: segment - sum(each <= segment for each in joined) for node, segment in segments.items()}
+
+
+def written_memory(gm: torch.fx.GraphModule) -> set[int]:
+    """The storages that the graph writes to."""
+    return {place for node in gm.graph.nodes if node.op.startswith("call") for place in memory_of(_written(node))}
 
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -144,7 +149,7 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
 
-def _memory(nodes: Iterable[torch.fx.Node]) -> set[int]:
+def memory_of(nodes: Iterable[torch.fx.Node]) -> set[int]:
     """The storages of what the nodes gave; sparse tensors have none."""
     tensors = (tensor for node in nodes for tensor in tensors_of(node))
     return {tensor.untyped_storage()._cdata for tensor in tensors if torch._C._has_storage(tensor)}
@@ -227,7 +232,7 @@ def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
     for node, given in zip(places, example_inputs, strict=True):
         if isinstance(given, torch.Tensor) and not given.requires_grad and _needs_grad(node):
             return True
-    return not _memory(places).isdisjoint(_memory(node for node in component if writes(node)))
+    return not memory_of(places).isdisjoint(memory_of(node for node in component if writes(node)))
 
 
 def writes(node: torch.fx.Node) -> bool:

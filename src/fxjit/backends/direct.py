@@ -26,6 +26,7 @@ from fxjit import _C
 from .again import SecondRun, draws_numbers, graph_is_retained, second_run
 from .hidden import keep_versions
 from .plan import InputFacts, Layout, OutputFacts, Plan
+from .unused import Flag, flag_tensors
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -40,6 +41,8 @@ class Parts:
     meta: ViewAndMutationMeta | None = None
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...] = ()
+    #: What the backward graph is given after all others (unused.py).
+    flags: tuple[Flag, ...] = ()
     #: For each result of the forward graph: which of its inputs it depends on, as bits.
     read: tuple[int, ...] = ()
     draws: bool = False
@@ -171,6 +174,7 @@ def _plan(parts: Parts, meta: ViewAndMutationMeta, num_inputs: int, autocast: bo
         wanted=wanted,
         layouts=_layouts(meta, len(wanted)) if training else (),
         undetermined=meta.deterministic is False,
+        flags=parts.flags,
         reach=_gradients_of(parts, wanted),
         remade=training and bool(meta.num_outputs_aliased),
     )
@@ -343,7 +347,7 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
     returned, num_symbols, unchecked, aliased = plan.returned, plan.symbols, plan.unchecked, plan.aliased
     tensors, without_grad, wanted, reach = plan.tensors, plan.without_grad, plan.wanted, plan.reach
     layouts = tuple((index, *how) for index, how in zip(wanted, plan.layouts, strict=True))
-    undetermined = plan.undetermined
+    undetermined, flags = plan.undetermined, plan.flags
     # Eager gives no gradient (None, not zeros) to what only results that nobody used depend on.
     everything, several = (1 << len(wanted)) - 1, len(wanted) > 1
 
@@ -398,6 +402,8 @@ def _node(forward_graph: Boxed, backward_graph: Boxed, plan: Plan, again: Second
                 grad = _laid_out(grad, layout)
             args.append(grad)
         given.clear()
+        if flags:
+            args += flag_tensors(flags, used)
         _may_run(undetermined)
         if torch.is_grad_enabled():
             return _Once.apply(torch.empty(0, requires_grad=True), ctx, backward_graph, args)

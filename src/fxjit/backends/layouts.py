@@ -13,16 +13,20 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
+from .components import memory_of, written_memory
 from .sizes import hints
 
 aten = torch.ops.aten
+#: Which argument says where a view begins.
+_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
 _OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
-    """Gives results of AOTAutograd's forward or inference graph the order that the captured graph's have, if it is another, or
-    the gaps, where all sizes are known. Results that are views of others stay what they are."""
-    if meta is None or meta.tokens:
+    """Gives results of AOTAutograd's forward or inference graph that the captured graph writes to the order that they have in
+    that, if it is another, or the gaps, where all sizes are known. Results that are views of others stay what they are."""
+    written = written_memory(captured)
+    if meta is None or meta.tokens or not written:
         return
     (wanted,), output = next(iter(captured.graph.find_nodes(op="output"))).args, next(iter(graph.graph.find_nodes(op="output")))
     (given,) = output.args
@@ -30,7 +34,7 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
     values, changed = list(given), False
     for place, (info, node) in enumerate(zip(meta.output_info, wanted, strict=False), first):
         value = values[place] if info.output_type in _OWN else None
-        if isinstance(value, torch.fx.Node) and isinstance(node, torch.fx.Node):
+        if isinstance(value, torch.fx.Node) and isinstance(node, torch.fx.Node) and not memory_of([node]).isdisjoint(written):
             like, val = node.meta.get("example_value"), value.meta.get("val")
             order, now = _order(like), _order(val)
             if now is None:
@@ -42,6 +46,30 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
     if changed:
         output.args = (values if isinstance(given, list) else tuple(values),)
         graph.recompile()
+
+
+def counts_from_the_start(gm: torch.fx.GraphModule) -> bool:
+    """Whether the graph looks for elements by their place in all of a memory, of which it was given a part, or has a part: by
+    `as_strided` with an offset, as `fill_diagonal_` does, too. AOTAutograd's graphs have them by numbers that hold for these
+    parts alone, and make copies of parts, which begin elsewhere."""
+    given = memory_of(gm.graph.find_nodes(op="placeholder"))
+    counted = [part for part in map(_counted_in, gm.graph.nodes) if part is not None]
+    return any(_begins_later(part) or not memory_of([part]).isdisjoint(given) for part in counted)
+
+
+def _counted_in(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The tensor in whose memory the operator counts."""
+    if not node.op.startswith("call") or not node.args or not isinstance(node.args[0], torch.fx.Node):
+        return None
+    name = (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
+    place = _OFFSETS.get(name)
+    offset = None if place is None else node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
+    return node.args[0] if offset is not None or name == "fill_diagonal_" else None
+
+
+def _begins_later(node: torch.fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return not isinstance(value, torch.Tensor) or type(value.storage_offset()) is not int or value.storage_offset() > 0
 
 
 def _order(x: Any) -> tuple[int, ...] | None:

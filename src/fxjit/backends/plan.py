@@ -71,6 +71,8 @@ class Plan:
     #: Of each gradient that is taken: whether it is to be contiguous, and how else it must lie.
     layouts: tuple[tuple[bool, Layout | None], ...]
     undetermined: bool
+    #: What the backward graph is given after these gradients: which were given at all (unused.py).
+    flags: tuple[tuple[int, str], ...]
     #: For each gradient that the backward graph gives: which of the results' gradients it depends on, as bits.
     reach: tuple[int, ...]
     #: Whether results of a training graph are views, which are to be made again.
