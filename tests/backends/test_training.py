@@ -165,7 +165,7 @@ def with_a_logarithm(x, w, state):
 
 def with_a_norm_and_a_root(x, w, state):
     h = (x * w).sin()
-    return h.sum(), (h / h.norm()).sum(), h.abs().sqrt().mean(), h.pow(-0.5)
+    return h.sum(), (h / h.norm()).sum(), h.abs().sqrt().mean() * h.shape[0], h.pow(-0.5)
 
 
 def with_dropout_and_a_quotient(x, w, state):

@@ -100,12 +100,10 @@ def _is_harmless(node: torch.fx.Node, bits: dict[torch.fx.Node, int]) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True  # an element of a tuple
     name = target.overloadpacket.__name__
-    if name == "mul":  # by a number, a mask, or an input of the forward graph
-        return all(each in bits or each.name.startswith("primals") or each.meta["val"].dtype is torch.bool
-                   for each in node.all_input_nodes)
-    if name == "div":
-        return not isinstance(node.args[1], torch.fx.Node)
-    return name in _HARMLESS
+    others = [each for each in node.all_input_nodes if each not in bits and isinstance(each.meta.get("val"), torch.Tensor)]
+    if name == "mul":  # by a number, a size, a mask, or an input of the forward graph
+        return all(each.name.startswith("primals") or each.meta["val"].dtype is torch.bool for each in others)
+    return name in _HARMLESS or (name == "div" and not others)
 
 
 def _flag_input(graph: torch.fx.Graph, flag: Flag, like: torch.fx.Node) -> torch.fx.Node:
