@@ -45,9 +45,15 @@ def leaking(x):
     return F.rrelu(x), F.rrelu(x, training=True)
 
 
+def written_element_by_element(x):
+    moved, mixed = x.roll(1, -1), shuffled(x)
+    mixed[0] = 1.0
+    return moved.mul_(2), mixed, F.relu(batch_norm(x), inplace=True)
+
+
 @pytest.mark.parametrize("name", TURNED)
 @pytest.mark.parametrize("function", [
-    batch_norm, frozen_batch_norm, dropout_of_batch_norm, rolled, found_in, shuffled, leaking,
+    batch_norm, frozen_batch_norm, dropout_of_batch_norm, rolled, found_in, shuffled, leaking, written_element_by_element,
 ])  # fmt: skip
 def test_the_layout_of_a_result_is_eagers(function, name):
     x = turned(name)

@@ -136,9 +136,9 @@ def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, in
     return {node: segment - sum(each <= segment for each in joined) for node, segment in segments.items()}
 
 
-def written_memory(gm: torch.fx.GraphModule) -> set[int]:
-    """The storages that the graph writes to."""
-    return {place for node in gm.graph.nodes if node.op.startswith("call") for place in memory_of(_written(node))}
+def written_memory(gm: torch.fx.GraphModule, by: Callable[[torch.fx.Node], bool] = lambda node: True) -> set[int]:
+    """The storages that the graph, or those nodes of it, write to."""
+    return {place for node in gm.graph.nodes if node.op.startswith("call") and by(node) for place in memory_of(_written(node))}
 
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:

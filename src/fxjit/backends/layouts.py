@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch.utils import _pytree as pytree
 
 from .components import memory_of, written_memory
 from .sizes import hints
@@ -19,13 +20,18 @@ from .sizes import hints
 aten = torch.ops.aten
 #: Which argument says where a view begins.
 _OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
+#: Of operators that are not so tagged.
+_ELEMENTWISE = frozenset((
+    "fill_", "zero_", "copy_", "masked_fill_", "copysign_", "dropout_", "uniform_", "normal_", "bernoulli_", "exponential_",
+))  # fmt: skip
 _OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
     """Gives results of AOTAutograd's forward or inference graph that the captured graph writes to the order that they have in
     that, if it is another, or the gaps, where all sizes are known. Results that are views of others stay what they are."""
-    written = written_memory(captured)
+    # What goes element by element keeps the order as a function, too; fake tensors do not always tell eager's.
+    written, reordered = written_memory(captured), written_memory(captured, _takes_other_elements)
     if meta is None or meta.tokens or not written:
         return
     (wanted,), output = next(iter(captured.graph.find_nodes(op="output"))).args, next(iter(graph.graph.find_nodes(op="output")))
@@ -39,13 +45,27 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
             order, now = _order(like), _order(val)
             if now is None:
                 continue
-            if order is not None and len(order) == len(now) and order != now:
+            if order is not None and len(order) == len(now) and order != now and not memory_of([node]).isdisjoint(reordered):
                 values[place], changed = _turned(graph.graph, output, value, order), True
             elif isinstance(like, torch.Tensor) and order is None and _has_gaps(like):
                 values[place], changed = _spread(graph.graph, output, value, like), True
     if changed:
         output.args = (values if isinstance(given, list) else tuple(values),)
         graph.recompile()
+
+
+def _takes_other_elements(node: torch.fx.Node) -> bool:
+    """Whether a write may compute an element from elements at other places, or in an order of its own."""
+    if node.kwargs.get("out") is not None:
+        return True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name == "setitem":
+        return any(isinstance(each, torch.fx.Node) for each in pytree.tree_leaves(node.args[1]))
+    if node.kwargs.get("inplace") or not name.endswith("_"):
+        return False
+    packet = getattr(aten, name.partition(".")[0], None)
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return name not in _ELEMENTWISE and not any(torch.Tag.pointwise in each.tags for each in overloads)
 
 
 def counts_from_the_start(gm: torch.fx.GraphModule) -> bool:
