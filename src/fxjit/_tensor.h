@@ -38,6 +38,7 @@ typedef struct {
     int32_t (*get_sizes)(void *, int64_t **);
     int32_t (*get_strides)(void *, int64_t **);
     int32_t (*get_storage_offset)(void *, int64_t *);
+    int32_t (*get_data_ptr)(void *, void **);
     int32_t (*get_dtype)(void *, int32_t *);
     int32_t (*get_device_type)(void *, int32_t *);
     int32_t (*get_device_index)(void *, int32_t *);

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import fxjit
+from fxjit.counters import counters
 from fxjit.testing import same
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -421,3 +422,52 @@ def test_places_counted_from_the_start_of_a_memory(fn: Callable[..., Any], backe
             mine, theirs = (numbers(40)[start : start + 25].view(5, 5) for _ in range(2))
             assert torch.equal(compiled(mine), fn(theirs))
             assert torch.equal(mine, theirs)
+
+
+def counts_one_up(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p.add_(1)
+    return q * 2
+
+
+def writes_both(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p[1:].add_(1)
+    q.mul_(2)
+    return p + q
+
+
+def copies_over(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p.copy_(q.flip(0) + 1)
+    return p.cumsum(0)
+
+
+#: What two inputs may be of one memory of twenty numbers: apart, one behind the other, the same, one in the gaps of the other.
+MEETINGS = {
+    "apart": lambda x: (x[:5], x[10:15]), "three behind": lambda x: (x[:5], x[3:8]), "two behind": lambda x: (x[2:7], x[4:9]),
+    "before": lambda x: (x[3:8], x[1:6]), "the same": lambda x: (x[2:7], x[2:7]),
+    "in the gaps": lambda x: (x[:10:2], x[1:10:2]), "with its half": lambda x: (x[:10:2], x[4:9]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("first", list(MEETINGS))
+@pytest.mark.parametrize("fn", [counts_one_up, writes_both, copies_over])
+def test_inputs_that_meet_otherwise_at_a_later_call(fn: Callable[..., Any], first: str, backend: str, dynamic: bool) -> None:
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=backend, dynamic=dynamic)
+    with fxjit.config.patch(small_graphs_as_captured=False):
+        for name in (first, *MEETINGS, first):
+            mine, theirs = numbers(20), numbers(20)
+            assert torch.equal(compiled(*MEETINGS[name](mine)), fn(*MEETINGS[name](theirs))), name
+            assert torch.equal(mine, theirs), name
+
+
+@pytest.mark.parametrize("name", ["apart", "three behind", "the same"])
+def test_inputs_that_meet_as_before_are_no_reason_to_run_as_captured(name: str) -> None:
+    fxjit.reset()
+    compiled = fxjit.compile(writes_both, backend="aot_eager")
+    for _ in range(3):
+        compiled(*MEETINGS[name](numbers(20)))
+    assert not counters["aot"]["calls whose inputs meet otherwise"]
+    compiled(*MEETINGS["two behind"](numbers(20)))
+    assert counters["aot"]["calls whose inputs meet otherwise"] == 1

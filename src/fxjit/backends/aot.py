@@ -37,6 +37,7 @@ from .expansions import with_plain_views
 from .hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
 from .inference import compile_blocks
 from .layouts import counts_from_the_start, keep_layouts
+from .overlaps import as_they_meet
 from .plan import Plan
 from .rnn import keep_workspace, with_dropout_between_layers
 from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
@@ -163,8 +164,7 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], way:
             compiled, plan, parts = _compile_anew(gm, example_inputs, way)
         if place is not None and (plan is not None or compiled is gm):
             place.keep(plan, parts.graphs if plan is not None else {})
-    if compiled is gm:
-        compiled = eager(gm, example_inputs)
+    compiled = eager(gm, example_inputs) if compiled is gm else as_they_meet(compiled, gm, example_inputs)
     return compiled if restore is None else lambda *args: restore(compiled(*args))
 
 
