@@ -404,7 +404,8 @@ def reduction(d: Drawer, number: int) -> Drawn | None:
         "std": lambda x: x.std(dims, correction=0, keepdim=keep), "logsumexp": lambda x: x.logsumexp(dims, keepdim=keep),
         "norm": lambda x: torch.linalg.vector_norm(x, 2, dims, keepdim=keep),
         "prod": lambda x: x.clamp(-1, 1).prod(dims[0], keepdim=keep),
-        "var_mean": lambda x: torch.var_mean(x.nan_to_num(), dims, correction=0)[1], "nansum": lambda x: torch.nansum(x, dims),
+        "var_mean": lambda x: torch.var_mean(x.nan_to_num(0, 8, -8), dims, correction=0)[1],
+        "nansum": lambda x: torch.nansum(x, dims),
     }  # fmt: skip
     if not x.dtype.is_floating_point or r.random() < 0.5:
         name, source, keeps = r.choice(list(plain)), plain, True

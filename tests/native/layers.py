@@ -202,7 +202,8 @@ def choice(d: Drawer, number: int) -> Drawn | None:
         "cummin": lambda x: x.cummin(dim)[0],
         "descending": lambda x: x.sort(dim, descending=True)[0],
         "stable": lambda x: x.sort(dim, descending=True, stable=True)[1],
-        "median": lambda x: x.median(dim)[0], "msort": lambda x: x.msort(),
+        # Of elements that lie on each other eager's median is memory as it is found.
+        "median": lambda x: x.contiguous().median(dim)[0], "msort": lambda x: x.msort(),
         "kthvalue": lambda x: x.kthvalue(min(2, size), dim)[0],
         "cummax at": lambda x: x.cummax(dim)[1], "max and at": lambda x: (
             lambda v, k: v + (x.gather(dim, k) - v))(*x.max(dim, keepdim=True)),
