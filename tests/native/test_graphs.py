@@ -190,8 +190,9 @@ def compile_kernels(drawn: graphs.Tape, mode: str) -> Callable[..., Sequence[tor
     except (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException):
         return None
     except RuntimeError as problem:
-        # A size that only data tells, u0 say, meets another: `fxjit.compile` does not trace that.
-        if any(each in str(problem) for each in NOT_FUNCTIONAL) or re.search(r"\bu\d+\b", str(problem)):
+        # A size that only data tells, u0 say, meets another, or is given to ATen: `fxjit.compile` does not trace that.
+        of_data = re.search(r"\bu\d+\b|SymIntArrayRef expected to contain only concrete integers", str(problem))
+        if of_data or any(each in str(problem) for each in NOT_FUNCTIONAL):
             return None
         raise
     compiled = pipeline.compile_graph(gm, examples, lone_kernels=drawn.seed % 3 != 0)
