@@ -59,7 +59,8 @@ UNDEFINED = {
 KNOWN = {
     "ormqr": "strides: of a gradient, as AOTAutograd lays it out",
     "rot90": "strides: of a gradient, for which AOTAutograd makes the cotangent contiguous where sizes are symbols",
-    "fft.ihfft": "strides: of a gradient, likewise; through `fxjit.compile` they are eager's",
+    **dict.fromkeys(("fft.fft", "fft.ifft", "fft.rfft", "fft.ihfft"),
+                    "strides: of a gradient, likewise; through `fxjit.compile` they are eager's"),
     "tensordot": "strides: of a gradient; torch's fake tensors of half types convert an expanded operand, then take its layout",
     "nn.functional.max_unpool2d": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
     "nn.functional.max_unpool2d.grad": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
