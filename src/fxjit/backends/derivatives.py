@@ -16,15 +16,21 @@ def choose_extremes(joint: torch.fx.GraphModule) -> None:
     for node in joint.graph.find_nodes(op="call_function", target=aten.mul.Tensor):
         mask, share = node.args
         if _is_where_it_was_found(mask) and _is_share(share, mask) and node.meta["val"].device.type == "cpu":
-            val = node.meta["val"]
-            with joint.graph.inserting_before(node):
-                zero = joint.graph.call_function(aten.full.default, ([], 0), {"dtype": val.dtype, "device": val.device})
-                chosen = joint.graph.call_function(aten.where.self, (mask, share, zero))
-            with val.fake_mode:
-                zero.meta = node.meta | {"val": torch.zeros((), dtype=val.dtype, device=val.device)}
-            chosen.meta = dict(node.meta)
-            node.replace_all_uses_with(chosen)
+            node.replace_all_uses_with(or_zero(joint.graph, node, mask, share, node))
             joint.graph.erase_node(node)
+
+
+def or_zero(graph: torch.fx.Graph, after: torch.fx.Node, mask: torch.fx.Node, value: Any, like: torch.fx.Node) -> torch.fx.Node:
+    """`value` where the mask is true, and zero elsewhere: a node behind `after`, of the type and shape of `like`."""
+    val = like.meta["val"]
+    with graph.inserting_after(after):
+        zero = graph.call_function(aten.full.default, ([], 0), {"dtype": val.dtype, "device": val.device})
+    with graph.inserting_after(zero):
+        chosen = graph.call_function(aten.where.self, (mask, value, zero))
+    with val.fake_mode:
+        zero.meta = like.meta | {"val": torch.zeros((), dtype=val.dtype, device=val.device)}
+    chosen.meta = dict(like.meta)
+    return chosen
 
 
 def _is_where_it_was_found(mask: Any) -> bool:

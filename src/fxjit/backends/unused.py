@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-aten = torch.ops.aten
+from .derivatives import or_zero
 
 #: One more input of a backward graph: for which results' gradients it stands, as bits, and on which device it is.
 Flag = tuple[int, str]
@@ -64,7 +64,7 @@ def guard_against_unused(backward: torch.fx.GraphModule) -> tuple[Flag, ...]:
                     if flag not in flags:
                         with graph.inserting_after(last):
                             last = flags[flag] = _flag_input(graph, flag, each)
-                    guarded[each] = _guarded(graph, each, flags[flag])
+                    guarded[each] = or_zero(graph, each, flags[flag], each, each)
                 node.replace_input_with(each, guarded[each])
         if not _is_harmless(node, bits) or any(each in doubtful and bits[each] == bits[node] for each in given):
             doubtful.add(node)
@@ -111,16 +111,3 @@ def _flag_input(graph: torch.fx.Graph, flag: Flag, like: torch.fx.Node) -> torch
     with like.meta["val"].fake_mode:
         node.meta = {"val": torch.empty((), dtype=torch.bool, device=flag[1])}
     return node
-
-
-def _guarded(graph: torch.fx.Graph, node: torch.fx.Node, flag: torch.fx.Node) -> torch.fx.Node:
-    """`node` if it was made of a gradient that was given, and zeros if not."""
-    val = node.meta["val"]
-    with graph.inserting_after(node):
-        zero = graph.call_function(aten.full.default, ([], 0), {"dtype": val.dtype, "device": val.device})
-    with graph.inserting_after(zero):
-        chosen = graph.call_function(aten.where.self, (flag, node, zero))
-    with val.fake_mode:
-        zero.meta = node.meta | {"val": torch.zeros((), dtype=val.dtype, device=val.device)}
-    chosen.meta = dict(node.meta)
-    return chosen

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit.backends.sizes import expressions
+
 aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
@@ -69,8 +71,4 @@ def _join(
 
 def _same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Equal for certain: the same numbers or the same expressions."""
-    return len(a) == len(b) and all(_expression(x) == _expression(y) for x, y in zip(a, b, strict=True))
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return expressions(a) == expressions(b)
