@@ -15,8 +15,9 @@ from fxjit.backends.cudagraphs import recorded
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
+from .compiled import unfused
 from .lower.table import meta_of
-from .pipeline import compile_graph, without_compiler
+from .pipeline import compile_graph
 from .runtime import cc
 from .target import by_triton, gpu_problem
 
@@ -25,14 +26,12 @@ def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: 
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
     devices = devices_of(gm)
     warn_without_triton(devices)
-    if cc.compiler() is None and not all(map(by_triton, devices)):
-        try:
+    try:
+        if not all(map(by_triton, devices)):
             cc.require_compiler()
-        except CppCompileError as error:
-            if config.cpp.require:
-                raise
-            return without_compiler(gm, name, error)
-    compiled = compile_graph(gm, example_inputs, name)
+        compiled = compile_graph(gm, example_inputs, name)
+    except CppCompileError as error:
+        return unfused(gm, name, error)
     return recorded(compiled, gm, name) if config.triton.cudagraphs else compiled
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,6 @@ from torch.utils import _pytree as pytree
 
 from fxjit import _C, config, debug, logs, tensor_shim
 from fxjit.counters import counters, timed
-from fxjit.errors import CppCompileError
 
 from .codegen.folds import WIDTH
 from .codegen.program import ProgramWriter, Unsupported
@@ -383,16 +381,3 @@ def write_executor(low: Lowering, gm: torch.fx.GraphModule, planned: list[Any], 
             logs.artifact("compile").info("the executor is Python text: %s", why)
             counters["native"]["executors in Python"] += 1
     return Wrapper(low, gm).texts(planned)
-
-
-_warned = False
-
-
-def without_compiler(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> CompiledGraph:
-    """The named fallback for a machine without a C++ compiler: ATen for every operator, with a warning once."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)
-    counters["native"]["without compiler"] += 1
-    return CompiledGraph(gm, None, None, name)

@@ -8,7 +8,6 @@ here, or interpreted, is a test.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
 from ..schedule.fuse import Group, Hints
 from ..schedule.products import ProductGroup
-from .cache import open_cache
+from .cache import get_facts, put_facts
 from .gpu import GraphKernels, gpu_name, is_here, measure
 from .triton_compile import triton_version
 
@@ -50,15 +49,15 @@ def worth_it(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
         counters["native"]["products measured"] += 1
         log.info("a product of %s: %.4f ms as one kernel, %.4f ms beside ATen's", group.outer, ours, atens)
         known = ours < atens
-        open_cache().put_data(key, ".json", json.dumps({"one": known, "milliseconds": [ours, atens]}).encode())
+        put_facts(key, {"one": known, "milliseconds": [ours, atens]})
     return known
 
 
 def kept(key: str) -> bool | None:
-    data = open_cache().get_data(key, ".json")
+    facts = get_facts(key)
     try:
-        return None if data is None else bool(json.loads(data)["one"])
-    except (ValueError, KeyError, TypeError):
+        return None if facts is None else bool(facts["one"])
+    except (KeyError, TypeError):
         return None
 
 
