@@ -38,14 +38,14 @@ LAYERS: dict[str, set[str]] = {
         "frontend.values.natives",
         "frontend.values.plain",
     },
-    "frontend.draws": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.callables.table", "frontend.draws"},
+    "frontend.rng_steps": {"guards"},
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.callables.table", "frontend.rng_steps"},
     "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.callables.table"},
     "frontend.callables.__init__": {"frontend.callables", "frontend.polyfills", "frontend.values"},
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
     "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
     "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
-    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.draws", "frontend.effects"},
+    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
         "frontend.bytecode",
@@ -57,7 +57,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
-    | {"guards", "frontend.bytecode", "frontend.draws", "frontend.result", "frontend.values", "frontend.effects"},
+    | {"guards", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,

@@ -53,13 +53,13 @@ class Effects:
         self._attrs: dict[Value, dict[str, Value | None]] = {}
         self._log: list[Effect] = []
         self._restored: set[Value] = set()
-        self._watched_since: int | None = None
+        self._confined_since: int | None = None
         self._reached_back = False
         self._snapshots: dict[Value, Callable[[], bool]] = {}
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
-        self._watch(value, value.snapshot)
+        self._track(value, value.snapshot)
         if value.source is not None and value not in self._restored:
             self._restored.add(value)
             self._log.append(Restore(value))
@@ -72,15 +72,15 @@ class Effects:
         return value in self._restored or value in self._attrs
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
-        self._watch(obj)
+        self._track(obj)
         self._attrs.setdefault(obj, {})[name] = value
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
 
-    def _watch(self, value: Value, snapshot: Callable[[], Callable[[], bool] | None] | None = None) -> None:
-        if self._watched_since is None or value in self._snapshots:
+    def _track(self, value: Value, snapshot: Callable[[], Callable[[], bool] | None] | None = None) -> None:
+        if self._confined_since is None or value in self._snapshots:
             return
-        if value.source is None and value.born >= self._watched_since:
+        if value.source is None and value.born >= self._confined_since:
             return
         restored = None if snapshot is None else snapshot()
         if restored is None:
@@ -91,10 +91,10 @@ class Effects:
     @contextmanager
     def confined(self) -> Iterator[Callable[[], bool]]:
         """What it gives tells whether nothing has happened since but to values made since, or what happened is undone."""
-        since, reached_back, snapshots, length = self._watched_since, self._reached_back, self._snapshots, len(self._log)
-        self._watched_since, self._reached_back, self._snapshots = now(), False, {}
+        since, reached_back, snapshots, length = self._confined_since, self._reached_back, self._snapshots, len(self._log)
+        self._confined_since, self._reached_back, self._snapshots = now(), False, {}
         yield lambda: self._forget_undone(length) and not self._reached_back and len(self._log) == length
-        self._watched_since, self._reached_back, self._snapshots = since, reached_back or self._reached_back, snapshots
+        self._confined_since, self._reached_back, self._snapshots = since, reached_back or self._reached_back, snapshots
 
     def _forget_undone(self, start: int) -> bool:
         """Take out of the log what has been undone since `start`; whether everything has that could be."""

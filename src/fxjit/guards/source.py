@@ -303,9 +303,9 @@ class ConstSource(Source):
         return self.obj is other.obj
 
 
-class DrawnSource(_NamedRoot):
-    """What new code computed before its graph ran (frontend/draws.py): it keeps the result of step `at` in a local. Nothing is
-    there yet when guards are checked."""
+class RandomValueSource(_NamedRoot):
+    """What new code computed before its graph ran (frontend/rng_steps.py): it keeps the result of step `at` in a local. Nothing
+    is there yet when guards are checked."""
 
     __slots__ = ("at",)
 

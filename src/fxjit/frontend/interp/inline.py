@@ -18,7 +18,7 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.callables.table import NotPlain, callable_name, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
-from fxjit.frontend.interp.nesting import is_own, is_rest
+from fxjit.frontend.interp.nesting import is_own, is_resume_function
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.functions import FunctionValue
@@ -41,7 +41,7 @@ def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[st
     """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
     caller, t.caller = t.caller, None
-    if fn.fn is not None and not is_own(fn.globals) and not is_rest(fn.code):
+    if fn.fn is not None and not is_own(fn.globals) and not is_resume_function(fn.code):
         verdict, rule = function_verdict(fn.fn)
         if verdict is not Verdict.TRACE:
             return _not_traced(t, fn, args, kwargs, verdict, rule)
@@ -62,9 +62,9 @@ def _not_traced(
         return call_in_graph(t, fn.fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         return _constant_result(t, fn, args, kwargs, _real if rule.startswith("marked") else _plain)
-    asked = steering(fn.fn)
-    if asked is not None:
-        return _steer(t, asked, args, kwargs)
+    request = steering(fn.fn)
+    if request is not None:
+        return _steer(t, request, args, kwargs)
     if verdict is Verdict.CALL:
         t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
     said = marks.disabled(fn.fn)
@@ -82,24 +82,24 @@ def _not_traced(
 _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
 
-def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
-    if asked == "is-compiling":
+    if request == "is-compiling":
         return t.make(True)
-    if asked == "error-on-graph-break":
+    if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
-    if asked == "mark-static":
+    if request == "mark-static":
         return _mark_static(t, *args)
-    if asked == "user-debugger":
+    if request == "user-debugger":
         return _leave_whole(t, "user-debugger", "pdb.set_trace")
-    if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
+    if request == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
         return t.make(None)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}
-    if asked == "user-skip-frame" and t.frame is t.root:
-        raise SkipFrameSignal(asked, context, user_stack(t.frame))
-    t.break_(asked, **context)
+    if request == "user-skip-frame" and t.frame is t.root:
+        raise SkipFrameSignal(request, context, user_stack(t.frame))
+    t.break_(request, **context)
 
 
 def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
@@ -187,7 +187,7 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
     if caller is not None and caller is parent:
-        machine.tail, machine.through, machine.makes = True, t.through, t.makes
+        machine.is_tail_call, machine.forwarders, machine.constructed = True, t.forwarders, t.constructed
     result = machine.run()
     if isinstance(result, GeneratorValue) and result.machine is machine:
         result.made_by = (fn, list(args), dict(kwargs))

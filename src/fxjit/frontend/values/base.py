@@ -120,7 +120,7 @@ class Tracer(Protocol):
     def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes (a constant if it is statically known)."""
 
-    def rehearsal(self, function: str) -> AbstractContextManager[None]:
+    def dry_run(self, function: str) -> AbstractContextManager[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
 
     def new_source_state(self, key: object) -> dict[str, Any]:
@@ -154,9 +154,9 @@ class Callee(NamedTuple):
     args: list[Value]
     #: Functions of Python that eager code goes through on the way, outermost first, each with which of its calls it is
     #: (an index into those that take `*args`).
-    through: tuple[tuple[types.FunctionType, int], ...] = ()
+    forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
     #: Where `fn` is a constructor: what the call gives in the place of its result, which has to be None.
-    makes: Value | None = None
+    constructed: Value | None = None
 
 
 #: A time at which a value was made: later ones are greater.

@@ -1,7 +1,7 @@
-"""Numbers that Python draws at random, and what follows from them: known only when the program runs, and before its graph does.
+"""Numbers that Python draws at random, and what follows from them: known when the program runs, and before its graph does.
 
-rng.py makes them; frontend/draws.py has the steps that compute them. Arithmetic on them and on constants is a step more, done
-by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
+rng.py makes them; frontend/rng_steps.py has the steps that compute them. Arithmetic on them and on constants is a step
+more, done by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from fxjit.frontend.draws import Draws, Slot
+from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.symscalar import SymValue
-from fxjit.guards.source import DrawnSource, Source
+from fxjit.guards.source import RandomValueSource, Source
 
 
 class DrawingTracer(Tracer, Protocol):
     """The trace as drawn numbers see it."""
 
     @property
-    def draws(self) -> Draws: ...
+    def rng_steps(self) -> RngSteps: ...
 
-    def drawn_input(self, number: int | float, source: Source) -> SymValue:
+    def random_number_input(self, number: int | float, source: Source) -> SymValue:
         """An input of the graph for a number that is drawn before it runs; `number` is an example."""
 
 
@@ -39,7 +39,7 @@ class DrawnValue(Value):
     """What the step at `at` gives: a number or a text."""
 
     def __init__(self, at: int, example: object) -> None:
-        super().__init__(DrawnSource(at))
+        super().__init__(RandomValueSource(at))
         self.at = at
         self.example: Any = example
 
@@ -64,7 +64,7 @@ class DrawnValue(Value):
             if type(self.example) not in (int, float) or not abs(self.example) < _MOST:
                 self.refuse(t)
             assert self.source is not None
-            inputs[name] = t.drawn_input(self.example, self.source)  # type: ignore[attr-defined]  # DrawingTracer
+            inputs[name] = t.random_number_input(self.example, self.source)  # type: ignore[attr-defined]  # DrawingTracer
         found: SymValue = inputs[name]
         return found
 
@@ -205,9 +205,9 @@ def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], *, may_fai
 def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwargs: Mapping[str, object], *,
          may_fail: bool) -> int:
     """Note a step. What raises already on the examples is left to the running program."""
-    draws: Draws = t.draws  # type: ignore[attr-defined]  # DrawingTracer
+    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # DrawingTracer
     try:
-        return draws.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
+        return rng_steps.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
     except Exception as error:  # a function of the user's, or one that refuses what it is given
         name = getattr(fn, "__qualname__", repr(fn))
         t.break_("call-builtin", function=name, args=f"which raised {type(error).__name__}: {error}")
@@ -215,13 +215,13 @@ def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwar
 
 def _argument(arg: Value | object) -> object:
     if isinstance(arg, DrawnValue):
-        return Slot(arg.at)
+        return StepResult(arg.at)
     return arg.as_constant() if isinstance(arg, Value) else arg
 
 
 def drawn_value(t: Tracer, at: int) -> DrawnValue:
     """The value of what the step at `at` gives."""
-    draws: Draws = t.draws  # type: ignore[attr-defined]  # DrawingTracer
-    example = draws.example(at)
+    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # DrawingTracer
+    example = rng_steps.example(at)
     assert type(example) in DRAWN_TYPES, f"{example!r} is no drawn value"
     return DrawnValue(at, example)

@@ -19,8 +19,8 @@ class UntouchedTracer(Tracer, Protocol):
     """The trace as this file sees it."""
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
+    def uses_rng(self) -> bool:
+        """Whether anything in the graph so far uses a generator of random numbers."""
 
 
 def settle(t: UntouchedTracer, module: Any, args: Sequence[Value]) -> None:
@@ -32,7 +32,7 @@ def settle(t: UntouchedTracer, module: Any, args: Sequence[Value]) -> None:
         return
     torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
-    if not torchs or not t.draws_nothing or fake is None or not all(isinstance(size, int) for size in fake.shape):
+    if not torchs or t.uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
         raise _not_now(module)
     given = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
 

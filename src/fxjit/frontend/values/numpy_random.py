@@ -15,7 +15,7 @@ import torch
 
 from fxjit import config
 from fxjit.frontend.callables.table import handles
-from fxjit.frontend.draws import Draws, Slot
+from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, step
@@ -25,16 +25,16 @@ from fxjit.frontend.values.rng import GeneratorValue, generator_argument, known_
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
-from fxjit.guards.source import ApplySource, DrawnSource, Source
+from fxjit.guards.source import ApplySource, RandomValueSource, Source
 
 
 class DrawingTracer(Tracer, Protocol):
     """The trace as drawn arrays see it."""
 
     @property
-    def draws(self) -> Draws: ...
+    def rng_steps(self) -> RngSteps: ...
 
-    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+    def random_tensor_input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """An input of the graph for what is drawn before it runs; `tensor` is an example."""
 
 
@@ -94,16 +94,16 @@ def scalar_tensor(number: np.generic) -> torch.Tensor:
 
 
 def _drawn(t: DrawingTracer, at: int, name: str) -> Value:
-    example = t.draws.example(at)
+    example = t.rng_steps.example(at)
     if type(example) in DRAWN_TYPES:
         return DrawnValue(at, example)
-    source = DrawnSource(at)
+    source = RandomValueSource(at)
     if isinstance(example, np.generic) and example.dtype.kind in "bif":
-        return ArrayValue(t.drawn_tensor(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
+        return ArrayValue(t.random_tensor_input(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
     tensor = writable_tensor(example) if isinstance(example, np.ndarray) else None
     if tensor is None:
         refuse(t, name)
-    return ArrayValue(t.drawn_tensor(tensor, ApplySource(source, tensor_of)), False, source)
+    return ArrayValue(t.random_tensor_input(tensor, ApplySource(source, tensor_of)), False, source)
 
 
 def _method(cls: type, name: str) -> None:
@@ -119,10 +119,10 @@ def _method(cls: type, name: str) -> None:
             step(t, fn, [mine, known_state(t, label, args[1:])], {}, may_fail=False)
             return t.make(None)
         given, named = known_arguments(t, label, args[1:], kwargs)
-        may_fail = any(isinstance(arg, Slot) for arg in (*given, *named.values()))
+        may_fail = any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
-            return state_value(t.draws.example(at), at)
+            return state_value(t.rng_steps.example(at), at)
         return t.make(None) if name == "seed" else _drawn(t, at, label)
 
 
@@ -147,7 +147,7 @@ def _makes(make: Any) -> None:
     def call(t: DrawingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given, named = known_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
         at = step(t, make, given, named, may_fail=False)
-        return NumpyGeneratorValue(t.draws.example(at), DrawnSource(at))
+        return NumpyGeneratorValue(t.rng_steps.example(at), RandomValueSource(at))
 
 
 _makes(np.random.RandomState)

@@ -1,8 +1,8 @@
 """Random numbers that Python itself draws: `random.Random` objects and the functions of the module `random`.
 
 Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only at run
-time: each draw whose type is known is a step that new code takes before its graph runs (frontend/draws.py); any other breaks
-the graph.
+time: each draw whose type is known is a step that new code takes before its graph runs (frontend/rng_steps.py); any other
+breaks the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from fxjit.frontend.callables.table import Handler, NotPlain, handles, plain
-from fxjit.frontend.draws import Slot
+from fxjit.frontend.rng_steps import StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.descriptors import look_up
@@ -26,7 +26,7 @@ from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import ConstSource, DrawnSource, Source
+from fxjit.guards.source import ConstSource, RandomValueSource, Source
 
 
 class GeneratorValue(Value):
@@ -73,7 +73,7 @@ class RandomValue(GeneratorValue):
         if name not in _DRAWS or name in self.own:
             return super().tp_getattro(t, name)
         assert self.source is not None
-        if not isinstance(self.source, (DrawnSource, ConstSource)):
+        if not isinstance(self.source, (RandomValueSource, ConstSource)):
             t.guard(InstanceHasAttr(self.source, name, False))
         method = getattr(random.Random, name)
         if isinstance(method, types.FunctionType):
@@ -102,9 +102,9 @@ def generator_argument(t: Tracer, value: GeneratorValue, copy: Callable[[Any], A
             refuse(t, "random.Random")
         for name in ("random", "getrandbits"):  # what draws are made of
             look_up(t, random.Random, name)
-    if isinstance(source, DrawnSource):
-        return Slot(source.at)
-    t.draws.found(value.obj, source, copy)  # type: ignore[attr-defined]  # DrawingTracer
+    if isinstance(source, RandomValueSource):
+        return StepResult(source.at)
+    t.rng_steps.found(value.obj, source, copy)  # type: ignore[attr-defined]  # DrawingTracer
     return source
 
 
@@ -127,7 +127,7 @@ def refuse(t: Tracer, name: str) -> NoReturn:
 def _known(t: Tracer, name: str, value: Value) -> object:
     """An argument that a step takes: a constant, or a number drawn before."""
     if isinstance(value, DrawnValue):
-        return Slot(value.at)
+        return StepResult(value.at)
     try:
         return plain(value)
     except NotPlain:
@@ -141,8 +141,8 @@ def known_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping
 
 def _number(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, f"random.{name}", args, kwargs)
-    may_fail = _NUMBERS[name] or any(isinstance(arg, Slot) for arg in (*given, *named.values()))
-    numbers = all(isinstance(arg, Slot) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
+    may_fail = _NUMBERS[name] or any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
+    numbers = all(isinstance(arg, StepResult) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
     if not numbers or type(generator) is not RandomValue:
         refuse(t, f"random.{name}")
     fn = getattr(random.Random, name)
@@ -157,13 +157,13 @@ def _seed(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwarg
 
 def _getstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     at = step(t, random.Random.getstate, [generator_argument(t, generator)], {}, may_fail=False)
-    state = t.draws.example(at)  # type: ignore[attr-defined]  # DrawingTracer
+    state = t.rng_steps.example(at)  # type: ignore[attr-defined]  # DrawingTracer
     return state_value(state, at)
 
 
 def state_value(state: object, at: int) -> UntraceableValue:
     """A generator's state, which a step gives: it can be kept, and given back to the generator."""
-    return UntraceableValue(state, DrawnSource(at), "data-random", value="state of a random number generator")
+    return UntraceableValue(state, RandomValueSource(at), "data-random", value="state of a random number generator")
 
 
 def _setstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -172,12 +172,12 @@ def _setstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], k
     return t.make(None)
 
 
-def known_state(t: Tracer, name: str, args: Sequence[Value]) -> Slot:
+def known_state(t: Tracer, name: str, args: Sequence[Value]) -> StepResult:
     """The state that a generator is to have, which a step gave."""
     source = args[0].source if len(args) == 1 and isinstance(args[0], UntraceableValue) else None
-    if not isinstance(source, DrawnSource):
+    if not isinstance(source, RandomValueSource):
         refuse(t, name)
-    return Slot(source.at)
+    return StepResult(source.at)
 
 
 def _items(t: Tracer, name: str, population: Value) -> Any:
@@ -196,7 +196,7 @@ def _list_of(t: Tracer, at: int, length: int, name: str) -> ListValue:
     """The list that a step gives, as a list of what further steps take from it."""
     if length > _MOST_ITEMS:
         refuse(t, f"random.{name}")
-    return ListValue([drawn_value(t, step(t, operator.getitem, [Slot(at), index], {}, may_fail=False))
+    return ListValue([drawn_value(t, step(t, operator.getitem, [StepResult(at), index], {}, may_fail=False))
                       for index in range(length)])
 
 
@@ -213,10 +213,10 @@ def _several(t: Tracer, generator: RandomValue, name: str, args: list[Value], kw
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
     given, named = known_arguments(t, f"random.{name}", args[1:], kwargs)
-    if any(isinstance(arg, Slot) for arg in (*given, *named.values())):
+    if any(isinstance(arg, StepResult) for arg in (*given, *named.values())):
         refuse(t, f"random.{name}")
     at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
-    return _list_of(t, at, len(t.draws.example(at)), name)  # type: ignore[attr-defined]  # DrawingTracer
+    return _list_of(t, at, len(t.rng_steps.example(at)), name)  # type: ignore[attr-defined]  # DrawingTracer
 
 
 def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
@@ -275,4 +275,4 @@ for _name, _draw in _DRAWS.items():
 def _make_random(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, "random.Random", args, kwargs)
     at = step(t, random.Random, given, named, may_fail=False)
-    return RandomValue(t.draws.example(at), DrawnSource(at))  # type: ignore[attr-defined]  # DrawingTracer
+    return RandomValue(t.rng_steps.example(at), RandomValueSource(at))  # type: ignore[attr-defined]  # DrawingTracer
