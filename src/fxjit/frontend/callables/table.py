@@ -168,7 +168,7 @@ def handler_of(fn: Any) -> Handler | None:
     if handler is not None:
         return handler
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
-        return _of_plain_type(fn)
+        return _of_class_method(fn, fn.__self__) or _of_plain_type(fn)
     if isinstance(fn, types.FunctionType) and fn.__code__ in _BY_CODE:
         return _BY_CODE[fn.__code__](fn)
     return None
@@ -183,6 +183,16 @@ def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], C
         _BY_CODE[code] = factory
         return factory
     return register
+
+
+def _of_class_method(fn: types.BuiltinFunctionType, owner: type) -> Handler | None:
+    """A class method of C (`autograd.Function.apply` from torch 2.14 on), claimed by its descriptor: the handler gets the
+    class that it is bound to as its first argument, as that of a class method of Python does."""
+    descriptor = protocol.type_lookup(owner, fn.__name__)
+    if not isinstance(descriptor, types.ClassMethodDescriptorType):
+        return None
+    handler = _HANDLERS.get(descriptor)
+    return None if handler is None else lambda t, args, kwargs: handler(t, [t.make(owner), *args], kwargs)
 
 
 def _of_plain_type(fn: types.BuiltinFunctionType) -> Handler | None:
