@@ -1,6 +1,6 @@
 """Imports every file of handlers and every polyfill, so that they sign up in the table. trace.py imports this."""
 
-from fxjit.frontend.callables import core, library, logging_, reorder, strings, typecalls, warnings_
+from fxjit.frontend.callables import core, library, logging_, reorder, strings, symbolic_shapes, typecalls, warnings_
 from fxjit.frontend.polyfills import (
            builtins_,
            collections_,
@@ -15,4 +15,4 @@ from fxjit.frontend.polyfills import (
 )
 
 __all__ = ["builtins_", "collections_", "copy_", "core", "distributions_", "functools_", "groups_", "itertools_", "library",
-           "logging_", "pytree", "re_", "reorder", "strings", "torch_", "typecalls", "warnings_"]
+           "logging_", "pytree", "re_", "reorder", "strings", "symbolic_shapes", "torch_", "typecalls", "warnings_"]
