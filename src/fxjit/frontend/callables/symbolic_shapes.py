@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch.fx.experimental import symbolic_shapes
 
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.sequence import SequenceValue

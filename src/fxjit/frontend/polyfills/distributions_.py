@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributions import constraints, distribution
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 _SQUARE: Any = constraints.square
 _SYMMETRIC: Any = constraints.symmetric
