@@ -54,7 +54,7 @@ from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
-from fxjit.frontend.values import contexts, modes
+from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
@@ -253,7 +253,7 @@ class Trace:
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = (tensor, source) if not modes.overrides(type(tensor)) else undressed(tensor, source)
+        given, given_source = (tensor, source) if not overrides.has_torch_function(type(tensor)) else undressed(tensor, source)
         fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
@@ -312,10 +312,10 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        nobody_dispatches = modes.FAMILY not in self._scratch
+        nobody_dispatches = overrides.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
-        if nobody_dispatches and modes.FAMILY in self._scratch:
+        if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
             raise RestartTrace("a container holds an argument that is asked about calls")
         self._check_random_symbols()
@@ -508,10 +508,10 @@ class Trace:
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
         named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
-        if modes.FAMILY in self._scratch:
-            dispatched = modes.ask_about_call(self, fn.realize(), realized, named)
-            if dispatched is not None:
-                return dispatched
+        if overrides.FAMILY in self._scratch:
+            overridden = overrides.dispatch_call(self, fn.realize(), realized, named)
+            if overridden is not None:
+                return overridden
         caller, self.caller = self.caller, None
         if caller is not None:
             return self._call_from(caller, fn.realize(), realized, named).realize()
@@ -556,7 +556,7 @@ class Trace:
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
         if self.break_points.dispatches or not torch._C._is_torch_function_enabled():
-            modes.begin(self)
+            overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls

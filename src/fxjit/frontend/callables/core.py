@@ -16,14 +16,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, function, handles, plain
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
+from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
 from fxjit.frontend.values.drawn import DrawnValue, compute, is_drawn
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.guards.kinds import PythonCheck

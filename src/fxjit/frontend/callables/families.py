@@ -1,18 +1,36 @@
-"""Imports every file of handlers and every polyfill, so that they sign up in the table. trace.py imports this."""
+"""Imports every file of handlers and every polyfill, so that they register in values/calls.py. trace.py imports this."""
 
-from fxjit.frontend.callables import core, library, logging_, reorder, strings, typecalls, warnings_
+from fxjit.frontend.callables import (
+    core,
+    distributions,
+    higher_order,
+    library,
+    logging_,
+    printf,
+    reorder,
+    strings,
+    symbolic_shapes,
+    tensor_data,
+    tensor_hooks,
+    torch_functions,
+    transforms,
+    typecalls,
+    warnings_,
+)
 from fxjit.frontend.polyfills import (
-           builtins_,
-           collections_,
-           copy_,
-           distributions_,
-           functools_,
-           groups_,
-           itertools_,
-           pytree,
-           re_,
-           torch_,
+    builtins_,
+    collections_,
+    copy_,
+    distributions_,
+    functools_,
+    groups_,
+    itertools_,
+    pytree,
+    re_,
+    torch_,
 )
 
-__all__ = ["builtins_", "collections_", "copy_", "core", "distributions_", "functools_", "groups_", "itertools_", "library",
-           "logging_", "pytree", "re_", "reorder", "strings", "torch_", "typecalls", "warnings_"]
+__all__ = ["builtins_", "collections_", "copy_", "core", "distributions", "distributions_", "functools_", "groups_",
+           "higher_order", "itertools_", "library", "logging_", "printf", "pytree", "re_", "reorder", "strings",
+           "symbolic_shapes", "tensor_data",
+           "tensor_hooks", "torch_", "torch_functions", "transforms", "typecalls", "warnings_"]

@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.callables.table import (
+from fxjit.frontend.values import descriptors, drawn, protocol
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import (
     Handler,
     callable_name,
     fold_call,
@@ -34,8 +36,6 @@ from fxjit.frontend.callables.table import (
     handles_code,
     pure,
 )
-from fxjit.frontend.values import descriptors, drawn, protocol
-from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index

@@ -11,8 +11,9 @@ import logging
 from typing import Any
 
 from fxjit.frontend.callables.reorder import is_reorderable
-from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import fold_call, handles
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.waiting import as_it_is_now
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import AttrSource, ConstSource

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.callables.table import NotPlain, fold_call, function, handles, plain
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
 from fxjit.frontend.values.drawn import DrawnValue
@@ -20,6 +20,7 @@ from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
 from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue

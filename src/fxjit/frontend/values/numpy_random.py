@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from fxjit import config
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, step
-from fxjit.frontend.values.natives import BuiltinValue, find_handler
+from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
 from fxjit.frontend.values.rng import GeneratorValue, generator_argument, known_arguments, known_state, refuse, state_value
 from fxjit.frontend.values.tensor import TensorValue
@@ -43,7 +43,7 @@ class NumpyGeneratorValue(GeneratorValue):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         method = protocol.type_lookup(self.pytype(), name)
-        if find_handler(method) is None:
+        if resolve(method) is None:
             return super().tp_getattro(t, name)
         return _DrawValue(self, name)
 
@@ -66,7 +66,7 @@ class _DrawValue(Value):
         return type(getattr(self.generator.obj, self.name))
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(getattr(self.generator.pytype(), self.name))
+        handler = resolve(getattr(self.generator.pytype(), self.name))
         assert handler is not None, f"{self.name} is one of the methods that have one"
         return handler(t, [self.generator, *args], dict(kwargs))
 
@@ -78,7 +78,7 @@ class _DrawValue(Value):
 _CYTHON_FUNCTION: Final = type(np.random.RandomState.rand)
 
 
-@wraps_if(lambda obj: type(obj) is _CYTHON_FUNCTION and find_handler(obj) is not None, order=5)
+@wraps_if(lambda obj: type(obj) is _CYTHON_FUNCTION and resolve(obj) is not None, order=5)
 def _wrap_method(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return BuiltinValue(obj, source)

@@ -406,7 +406,7 @@ def hash_(t: Tracer, v: Value) -> Value:
 
 #: values/waiting.py puts here what gives `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may wait.
 TEXT_THAT_WAITS: Final[list[Callable[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]]] = []
-#: And values/percent.py what gives `template % other`.
+#: And callables/printf.py what gives `template % other`.
 PERCENT: Final[list[Callable[[Tracer, str, Value], Value]]] = []
 
 

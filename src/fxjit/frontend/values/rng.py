@@ -16,12 +16,13 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit.frontend.callables.table import Handler, NotPlain, handles, plain
 from fxjit.frontend.rng_steps import StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import Handler, handles, pass_on
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, drawn_value, step
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
@@ -252,7 +253,7 @@ def _method(name: str, draw: _Draw) -> None:
         if isinstance(generator, RandomValue):
             return draw(t, generator, name, args[1:], kwargs)
         if isinstance(fn, types.FunctionType):  # of a subclass: its own methods draw
-            return t.inline(t.make(fn), args, kwargs)
+            return pass_on(t, fn, args, kwargs)
         refuse(t, f"random.{name}")
 
     of_module = getattr(random, name)

@@ -2,7 +2,7 @@
 
 A graph knows tensors only: one of a subclass that existed before goes in as a plain tensor over the same memory, one made
 while tracing is a plain tensor of the graph that gets its class where it leaves. What the class has to say about operators is
-asked while tracing (modes.py).
+asked while tracing (overrides.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import torch
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import classes, modes, protocol, tensor_methods
+from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.tensor import GraphTracer, TensorValue, can_be_traced
 from fxjit.guards.source import ApplySource, Source
 
@@ -58,7 +58,7 @@ def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
     if cls is torch.Tensor:
         return alias
     made = DressedTensor(alias, cls)
-    modes.met(t, cls)
+    overrides.note_class(t, cls)
     cast(GraphTracer, t).register_tensor(made)
     return made
 

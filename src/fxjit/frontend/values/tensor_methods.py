@@ -17,8 +17,8 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
+from fxjit.frontend.values.observed import watching
 from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.watched import watching
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.tensor import GraphTracer, TensorValue

@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.errors import RestartTrace
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
-from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
+from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -130,7 +130,7 @@ class CachedFunctionValue(Value):
         return f"cached function `{self.fn.__qualname__}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(self.fn)
+        handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
         if self.fn in _COUNTED:

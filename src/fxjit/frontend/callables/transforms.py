@@ -22,11 +22,11 @@ from torch._guards import active_fake_mode
 from torch.utils import _pytree
 
 from fxjit import config
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.callables.higher_order import Body, Layout, SubgraphTracer, alike, flatten, trace_body, unflatten
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.hops import Body, Layout, SubgraphTracer, alike, flatten, trace_body, unflatten
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
