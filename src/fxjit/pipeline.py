@@ -386,8 +386,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         context.tensor_to_context.clear()
         known.clear()
         forget_tensors(mode)
-    if trace.policy.decided_on_drawn():
-        trace.policy.history.draws = False
+    if trace.policy.decided_on_random():
+        trace.policy.history.random_inputs = False
         raise _OnceMore
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(

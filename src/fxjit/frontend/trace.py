@@ -41,7 +41,6 @@ from fxjit.frontend import values as _values  # noqa: F401 - every value signs u
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
-from fxjit.frontend.draws import Draws
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.expectations import Expectations, version
@@ -54,6 +53,7 @@ from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
+from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
@@ -148,7 +148,7 @@ class Trace:
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.expectations = Expectations()
-        self.draws = Draws()
+        self.rng_steps = RngSteps()
         self.leaves = Leaves()
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ class Trace:
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
-    def drawn_input(self, number: int | float, source: Source) -> SymValue:
-        """See DrawingTracer. Nothing guards the number: it is not there yet when guards are checked."""
-        if not self.policy.history.draws:
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        """See RngTracer. Nothing guards the number: it is not there yet when guards are checked."""
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
-        made = self.policy.drawn_number(number, source)
-        self.new_source_state("drawn symbols")["all"] = self.policy.drawn
+        made = self.policy.random_number(number, source)
+        self.new_source_state("random symbols")["all"] = self.policy.random_symbols
         if isinstance(made, SymbolicFloat):
             return SymValue(self._float_node(made, source), made.value)
         return SymValue(self.builder.placeholder(source, number, made), made)
@@ -264,9 +264,9 @@ class Trace:
         self.expectations.met(node, fake)
         return node, fake
 
-    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See DrawingTracer. Its shape and dtype follow from what the draw was given."""
-        if not self.policy.history.draws:
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """See RngTracer. Its shape and dtype follow from what the draw was given."""
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
         fake.item_memo = None
@@ -278,7 +278,7 @@ class Trace:
 
     def expect(self, tensor: TensorValue, truth: bool) -> bool:
         """See InterpTracer."""
-        return self.stops.expects and not self.draws and self.expectations.add(self, tensor, truth)
+        return self.stops.expects and not self.rng_steps and self.expectations.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -318,9 +318,9 @@ class Trace:
         if nobody_asked and overrides.FAMILY in self._scratch:
             self.stops.asks = True
             raise RestartTrace("a container holds an argument that is asked about calls")
-        self._check_drawn()
+        self._check_random()
         result = self._run_fake(target, node_args, node_kwargs)
-        if self.policy.decided_on_drawn():
+        if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
             asked = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
@@ -382,11 +382,11 @@ class Trace:
         """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
         nothing. An effect on what existed before breaks the graph."""
         nodes: list[torch.fx.Node] = []
-        mark, draws = self.builder.mark(), len(self.draws.steps)
+        mark, rng_steps = self.builder.mark(), len(self.rng_steps.steps)
         before, self.expectations.allowed = self.expectations.allowed, False
         with self.effects.confined() as nothing_happened:
             yield nodes
-            if not nothing_happened() or len(self.draws.steps) != draws:
+            if not nothing_happened() or len(self.rng_steps.steps) != rng_steps:
                 self.break_("call-with-effects", function=function, why="it changes what it did not make")
         self.expectations.allowed = before
         nodes += self.builder.since(mark)
@@ -432,9 +432,9 @@ class Trace:
         return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
-        return not any(map(may_draw, self.builder.since(None)))
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
+        return any(map(may_draw, self.builder.since(None)))
 
     def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted `aside` leaves the graph."""
@@ -563,17 +563,17 @@ class Trace:
             stop = machine.run_root(self.stops)
         return self._freeze(code, stop)
 
-    def _check_drawn(self) -> None:
+    def _check_random(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
         without such numbers in the graph."""
-        if self.policy.decided_on_drawn():
-            self.policy.history.draws = False
-            raise RestartTrace("a decision was made on a number that is drawn before the graph runs")
+        if self.policy.decided_on_random():
+            self.policy.history.random_inputs = False
+            raise RestartTrace("a decision was made on a random number computed before the graph runs")
 
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
-        self._check_drawn()
+        self._check_random()
         can_stay, expected = self.expectations.finish(self.builder.graph)
-        if not can_stay or (expected is not None and self.draws):
+        if not can_stay or (expected is not None and self.rng_steps):
             self.stops.expects = False
             raise RestartTrace("what the graph does cannot be undone")
         if isinstance(stop, Break):
@@ -597,8 +597,8 @@ class Trace:
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
             expected=expected,
-            repeatable=not self.draws and self.expectations.may_run_again(self.builder.graph),
-            draws=self.draws,
+            repeatable=not self.rng_steps and self.expectations.may_run_again(self.builder.graph),
+            rng_steps=self.rng_steps,
         )
 
     def _guard_what_was_written(self) -> None:

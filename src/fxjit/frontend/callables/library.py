@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.values import descriptors, drawn, protocol
+from fxjit.frontend.values import descriptors, protocol, random_values
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.calls import (
     Handler,
@@ -240,7 +240,7 @@ def _math(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if slot is None and not kwargs:
-            computed = drawn.of_math(t, fn, args)
+            computed = random_values.of_math(t, fn, args)
             if computed is not None:
                 return computed
         if len(args) == 1 and not args[0].is_constant():
