@@ -275,7 +275,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     entry = _C.Entry(tree, new_code, _Payload(result, graph))
-    entries.add(frame.code, options, entry, result.guards.mortal())
+    entries.add(frame.code, options, entry, result.guards.weakly_held())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
 

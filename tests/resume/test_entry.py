@@ -319,7 +319,7 @@ class Manager:
 
 
 class Managing:
-    as_left = None
+    exit_state = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -50,7 +50,7 @@ class ManagerValue(Protocol):
         """The grad mode that entering it sets; None where it sets none."""
 
     @property
-    def as_left(self) -> Callable[[Any], Any] | None:
+    def exit_state(self) -> Callable[[Any], Any] | None:
         """Given the manager to enter again, while the block is still open: one that brings about the state as it is now, if
         what ran in the block changed it. None where nothing can."""
 

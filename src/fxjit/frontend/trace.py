@@ -59,13 +59,13 @@ from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.ours import breaks_are_errors
+from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
-from fxjit.frontend.values.subclasses import undressed
+from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
-from fxjit.frontend.values.wrap import maker_of, wrap_object
+from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
@@ -132,8 +132,8 @@ class Trace:
         self.steps = 0
         self.stop_at: int | None = None
         self.caller: Machine | None = None
-        self.through: tuple[tuple[types.FunctionType, int], ...] = ()
-        self.makes: Value | None = None
+        self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
+        self.constructor_result: Value | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -214,7 +214,7 @@ class Trace:
         if isinstance(obj, Value):
             return obj
         kind = type(obj)
-        maker = maker_of(kind)
+        maker = factory_of(kind)
         if maker is not None:
             if kind in _FRESH:
                 return maker(self, obj)  # type: ignore[no-any-return]  # makers sign up untyped
@@ -238,7 +238,7 @@ class Trace:
             items = [self.literal(item) for item in obj]
             kind = type(obj)
             value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
-            value.very = obj
+            value.interned = obj
             entry = self._by_id[id(obj)] = (value, obj)
         return entry[0]
 
@@ -253,7 +253,9 @@ class Trace:
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = (tensor, source) if not overrides.has_torch_function(type(tensor)) else undressed(tensor, source)
+        given, given_source = tensor, source
+        if overrides.has_torch_function(type(tensor)):
+            given, given_source = as_base_tensor(tensor, source)
         fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
@@ -519,22 +521,22 @@ class Trace:
 
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
-        through: list[tuple[types.FunctionType, int]] = []
-        makes: Value | None = None
+        forwarders: list[tuple[types.FunctionType, int]] = []
+        constructor_result: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
             target = fn.callee(self, args)
             if target is None:
                 break
-            makes = makes or target.makes
+            constructor_result = constructor_result or target.constructor_result
             fn, args = target.fn.realize(), target.args
-            through += target.through
+            forwarders += target.forwarders
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.through, self.makes = caller, tuple(through), makes
+            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), constructor_result
         try:
             result = fn.tp_call(self, args, kwargs)
         finally:
             self.caller = None
-        return result if makes is None else constructed(self, makes, result)
+        return result if constructor_result is None else constructed(self, constructor_result, result)
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)
@@ -580,7 +582,7 @@ class Trace:
             states = [stop.state, *(frame.state for frame in stop.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
-            self.builder.watch(stop.reason.context.get("watched", ()))
+            self.builder.mark_observed(stop.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))

@@ -2,12 +2,12 @@
 
 from fxjit.frontend.callables import (
     core,
+    deferred_calls,
     distributions,
     higher_order,
     library,
     logging_,
     printf,
-    reorder,
     strings,
     tensor_data,
     tensor_hooks,
@@ -29,6 +29,6 @@ from fxjit.frontend.polyfills import (
     torch_,
 )
 
-__all__ = ["builtins_", "collections_", "copy_", "core", "distributions", "distributions_", "functools_", "groups_",
-           "higher_order", "itertools_", "library", "logging_", "printf", "pytree", "re_", "reorder", "strings", "tensor_data",
+__all__ = ["builtins_", "collections_", "copy_", "core", "deferred_calls", "distributions", "distributions_", "functools_",
+           "groups_", "higher_order", "itertools_", "library", "logging_", "printf", "pytree", "re_", "strings", "tensor_data",
            "tensor_hooks", "torch_", "torch_functions", "transforms", "typecalls", "warnings_"]

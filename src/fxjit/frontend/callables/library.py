@@ -485,10 +485,10 @@ def _inspects(fn: Any, cls: Any) -> None:
         return t.make(issubclass(object.pytype(), cls))
 
 
-for _asks, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
+for _predicate, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
                      (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
                      (inspect.isgenerator, types.GeneratorType), (inspect.isclass, type)):
-    _inspects(_asks, _kind)
+    _inspects(_predicate, _kind)
 
 
 @function(copy.copy)
@@ -551,7 +551,7 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
-def _asked_again(fn: Callable[[], Any]) -> None:
+def _queried_again(fn: Callable[[], Any]) -> None:
     """What a program may set between two calls: a constant, and asked for again before an entry runs."""
     @function(fn)
     def call(t: Tracer) -> Value:
@@ -561,7 +561,7 @@ def _asked_again(fn: Callable[[], Any]) -> None:
 
 
 for _setting in (sys.getswitchinterval, sys.get_int_max_str_digits, os.getcwd):
-    _asked_again(_setting)
+    _queried_again(_setting)
 
 
 def _depends_on_process(fns: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Random generators of Python: `random.Random` objects and the functions of the module `random`; `torch.Generator`s are refused.
+"""Random generators of Python: `random.Random` objects and the functions of the module `random`; `torch.Generator`s break.
 
 Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only at run
 time: each call whose type is known is a step that new code takes before its graph runs (frontend/rng_steps.py); any other
