@@ -551,7 +551,7 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
-def _queried_again(fn: Callable[[], Any]) -> None:
+def _setting_handler(fn: Callable[[], Any]) -> None:
     """What a program may set between two calls: a constant, and asked for again before an entry runs."""
     @function(fn)
     def call(t: Tracer) -> Value:
@@ -561,7 +561,7 @@ def _queried_again(fn: Callable[[], Any]) -> None:
 
 
 for _setting in (sys.getswitchinterval, sys.get_int_max_str_digits, os.getcwd):
-    _queried_again(_setting)
+    _setting_handler(_setting)
 
 
 def _depends_on_process(fns: list[Any]) -> None:
