@@ -31,7 +31,7 @@ from fxjit.guards.source import (
     InstanceDictSource,
     ItemSource,
     LocalSource,
-    RandomValueSource,
+    RandomSource,
     Source,
     TensorOffsetSource,
     TensorSizeSource,
@@ -245,7 +245,7 @@ def test_every_source_class_is_tried() -> None:
         return {leaf for sub in below for leaf in leaves(sub)} if below else {cls}
 
     # What is drawn at random lies in a local of the new code: no guard and nobody else looks there.
-    assert {type(source) for source in SOURCES} == leaves(Source) - {RandomValueSource}
+    assert {type(source) for source in SOURCES} == leaves(Source) - {RandomSource}
 
 
 def test_names_read_like_python() -> None:

@@ -49,7 +49,7 @@ class FrameHistory:
     fixed_floats: set[str] = field(default_factory=set)
     #: Off once the data often took the way that raises.
     speculates: bool = True
-    #: Off once a backend decided on a number that is drawn at random before the graph runs, or failed on one.
+    #: Off once a backend decided on a random number computed before the graph runs, or failed on one.
     random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
     leaves: bool = True
@@ -133,7 +133,8 @@ class ShapePolicy:
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
         self._guards_seen = 0  # of the environment's, that are about no random number
-        self.random_symbols: set[Any] = set()  # of numbers that are computed before the graph runs: nobody may decide on them
+        #: Symbols of random numbers computed before the graph runs: nobody may decide on them.
+        self.random_symbols: set[Any] = set()
         self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
         self.symbols = False  # whether sizes or integers of inputs are symbols
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
@@ -267,14 +268,14 @@ class ShapePolicy:
         return made
 
     def random_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
-        """What stands for a number that is drawn before the graph runs: a SymInt, or a float input."""
+        """What stands for a random number computed before the graph runs: a SymInt, or a float input."""
         made = self.symbolic_float(number, source) if isinstance(number, float) else self.symbolic_int(number, source)
         value = made.value if isinstance(made, SymbolicFloat) else made
         self.random_symbols |= value.node.expr.free_symbols
         return made
 
     def decided_on_random(self) -> bool:
-        """Whether an operator or the backend relied on more of a drawn number than that it is one, since last asked."""
+        """Whether an operator or the backend relied on more of a random number than that it is one, since last asked."""
         if not self.random_symbols:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)

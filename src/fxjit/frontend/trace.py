@@ -59,13 +59,13 @@ from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.ours import breaks_are_errors
+from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
-from fxjit.frontend.values.subclasses import undressed
+from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
-from fxjit.frontend.values.wrap import maker_of, wrap_object
+from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
@@ -133,7 +133,7 @@ class Trace:
         self.break_step: int | None = None
         self.caller: Machine | None = None
         self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
-        self.constructed: Value | None = None
+        self.constructor_result: Value | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -199,8 +199,8 @@ class Trace:
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
-    def random_number_input(self, number: int | float, source: Source) -> SymValue:
-        """See DrawingTracer. Nothing guards the number: it is not there yet when guards are checked."""
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        """See RngTracer. Nothing guards the number: it is not there yet when guards are checked."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
@@ -214,7 +214,7 @@ class Trace:
         if isinstance(obj, Value):
             return obj
         kind = type(obj)
-        maker = maker_of(kind)
+        maker = factory_of(kind)
         if maker is not None:
             if kind in _FRESH:
                 return maker(self, obj)  # type: ignore[no-any-return]  # makers sign up untyped
@@ -238,7 +238,7 @@ class Trace:
             items = [self.literal(item) for item in obj]
             kind = type(obj)
             value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
-            value.very = obj
+            value.interned = obj
             entry = self._by_id[id(obj)] = (value, obj)
         return entry[0]
 
@@ -253,7 +253,9 @@ class Trace:
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = (tensor, source) if not overrides.has_torch_function(type(tensor)) else undressed(tensor, source)
+        given, given_source = tensor, source
+        if overrides.has_torch_function(type(tensor)):
+            given, given_source = as_base_tensor(tensor, source)
         fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
@@ -264,8 +266,8 @@ class Trace:
         self.speculation.met(node, fake)
         return node, fake
 
-    def random_tensor_input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See DrawingTracer. Its shape and dtype follow from what the draw was given."""
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """See RngTracer. Its shape and dtype follow from what the draw was given."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -318,7 +320,7 @@ class Trace:
         if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
             raise RestartTrace("a container holds an argument that is asked about calls")
-        self._check_random_symbols()
+        self._check_random()
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
@@ -432,8 +434,8 @@ class Trace:
         return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
 
     @property
-    def uses_rng(self) -> bool:
-        """Whether anything in the graph so far uses a generator of random numbers."""
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
         return any(map(may_draw, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
@@ -525,11 +527,11 @@ class Trace:
             target = fn.callee(self, args)
             if target is None:
                 break
-            instance = instance or target.constructed
+            instance = instance or target.constructor_result
             fn, args = target.fn.realize(), target.args
             forwarders += target.forwarders
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.forwarders, self.constructed = caller, tuple(forwarders), instance
+            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), instance
         try:
             result = fn.tp_call(self, args, kwargs)
         finally:
@@ -563,15 +565,15 @@ class Trace:
             end = machine.run_root(self.break_points)
         return self._freeze(code, end)
 
-    def _check_random_symbols(self) -> None:
+    def _check_random(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
         without such numbers in the graph."""
         if self.policy.decided_on_random():
             self.policy.history.random_inputs = False
-            raise RestartTrace("a decision was made on a number that is drawn before the graph runs")
+            raise RestartTrace("a decision was made on a random number computed before the graph runs")
 
     def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
-        self._check_random_symbols()
+        self._check_random()
         can_stay, speculated = self.speculation.finish(self.builder.graph)
         if not can_stay or (speculated is not None and self.rng_steps):
             self.break_points.speculates = False
@@ -580,7 +582,7 @@ class Trace:
             states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
-            self.builder.watch(end.reason.context.get("watched", ()))
+            self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))

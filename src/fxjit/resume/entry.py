@@ -18,16 +18,16 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
-from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomValueSource, Source
+from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
 from fxjit.resume.break_epilogue import BreakEpilogue
 from fxjit.resume.deoptimization import Deoptimization
 from fxjit.resume.nested import NestedBreakEpilogue, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
-from fxjit.resume.rng_steps import RngRunner
+from fxjit.resume.rng import RngProgram
 
-_KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomValueSource)
+_KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 """Sources that no effect can change: arguments stay where they are until everything is built."""
 
 
@@ -84,13 +84,13 @@ class _Entry:
         asm.prologue()
         under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
         guarding = None if under is None else under.guarding
-        rng = RngRunner(result.rng_steps) if result.rng_steps else None
-        if result.speculated is not None or self.starts_over or (rng is not None and rng.may_fail):
+        rng_program = RngProgram(result.rng_steps) if result.rng_steps else None
+        if result.speculated is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
             self.deoptimization = Deoptimization(asm, self.code.code, self.arg_names)
             if self.starts_over:
                 guarding = self.deoptimization.guarding()
-        if rng is not None:
-            self._draw(rng)
+        if rng_program is not None:
+            self._run_rng_program(rng_program)
         with asm.under(guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
@@ -116,18 +116,18 @@ class _Entry:
         self.asm.store_local(name)
         return name
 
-    def _draw(self, rng: RngRunner) -> None:
+    def _run_rng_program(self, rng_program: RngProgram) -> None:
         """Run the steps; the locals of their results."""
         asm = self.asm
-        asm.begin_call(_C.DisabledFunction(rng, opaque=True))  # the hook looks at none of what it calls
-        for source in rng.sources:
+        asm.begin_call(_C.DisabledFunction(rng_program, opaque=True))  # the hook looks at none of what it calls
+        for source in rng_program.sources:
             asm.load_source(source)
-        asm.call(len(rng.sources))
+        asm.call(len(rng_program.sources))
         if self.deoptimization is not None:
             self.deoptimization.test()
-        read = {source for source in self.plan.sources if isinstance(source, RandomValueSource)}
-        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomValueSource)}
-        wanted = rng.give(sorted(read, key=lambda source: source.at))
+        read = {source for source in self.plan.sources if isinstance(source, RandomSource)}
+        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
+        wanted = rng_program.give(sorted(read, key=lambda source: source.at))
         if not wanted:
             asm.pop()
             return

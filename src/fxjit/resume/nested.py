@@ -117,10 +117,9 @@ class _Innermost(BreakEpilogue):
         live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(name for name in self.bound if name in live)
         names = tuple(name for name in bound if name != self.first)
-        with_exit_state = {block.stack_index for block in self.state.blocks if block.manager.exit_state is not None}
-        slots.update({at: self.managers[at] for at in exits if at in with_exit_state})
-        given = {at for at, is_null in enumerate(outcome.nulls) if not is_null}
-        entries = tuple(sorted(at for at in given if at not in exits or at in with_exit_state))
+        noted = {block.stack_index for block in self.state.blocks if block.manager.exit_state is not None}
+        slots.update({at: self.managers[at] for at in exits if at in noted})
+        entries = tuple(at for at, is_null in enumerate(outcome.nulls) if not is_null and (at not in exits or at in noted))
         if len(self.outcomes) > 1:
             asm.load_const(len(self.left))
         for name in (*(slots[at] for at in entries), *names):

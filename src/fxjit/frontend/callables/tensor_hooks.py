@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.observed import watching
+from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
@@ -84,7 +84,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:
-        signal.context.update(watching(tensor))
+        signal.context.update(observation(tensor))
         raise
 
 

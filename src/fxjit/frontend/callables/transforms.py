@@ -37,8 +37,8 @@ class TransformTracer(SubgraphTracer, Protocol):
     """The trace as this file sees it."""
 
     @property
-    def uses_rng(self) -> bool:
-        """Whether anything in the graph so far uses a generator of random numbers."""
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
 
     def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
@@ -335,11 +335,11 @@ def _vjp(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     name, has_aux = "torch.func.vjp", "has_aux" in kwargs and _known(kwargs["has_aux"])
     func, *primals = args
     given, alone = _arguments(t, name, TupleValue(primals), kwargs.get("argnums", t.make(None)))
-    used_rng = t.uses_rng
+    used_rng = t.graph_uses_rng
 
     def call(stand_ins: Sequence[Value]) -> Value:
         result = t.call(func, given.with_leaves(t, stand_ins), None)
-        if t.uses_rng and not used_rng:
+        if not used_rng and t.graph_uses_rng:
             _refuse(t, name, "the function draws random numbers")
         _with_rest(t, name, result, has_aux)
         return result

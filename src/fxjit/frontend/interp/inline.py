@@ -198,7 +198,7 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
     if caller is not None and caller is parent:
-        machine.is_tail_call, machine.forwarders, machine.constructed = True, t.forwarders, t.constructed
+        machine.is_tail_call, machine.forwarders, machine.constructor_result = True, t.forwarders, t.constructor_result
     result = machine.run()
     if isinstance(result, GeneratorValue) and result.machine is machine:
         result.made_by = (fn, list(args), dict(kwargs))

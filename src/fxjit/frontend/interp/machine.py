@@ -66,10 +66,10 @@ class InterpTracer(Tracer, Protocol):
     break_step: int | None
     #: The frame that is about to call a function and takes what that returns as it is.
     caller: Machine | None
-    #: What it goes through in eager code to call that function, as `Callee.through` says.
+    #: What it goes through in eager code to call that function, as `Callee.forwarders` says.
     forwarders: tuple[tuple[FunctionType, int], ...]
-    #: What the call gives in the place of what that returns, as `Callee.makes` says.
-    constructed: Value | None
+    #: What the call gives in the place of what that returns, as `Callee.constructor_result` says.
+    constructor_result: Value | None
 
     def literal(self, obj: Any) -> Value:
         """The value of a constant of a code object."""
@@ -91,7 +91,7 @@ class Machine:
         "cells",
         "closure",
         "code",
-        "constructed",
+        "constructor_result",
         "depth",
         "forwarders",
         "function",
@@ -142,7 +142,7 @@ class Machine:
         #: And the functions that eager code goes through on the way from there, which are not traced.
         self.forwarders: tuple[tuple[FunctionType, int], ...] = ()
         #: Of a constructor: the object that it is called for.
-        self.constructed: Value | None = None
+        self.constructor_result: Value | None = None
         self.backward_jumps = 0
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
@@ -292,8 +292,8 @@ class Machine:
         frames = running(self)
         states = [frame._state(point.cause) for frame in frames]
         for nth, frame in enumerate(frames[1:]):
-            if frame.constructed is not None:  # what the call that is under way will give lies ready
-                states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.constructed))
+            if frame.constructor_result is not None:  # what the call that is under way will give lies ready
+                states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.constructor_result))
         if point.kind == "resume":  # it is about to return
             states[-1] = replace(states[-1], locals={}, kept=frozenset())
         left: list[Value] = []
@@ -310,7 +310,7 @@ class Machine:
             inner += [forwarder_frame(fn, call) for fn, call in frame.forwarders]
             index = self.pc if frame is self else frame.index
             inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot,
-                                    constructs=frame.constructed is not None))
+                                    constructs=frame.constructor_result is not None))
         return Break(root.index, point.kind, states[0], point.cause, tuple(inner))
 
     def _state(self, cause: BreakGraph | None) -> FrameState:

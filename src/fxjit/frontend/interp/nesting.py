@@ -2,7 +2,7 @@
 together with all that wait for it, and in the outermost where `config.nested_graph_breaks` is off.
 
 machine.py asks when a break was found. A frame that waits for another is resumed behind its call: so the call may do
-nothing with the result but push it (`Machine.tail`)."""
+nothing with the result but push it (`Machine.is_tail_call`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What new code calls before its graph: the steps of frontend/rng_steps.py, run one after the other.
+"""Runs the steps of random generators (frontend/rng_steps.py) before the graph, one after the other.
 
 A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
-the state they had, and the frame goes on in the user's own code (`deoptimization.py`), which draws again and raises there.
+the state they had, and the frame goes on in the user's own code (deoptimization.py), which draws again and raises there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fxjit.frontend.rng_steps import RngSteps, StepResult
-from fxjit.guards.source import RandomValueSource, Source
+from fxjit.guards.source import RandomSource, Source
 
 
-class RngRunner:
+class RngProgram:
     """The steps of one frame as a callable over `sources`' objects; `give` says which results it gives."""
 
     def __init__(self, rng_steps: RngSteps) -> None:
@@ -35,7 +35,7 @@ class RngRunner:
             return True, len(self.sources) + arg.at
         return (True, self.sources.index(arg)) if isinstance(arg, Source) else (False, arg)
 
-    def give(self, wanted: Sequence[RandomValueSource]) -> Sequence[RandomValueSource]:
+    def give(self, wanted: Sequence[RandomSource]) -> Sequence[RandomSource]:
         """Give the results of these steps."""
         self._wanted = [len(self.sources) + source.at for source in wanted]
         return wanted
@@ -48,7 +48,7 @@ class RngRunner:
             for fn, args, named in self._steps:
                 given = [values[at] if computed else at for computed, at in args]
                 values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
-        except Exception:  # the frame then starts over eagerly (deoptimization.py), and raises where the program does
+        except Exception:  # the frame then starts over eagerly (expected.py), and raises where the program does
             for undo in restore:
                 undo()
             return None
