@@ -1,7 +1,7 @@
 """`config.repro_after`: a graph that a backend fails on becomes a script that fails alike, as small as it can be made.
 
 With "dynamo" the captured graph is watched (options.py hands it over), with "aot" each ATen graph that AOTAutograd made of
-it (backends/aot.py). `repro_level` says what for:
+it (backends/aot). `repro_level` says what for:
 
     1  a compile that fails leaves the whole graph        2  ... leaves the smallest graph found that fails alike
     3  every graph is written before it is compiled (for crashes that end the process)

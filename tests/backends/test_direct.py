@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.backends import aot, direct
+from fxjit.backends import direct
+from fxjit.backends.aot import driver
 from fxjit.backends.plan import Plan
 
 BACKENDS = ("aot_eager", "native")
@@ -32,7 +33,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(aot, "describe", noted)
+    monkeypatch.setattr(driver, "describe", noted)
     return seen
 
 

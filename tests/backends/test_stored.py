@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit import config, logs, process_state
-from fxjit.backends import aot
+from fxjit.backends.aot import driver
 from fxjit.counters import counters
 
 
@@ -40,7 +40,7 @@ def from_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def refuse(*args: Any) -> Any:
             raise AssertionError("a graph was not found on the disk")
 
-        monkeypatch.setattr(aot, "_compile_anew", refuse)
+        monkeypatch.setattr(driver, "_compile_anew", refuse)
 
     return start_over
 
@@ -462,7 +462,7 @@ def test_a_size_that_data_decides_is_compiled_each_time() -> None:
 
 def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would guard what a graph from the disk assumes."""
-    compile_anew = aot._compile_anew
+    compile_anew = driver._compile_anew
 
     def deciding(gm: Any, inputs: Any, way: Any) -> Any:
         found = compile_anew(gm, inputs, way)
@@ -470,7 +470,7 @@ def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path
         assert next(size for size in sizes if isinstance(size, torch.SymInt)) > 4
         return found
 
-    monkeypatch.setattr(aot, "_compile_anew", deciding)
+    monkeypatch.setattr(driver, "_compile_anew", deciding)
     fxjit.compile(scaled, dynamic=True)(torch.ones(6, 4), torch.ones(6, 4))
     assert not list(folder.glob("*.json"))
 
@@ -555,16 +555,16 @@ def test_numbers_about_the_code_are_counted_again(from_disk: Callable[[], None])
     assert dict(counters["native"]) == before
 
 
-def test_what_the_backend_asked_for_is_asked_for_again(
+def test_what_the_backend_queried_is_queried_again(
     from_disk: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.ones(64, 64)
-    asked: list[set[str]] = []
-    ask = process_state.ask
-    monkeypatch.setattr(process_state, "ask", lambda name: asked[-1].add(name) or ask(name))
+    queried: list[set[str]] = []
+    query = process_state.query
+    monkeypatch.setattr(process_state, "query", lambda name: queried[-1].add(name) or query(name))
     for again in (False, True):
         if again:
             from_disk()
-        asked.append(set())
+        queried.append(set())
         fxjit.compile(lambda x: (x @ x).relu())(x)
-    assert asked[0] == asked[1] and asked[0]
+    assert queried[0] == queried[1] and queried[0]

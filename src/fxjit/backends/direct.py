@@ -1,7 +1,7 @@
 """Calling AOTAutograd's compiled graphs without its runtime wrappers, where those would have nothing to do.
 
-`aot.py` notes what AOTAutograd compiled (`Parts`) and asks `describe` for a plan (plan.py), and `direct_call` for a callable
-by that plan over the graph's own inputs: one function for an inference graph, one autograd node for a training graph. What a
+`aot/driver.py` notes what AOTAutograd compiled (`Parts`) and asks `describe` for a plan (plan.py), and `direct_call` for a
+callable by that plan over its inputs: one function for an inference graph, one autograd node for a training graph. What a
 graph writes to its inputs by itself only has to be counted, or to be kept from that, as batch norm's. Results of a training
 graph that share memory with each other or with an input are made again as views of what the node returns or of the input; an
 inference graph gives such views itself. Under autocast, whose conversions are in the graphs, it is off while they run. There

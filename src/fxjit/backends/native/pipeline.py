@@ -1,6 +1,6 @@
 """An ATen graph as a callable: every stage of the native backend by name, in order, in one function.
 
-AOTAutograd (backends/aot.py) calls `compile_graph` for the forward, the backward or the inference graph; what comes out
+AOTAutograd (backends/aot) calls `compile_graph` for the forward, the backward or the inference graph; what comes out
 takes the list of inputs, empties it, and returns the list of outputs.
 """
 

@@ -76,7 +76,7 @@ def drop_dead(graph: torch.fx.Graph) -> None:
 
 def share_equal(graph: torch.fx.Graph) -> None:
     """One node for equal calls of operators that depend on their arguments alone. Also run on the joint graph before it is
-    cut into forward and backward (aot.py)."""
+    cut into forward and backward (aot/driver.py)."""
     seen: dict[Any, torch.fx.Node] = {}
     returned = memory_of_outputs(graph)
     for node in list(graph.nodes):

@@ -29,22 +29,22 @@ from fxjit import config, debug, logs
 from fxjit.counters import counters, timed
 from fxjit.drawing import may_draw
 
-from .components import compile_parts
-from .derivatives import choose_extremes
-from .direct import Parts, describe, direct_call
-from .eager import eager
-from .expansions import with_plain_views
-from .hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
-from .inference import compile_blocks
-from .layouts import counts_from_the_start, keep_layouts
-from .overlaps import as_they_meet
-from .plan import Plan
-from .rnn import keep_workspace, with_dropout_between_layers
-from .saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
-from .siblings import keep_refusals, loses_gradients
-from .sizes import hints
-from .spared import given_as_it_is, may_be_copied, nodes_made_plainly
-from .unused import guard_against_unused, with_flags
+from ..components import compile_parts
+from ..derivatives import choose_extremes
+from ..direct import Parts, describe, direct_call
+from ..eager import eager
+from ..expansions import with_plain_views
+from ..hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
+from ..inference import compile_blocks
+from ..layouts import counts_from_the_start, keep_layouts
+from ..overlaps import as_they_meet
+from ..plan import Plan
+from ..rnn import keep_workspace, with_dropout_between_layers
+from ..saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
+from ..siblings import keep_refusals, loses_gradients
+from ..sizes import hints
+from ..spared import given_as_it_is, may_be_copied, nodes_made_plainly
+from ..unused import guard_against_unused, with_flags
 
 log = logs.artifact("aot_graphs")
 # What tracing says of operators that it cannot see through: the fused optimizer steps, whose list of maxima is empty unless
@@ -292,8 +292,8 @@ def _partition(min_cut: bool, joint: torch.fx.GraphModule, inputs: Any, **keywor
     """Forward and backward, from the graph that has both."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    from .native.passes.cleanup import share_equal
-    from .native.passes.softmax import open_log_softmax
+    from ..native.passes.cleanup import share_equal
+    from ..native.passes.softmax import open_log_softmax
 
     choose_extremes(joint)
     if min_cut:

@@ -1,0 +1,137 @@
+"""Names in `src/fxjit` are made of the field's words: none of those that docs/glossary.md retired is left in one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fxjit import config
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "fxjit"
+#: Names that still have a retired word. The list may only shrink.
+STILL_THERE: frozenset[str] = frozenset(
+    """
+    Arrived Continuation Expectation Expectations ExpectingGraph NestedRest NotPlain Parts Rest SecondRun Slot Stop
+    StopList Unexpected Way _arrive _asks_not_to_be_inlined _better_as_captured _can_wait _components _continuation
+    _counted _counted_in _counted_where_it_was_not _drop_saved _expecting _is_told _layouts _makes_a_module_of_torch
+    _note_state _notes _ours _overlaps _place _push_rest _rest _return_rest _saved_passes _settled _stop_at_creation
+    _stop_before_raise _stop_earlier _watched_views _write_waiting _writes_beside again arrive aside ask
+    ask_for_large_pages asked asked_ahead better_as_captured blocks callees combine_lane components continuation_of draw
+    drawing drawn draws_numbers drop_gradients_of_hidden_writes expansions expect expectations folds frame_to_stop_in
+    fxjit_notes_free fxjit_notes_take fxjit_settled_free fxjit_settled_holds fxjit_settled_init guard_against_unused
+    halves hidden hidden_buffers hidden_constants is_given_beside is_rest is_worth_it keep_layouts keep_refusals
+    lane_block lane_loops lane_name_rows lane_rows lane_slot layouts mark_results_beside may_draw may_run_again
+    new_notes notes_failed notes_hold overlaps pages places plain promised promised_layout put_right rehearsal rest
+    run_settled saved second_run set_home siblings slot slot_by_slot slot_loops slot_members small_blocks spared stages
+    stop stop_error stop_value take_back tree_get_settled uncounted_writes unused verify_settled verify_settled_guards
+    with_flags with_unused_draws worth worth_it worth_measuring worth_storing write_continuation
+    """.split()
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_C_FUNCTION = re.compile(r"^(?:[A-Za-z_][\w]*[ *]+)*?([a-z_]\w*)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A word, or several in a row, that the glossary replaced: the packages where, and compounds that stay."""
+
+    words: tuple[str, ...]
+    packages: tuple[str, ...]
+    compounds: tuple[tuple[str, ...], ...]
+
+    def is_in(self, module: str, words: tuple[str, ...]) -> bool:
+        if self.packages and not any(module == each or module.startswith(f"{each}.") for each in self.packages):
+            return False
+        for compound in self.compounds:
+            words = without(words, compound)
+        return without(words, self.words) != words
+
+
+def without(words: tuple[str, ...], part: tuple[str, ...]) -> tuple[str, ...]:
+    """`words` with each occurrence of `part` as one empty word, which is in no name."""
+    for at in range(len(words) - len(part) + 1):
+        if words[at : at + len(part)] == part:
+            return without((*words[:at], "", *words[at + len(part) :]), part)
+    return words
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """`waiting_text`, `WaitingText` and `_WAITING_TEXT` alike: (waiting, text)."""
+    return tuple(word.lower() for word in _WORD.findall(name))
+
+
+@cache
+def retired() -> tuple[Retired, ...]:
+    found = []
+    for line in (ROOT / "docs/glossary.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 5 and cells[2].startswith("`"):
+            words, packages, compounds = ([each for each in re.findall("`([^`]+)`", cell)] for cell in cells[2:])
+            found += [Retired(words_of(each), tuple(packages), tuple(map(words_of, compounds))) for each in words]
+    return tuple(found)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """The names that a file gives: its own, and those of its classes, functions and settings."""
+    yield path.stem
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield from _C_FUNCTION.findall(text)
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if not node.name.startswith("meth_"):
+                yield node.name
+    if path.name == "config.py":
+        yield from config.SETTINGS
+
+
+def found_in(path: Path) -> set[str]:
+    module = module_of(path)
+    if module.startswith("frontend.polyfills."):
+        return set()
+    return {name for name in names_in(path) if any(each.is_in(module, words_of(name)) for each in retired())}
+
+
+def files() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*") if path.suffix in (".py", ".c", ".h"))
+
+
+@pytest.mark.parametrize("path", files(), ids=module_of)
+def test_no_retired_word_is_in_a_name(path: Path):
+    found = found_in(path) - STILL_THERE
+    assert not found, f"{sorted(found)}: docs/glossary.md has the words to use instead"
+
+
+def test_the_glossary_is_read():
+    words = {each.words for each in retired()}
+    assert {("continuation",), ("take", "back"), ("mortal",), ("halves",)} <= words and len(words) > 60
+
+
+@pytest.mark.parametrize(("module", "name", "expected"), [
+    ("resume.stop", "stop", True),
+    ("resume.entry", "RestValue", True),
+    ("resume.entry", "restore", False),
+    ("frontend.graph", "take_back", True),
+    ("frontend.graph", "take_local", False),
+    ("frontend.callables.core", "_stop_values", False),
+    ("frontend.interp.ops_generators", "stop_iteration_value", False),
+    ("backends.native.lower.reduce", "first_place", False),
+])  # fmt: skip
+def test_a_word_counts_where_it_is_retired(module: str, name: str, expected: bool):
+    assert any(each.is_in(module, words_of(name)) for each in retired()) is expected
+
+
+if __name__ == "__main__":
+    print(*sorted({name for path in files() for name in found_in(path)}))
