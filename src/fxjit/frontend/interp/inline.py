@@ -94,9 +94,7 @@ _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_fil
 
 
 def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
-    if request == "is-compiling":
-        return t.make(True)
+    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
     if request == "mark-static":
