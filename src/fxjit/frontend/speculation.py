@@ -12,7 +12,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from fxjit.drawing import may_draw
 from fxjit.frontend.result import SpeculationCheck
-from fxjit.frontend.values.base import Tracer
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.

@@ -121,7 +121,7 @@ def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
 
 
 class Trace:
-    """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
+    """The trace under way. Implements `Tracer`, where its methods are described."""
 
     def __init__(self, frame: Frame, break_points: BreakPoints, history: FrameHistory, dynamic: bool | None) -> None:
         self.origin = frame
@@ -200,7 +200,6 @@ class Trace:
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
     def random_input(self, number: int | float, source: Source) -> SymValue:
-        """See RngTracer. Nothing guards the number: it is not there yet when guards are checked."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
@@ -248,7 +247,6 @@ class Trace:
         return None if entry is None else entry[0]
 
     def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
-        """See GraphTracer."""
         self.guard(TypeIs(source, type(tensor)))
         self._input_tensors.append(owner or source)
 
@@ -267,7 +265,6 @@ class Trace:
         return node, fake
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See RngTracer. Its shape and dtype follow from what the draw was given."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -279,7 +276,6 @@ class Trace:
         return value
 
     def speculate(self, tensor: TensorValue, truth: bool) -> bool:
-        """See InterpTracer."""
         return self.break_points.speculates and not self.rng_steps and self.speculation.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
@@ -287,7 +283,6 @@ class Trace:
         self._by_fake[id(value.fake)] = value
 
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        """See GraphTracer."""
         return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
 
     def leaves_stay_inside(self, outputs: Sequence[Value]) -> bool:
@@ -300,7 +295,8 @@ class Trace:
         self.policy.history.leaves = False
         return False
 
-    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
+    def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
+        """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""
         known = value.node.maybe_as_bool() if isinstance(value, torch.SymBool) else (
             value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.maybe_as_float())
         if known is not None:
@@ -428,10 +424,14 @@ class Trace:
         """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
         return value in reach([*running(self.frame), list(self.effects.records())], self.effects)
 
+    @property
+    def running_frame(self) -> Machine:
+        assert self.frame is not None, "a call is made by a frame"
+        return self.frame
+
     def discards_result(self) -> bool:
-        """Whether the program throws away what the call under way gives."""
-        assert self.frame is not None
-        return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
+        frame = self.running_frame
+        return frame.instructions[frame.pc].opname == "POP_TOP"
 
     @property
     def graph_uses_rng(self) -> bool:
@@ -473,7 +473,7 @@ class Trace:
             self._by_fake[id(result)] = value
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.dynamic_int(result, node)
+            return self._symbolic_result(result, node)
         if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
             items = [self._wrap_item(node, index, item) for index, item in enumerate(result)]
             return ListValue(items) if isinstance(result, list) else TupleValue(items, cls=type(result))

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
+from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
@@ -266,13 +267,12 @@ def _guard_names(t: Tracer, obj: Value) -> None:
 
 @function(globals)
 def globals_(t: Tracer) -> Value:
-    found: Value = t.frame.globals  # type: ignore[attr-defined]  # InterpTracer
-    return found
+    return t.running_frame.globals
 
 
 @function(locals)
 def locals_(t: Tracer) -> DictValue:
-    frame = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    frame: Any = t.running_frame
     pairs = [(t.make(name), value) for name, value in frame.locals.items()]
     for name, cell in {**frame.closure, **frame.cells}.items():
         contents = cell.realize().get(t)

@@ -9,8 +9,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NotConstant, Tracer, Value
+from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
 
 HashKey = Hashable

@@ -12,9 +12,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import misfit, refuse_arguments
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.plain import builtin_part, is_plain, plain
 from fxjit.frontend.values.wrap import creates, wraps

@@ -10,13 +10,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from fxjit.frontend.values.base import (
-    _GENERIC_GETATTR,
-    NOT_IMPLEMENTED,
-    Raised,
-    Tracer,
-    Value,
-)
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import _GENERIC_GETATTR, NOT_IMPLEMENTED, Raised, Value
 from fxjit.frontend.values.plain import builtin_part
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import namespace_of
