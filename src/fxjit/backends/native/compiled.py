@@ -25,7 +25,7 @@ class CompiledGraph:
 
     def __init__(
         self, gm: torch.fx.GraphModule | None, compilation: cc.Compilation | cc.Kept | None,
-        executor: Encoded | Texts | None, name: str,
+        executor: Encoded | Texts | None, name: str, *, overhead: float = 0.0,
     ) -> None:
         self.gm = gm
         self.compilation, self.executor, self.name = compilation, executor, name
@@ -37,8 +37,8 @@ class CompiledGraph:
         #: What the disk keeps of it (stored.py): the program, and which library has its kernels.
         self.encoded = executor if isinstance(executor, Encoded) else None
         self.library_key = None if compilation is None else compilation.key
-        #: Microseconds that running it costs beside its work (worth.py); of a graph that was just compiled.
-        self.overhead = 0.0
+        #: Microseconds that running it costs beside its work (choose/profitability.py); of a graph that was just compiled.
+        self.overhead = overhead
         if executor is None:
             assert gm is not None, "only a graph runs without an executor"
             self.run = torch.fx.Interpreter(gm).boxed_run

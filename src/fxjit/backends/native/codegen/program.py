@@ -21,15 +21,17 @@ import torch.fx
 
 from fxjit import _C, tensor_shim
 
+from ..hints import Hints
 from ..index import Found, Size, UnprintableSize, prod, size_of, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.callees import Callee, as_tensor, callee_of, python_callee
 from ..runtime.encoded import Encoded
-from ..schedule.fuse import Hints, group_work
+from ..schedule.blas import Product, origin, product_of
+from ..schedule.fuse import group_work
+from .graph_kernels import Launch
 from .kernel import Kernel
-from .products import Product, origin, product_of
-from .wrapper import Launch, example_of, has_plain_results, is_given_beside, launched_buffers, may_differ
+from .wrapper import example_of, has_plain_results, is_given_beside, launched_buffers, may_differ
 
 ALLOC, RAW, LAUNCH, VIEW, CALL, ITEM, EXPECT, GEMM, BMM, FREE, RETURN, OBJECT, KERNEL, NUMBER = range(14)
 V_CONST, V_SLOT, V_NUMBER, V_LIST, V_TUPLE = range(5)

@@ -24,10 +24,10 @@ from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime import cc
 from ..runtime.callees import METHODS, callee_of, promised, promised_layout
-from ..schedule.fuse import Group, Step
+from ..schedule.fuse import Step
 from ..target import has_kernels
+from .graph_kernels import Launch
 from .kernel import Kernel
-from .triton import TritonKernel
 
 
 @dataclass(slots=True)
@@ -37,16 +37,6 @@ class Line:
     defines: set[str] = field(default_factory=set)
     allocates: Buffer | None = None
     checked_only: bool = False
-
-
-@dataclass(slots=True)
-class Launch:
-    """A group with one of its kernels; `entry` is the function's name, `written` the buffers it writes."""
-
-    group: Group
-    kernel: Kernel | TritonKernel
-    entry: str
-    written: dict[str, Buffer]
 
 
 @dataclass(slots=True)
