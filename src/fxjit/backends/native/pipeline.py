@@ -21,10 +21,12 @@ from .choose.products import is_faster_fused
 from .choose.profitability import overhead
 from .codegen.graph_kernels import GraphKernels
 from .codegen.prelude import prelude
-from .codegen.program import ProgramWriter, Unsupported
-from .codegen.wrapper import Texts, Wrapper
 from .compiled import CompiledGraph
-from .hints import Hints, hints_of
+from .executor.encode import encode
+from .executor.memory import plan_memory
+from .executor.plan import plan
+from .executor.python_text import python_text
+from .hints import hints_of
 from .index import UnprintableSize
 from .lower import lower_graph
 from .lower.liveness import escaping, live_statements
@@ -32,7 +34,6 @@ from .lower.table import Lowering
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
-from .runtime.encoded import Encoded
 from .runtime.gpu import TritonLaunchers
 from .schedule.fuse import fuse
 from .schedule.product_fusion import with_products
@@ -49,58 +50,48 @@ def compile_graph(
 
     `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
     """
-    tensor_shim.ensure()
+    if not (tensor_shim.ensure() and _C.program_can("run")):
+        return node_by_node(gm, name, "torch does not export what programs call")
     with timed("native.passes", name):
         for run in PASSES:
             run(gm.graph)
     with timed("native.lower", name):
         low, hints = lower_graph(gm), hints_of(gm)
-        statements, kept = live_statements(low, gm), escaping(low, gm)
+        statements, returned = live_statements(low, gm), escaping(low, gm)
         verify("lower", low, statements)
     with timed("native.schedule", name):
         steps = fuse(statements, hints)
         if not lone_kernels:
-            steps = leave_to_aten(steps, low, kept, hints)
+            steps = leave_to_aten(steps, low, returned, hints)
         verify("schedule", low, steps)
         cost = overhead(steps, low, hints)
         if config.triton.max_autotune:
-            steps = with_products(steps, low, kept, functools.partial(is_faster_fused, low=low, hints=hints))
+            steps = with_products(steps, low, returned, functools.partial(is_faster_fused, low=low, hints=hints))
         debug.stage(fusion_log, "fusion.txt", "", lambda: schedule_text(steps, low))
     with timed("native.codegen", name):
         kernels = GraphKernels()
         try:
-            launches = kernels.render(steps, low, kept, hints)
+            launches = kernels.render(steps, low, returned, hints)
             compilation = cc.start(kernels.source, prelude(kernels.source, config.cpp.simd)) if kernels.cpp else None
-            executor = write_executor(low, gm, launches, hints)
+            listing = plan_memory(plan(low, gm, hints, launches))
+            program = encode(listing)
         except UnprintableSize as problem:
-            logs.artifact("compile").info("%s runs node by node: %s", name, problem)
-            counters["native"]["interpreted graphs"] += 1
-            return CompiledGraph(gm, None, None, name)
+            return node_by_node(gm, name, str(problem))
         if kernels.triton:
             launchers = TritonLaunchers(kernels.triton, hints)
             launchers.start()
-            executor = with_launchers(executor, launchers)
-        debug.stage(output_log, "output_code.txt", "", lambda: kernels.source + kernels.triton_text + executor.text)
-    return CompiledGraph(gm, compilation, executor, name, overhead=cost)
+            program = replace(program, others=launchers.cells)
+        debug.stage(output_log, "output_code.txt", "", lambda: kernels.text + python_text(listing))
+    return CompiledGraph(gm, compilation, program, name, overhead=cost)
+
+
+def node_by_node(gm: torch.fx.GraphModule, name: str, reason: str) -> CompiledGraph:
+    """The rule for a graph that the executor cannot run: ATen for every operator."""
+    logs.artifact("compile").info("%s runs node by node: %s", name, reason)
+    counters["native"]["interpreted graphs"] += 1
+    return CompiledGraph(gm, None, None, name)
 
 
 def verify(stage: str, low: Lowering, what: Any) -> None:
     if verifier is not None:
         verifier(stage, low, what)
-
-
-def write_executor(low: Lowering, gm: torch.fx.GraphModule, launches: Sequence[Any], hints: Hints) -> Encoded | Texts:
-    """The program, or Python text where a program cannot say it."""
-    if tensor_shim.ensure() and _C.program_can("run"):
-        try:
-            return ProgramWriter(low, gm, hints).write(launches)
-        except Unsupported as why:
-            logs.artifact("compile").info("the executor is Python text: %s", why)
-            counters["native"]["executors in Python"] += 1
-    return Wrapper(low, gm).texts([*launches])
-
-
-def with_launchers(executor: Encoded | Texts, launchers: TritonLaunchers) -> Encoded | Texts:
-    if isinstance(executor, Texts):
-        return replace(executor, others=launchers.callables)
-    return replace(executor, others=launchers.cells)

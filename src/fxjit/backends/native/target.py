@@ -1,4 +1,4 @@
-"""What kernels are written for: C++ on the CPU or Triton on a GPU, and which libraries are there."""
+"""What kernels are written for: C++ on the CPU or Triton on a GPU; which libraries are there, and how numbers are given."""
 
 from __future__ import annotations
 
@@ -43,3 +43,8 @@ def has_libmvec(minor: int) -> bool:
         return False
     parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     return parts >= [2, minor]
+
+
+def scalar_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:
+    """How kernels on the device get a number that is known only at a call."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device=device)

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit import config, logs
 from fxjit.counters import counters
 
-from ..codegen.graph_kernels import GraphKernels, Launch
+from ..codegen.graph_kernels import GraphKernels
+from ..codegen.launch import Launch
 from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
@@ -93,7 +94,7 @@ class Trial:
         launchers = [TritonLaunchers(kernels.triton, self.hints) for kernels in (self.fused, self.separate)]
         for each in launchers:
             each.start()
-        fused, separate = (each.callables() for each in launchers)
+        fused, separate = (each.cells() for each in launchers)
 
         def unfused() -> None:
             for step in self.steps:
@@ -107,10 +108,10 @@ class Trial:
             self.launch(self.one, fused)
             return measure(lambda: self.launch(self.one, fused), ()), measure(unfused, ())
 
-    def launch(self, launches: list[Launch], callables: dict[str, Callable[..., Any]]) -> None:
+    def launch(self, launches: list[Launch], cells: dict[str, list[Callable[..., Any]]]) -> None:
         for each in launches:
             tensors = [self.tensor(each.written.get(name) or self.low.buffers[name]) for name in each.kernel.buffers]
-            callables[each.entry](*tensors, *map(self.hints, each.kernel.symbols))
+            cells[each.entry][0](*tensors, *map(self.hints, each.kernel.symbols))
 
     def call(self, step: Extern) -> None:
         node: Any = step.node

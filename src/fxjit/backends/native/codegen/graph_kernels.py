@@ -6,32 +6,21 @@ Kernels for the CPU become one C++ translation unit (`source`); those for a GPU 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fxjit import config
 from fxjit.counters import counters
 
 from ..hints import Hints
-from ..ir import Buffer, Extern
+from ..ir import Extern
 from ..lower.table import Lowering
 from ..schedule.fuse import Group, Step, readers_of, writes_by_kernels
 from ..schedule.gpu import nests
 from ..target import by_triton
-from .kernel import Kernel
+from .launch import Launch
 from .scatter import render
 from .triton import TritonKernel
 from .triton_product import render as render_product
-
-
-@dataclass(slots=True)
-class Launch:
-    """A group with one of its kernels; `entry` is the function's name, `written` the buffers it writes."""
-
-    group: Group
-    kernel: Kernel | TritonKernel
-    entry: str
-    written: dict[str, Buffer]
 
 
 class GraphKernels:
@@ -92,5 +81,7 @@ class GraphKernels:
         )
 
     @property
-    def triton_text(self) -> str:
-        return "".join(f"# {entry}: {kernel.configs[0]}\n{kernel.source}\n" for entry, kernel in self.triton.items())
+    def text(self) -> str:
+        """All of them, for people."""
+        triton = "".join(f"# {entry}: {kernel.configs[0]}\n{kernel.source}\n" for entry, kernel in self.triton.items())
+        return self.source + triton

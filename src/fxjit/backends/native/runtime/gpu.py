@@ -60,19 +60,6 @@ class TritonLaunchers:
         with timed("native.triton"):
             return {entry: caller.ready() for entry, caller in self.callers.items()}
 
-    def callables(self) -> dict[str, Callable[..., Any]]:
-        """The same as functions."""
-        return {entry: through(cell) for entry, cell in self.cells().items()}
-
-
-def through(cell: list[Callable[..., Any]]) -> Callable[..., Any]:
-    """A function that calls whatever is in the cell by then."""
-
-    def call(*args: Any) -> None:
-        cell[0](*args)
-
-    return cell[0] if isinstance(cell[0], (_C.CudaKernel, InterpretedKernel)) else call
-
 
 @dataclass(frozen=True, slots=True)
 class Variant:
