@@ -35,7 +35,6 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from fxjit import config
-from fxjit.drawing import may_draw
 from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
@@ -71,6 +70,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSam
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -319,7 +319,8 @@ class Trace:
             self.stops.asks = True
             raise RestartTrace("a container holds an argument that is asked about calls")
         self._check_drawn()
-        result = self._run_fake(target, node_args, node_kwargs)
+        observer = None if is_known(target) else Observer()
+        result = self._run_fake(target, node_args, node_kwargs, observer)
         if self.policy.decided_on_drawn():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
@@ -327,6 +328,8 @@ class Trace:
             self.guard(ConstIs(asked, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        if observer is not None:
+            node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
 
@@ -350,7 +353,8 @@ class Trace:
             return type(arg)(self._graph_arg(item) for item in arg)
         return arg
 
-    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
+                  observer: Observer | None = None) -> Any:
         fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
 
         def run() -> Any:
@@ -359,7 +363,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution():
+            with self.fake_execution(), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:
@@ -434,7 +438,7 @@ class Trace:
     @property
     def draws_nothing(self) -> bool:
         """Whether nothing that is in the graph so far draws random numbers."""
-        return not any(map(may_draw, self.builder.since(None)))
+        return not any(map(uses_rng, self.builder.since(None)))
 
     def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted `aside` leaves the graph."""

@@ -18,6 +18,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit import _C
+from fxjit.schemas import returns_alias
 
 from ..index import Found, UnprintableSize, prod, size_of, sizes_of, symbols_in, to_python
 from ..ir import Buffer, Extern
@@ -428,12 +429,7 @@ def joined(args: list[str], kwargs: dict[str, str]) -> str:
 
 def has_plain_results(node: torch.fx.Node) -> bool:
     """The call's results are new memory: no alias of an argument."""
-    target = node.target
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return all(each.alias_info is None for each in target._schema.returns)
+    return node.target is operator.getitem or not returns_alias(node.target)
 
 
 def launched_buffers(steps: Iterable[Any]) -> set[str]:
