@@ -98,7 +98,7 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
 
     before = torch.is_grad_enabled()
-    with t.aside(_NAME) as nodes:
+    with t.capture_subgraph(_NAME) as nodes:
         set_grad_mode(t, False)
         body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
         set_grad_mode(t, before)
@@ -106,5 +106,5 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         t.break_("tensor-hook", function=_NAME, why="it gives several results")
     read = body.reads()
     graph = body.graph(t, read)
-    t.take_back(nodes)
+    t.discard(nodes)
     return t.emit(register, [tensor, graph, *read])
