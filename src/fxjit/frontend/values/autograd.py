@@ -24,7 +24,8 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
-_APPLY: Final[Any] = torch.autograd.Function.apply
+#: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
+_APPLY: Final[Any] = getattr(torch.autograd.Function.apply, "__func__", torch.autograd.Function.__dict__["apply"])
 
 
 class FunctionContextValue(UserObjectValue):
@@ -95,7 +96,7 @@ def _wrap_context(t: Tracer, obj: Any, source: Source) -> Value:
     return RunningContextValue(type(obj), source, obj)
 
 
-@handles(_APPLY.__func__)
+@handles(_APPLY)
 def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
     owner, *given = args
@@ -106,7 +107,7 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
-    with t.rehearsal(name):
+    with t.dry_run(name):
         dirty = _rehearse(t, owner, cls, given)
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")

@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Stage(IntEnum):
     """Who is asked about a callable, in this order."""
 
-    #: Calls that the user lets run after the graph (`config.reorderable_functions`): callables/reorder.py.
+    #: Calls that the user lets run after the graph (`config.reorderable_functions`): callables/deferred_calls.py.
     DEFERRED = 0
     #: This very callable: the handlers of this file's decorators.
     EXACT = 1
@@ -226,7 +226,7 @@ def _of_family(fn: Any) -> Handler | None:
         factory = _BY_CODE.get(fn.__code__)
         return factory(fn) if factory is not None else None
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
-        return _constructor_of_constants(fn)
+        return _bound_class_method(fn, fn.__self__) or _constructor_of_constants(fn)
     return None
 
 
@@ -239,6 +239,16 @@ def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], C
         _BY_CODE[code] = factory
         return factory
     return register
+
+
+def _bound_class_method(fn: types.BuiltinFunctionType, owner: type) -> Handler | None:
+    """A class method of C (`autograd.Function.apply` from torch 2.14 on), claimed by its descriptor: the handler gets the
+    class that it is bound to as its first argument, as that of a class method of Python does."""
+    descriptor = protocol.type_lookup(owner, fn.__name__)
+    if not isinstance(descriptor, types.ClassMethodDescriptorType):
+        return None
+    handler = _HANDLERS.get(descriptor)
+    return None if handler is None else lambda t, args, kwargs: handler(t, [t.make(owner), *args], kwargs)
 
 
 def _constructor_of_constants(fn: types.BuiltinFunctionType) -> Handler | None:
