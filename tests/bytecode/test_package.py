@@ -1,7 +1,7 @@
 """Our decoder and assembler against the `bytecode` package of PyPI, a second implementation of the same formats, both ways:
 what each reads in code that CPython compiled, what each reads in code that the other assembled, and the stack depths both find.
 
-A twenty-fourth of the standard library's files is looked at, all of them with `--whole-library` (about ten minutes). Where the
+One in forty files of the standard library is looked at, all of them with `--whole-library` (ten minutes and more). Where the
 two differ, CPython decides: the stack sizes and exception tables of its own compiler."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fxjit.frontend.bytecode.normalize import LEAVES
 @pytest.fixture(scope="module")
 def codes(request: pytest.FixtureRequest) -> tuple[CodeType, ...]:
     found = library(request.config.getoption("--whole-library"))
-    assert len(found) > 500
+    assert len(found) > 300
     return found
 
 
@@ -78,7 +78,7 @@ def test_stack_depths(codes: tuple[CodeType, ...]) -> None:
         assert made.co_stacksize == code.co_stacksize or (
             made.co_stacksize < code.co_stacksize and unreachable(decode(code))
         ), code
-        package = bytecode.ConcreteBytecode.from_code(code).compute_stacksize()
+        package = max(bytecode.ConcreteBytecode.from_code(code).compute_stacksize(), 1)  # CPython 3.13 wants one at least
         assert package >= made.co_stacksize, code
         same += package == made.co_stacksize
     assert same > 0.99 * len(codes)
