@@ -230,7 +230,7 @@ def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
         return _unseen(lambda *args: _without_grad(graph, args))
     unboxed = getattr(graph, "unboxed", None)
     if unboxed is not None:
-        return unboxed(plan.num_inputs)  # type: ignore[no-any-return]  # C code, untyped
+        return unboxed()  # type: ignore[no-any-return]  # C code, untyped
     return _unseen(lambda *args: graph(list(args)))
 
 

@@ -36,7 +36,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import config
 from fxjit.drawing import may_draw
-from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
+from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
@@ -319,7 +319,7 @@ class Trace:
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
         if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
-            raise RestartTrace("a container holds an argument that is asked about calls")
+            leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
         self._check_random()
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_random():
@@ -545,10 +545,8 @@ class Trace:
         raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        signal = BreakGraph(reason, context, user_stack(self.frame))
-        signal.frames = running(self.frame)
-        signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
-        raise signal
+        is_error = reason == "user-forbidden" or breaks_are_errors(self)
+        leave_trace(BreakGraph(reason, context, user_stack(self.frame), is_error=is_error, frames=running(self.frame)))
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -570,14 +568,14 @@ class Trace:
         without such numbers in the graph."""
         if self.policy.decided_on_random():
             self.policy.history.random_inputs = False
-            raise RestartTrace("a decision was made on a random number computed before the graph runs")
+            leave_trace(RestartTrace("a decision was made on a random number computed before the graph runs"))
 
     def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
         self._check_random()
         can_stay, speculated = self.speculation.finish(self.builder.graph)
         if not can_stay or (speculated is not None and self.rng_steps):
             self.break_points.speculates = False
-            raise RestartTrace("what the graph does cannot be undone")
+            leave_trace(RestartTrace("what the graph does cannot be undone"))
         if isinstance(end, Break):
             states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
@@ -655,11 +653,12 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 contexts.abandon(trace)
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
+                restart.__context__ = None  # and this, the break, the frames of the trace
             except BaseException:  # whatever it is: the process state that the trace set is put back
                 contexts.abandon(trace)
                 trace.release()
                 raise
-        if isinstance(restart, RestartAfter):
+        if restart.action is not None:
             restart.action()
         else:
             attempts += 1
