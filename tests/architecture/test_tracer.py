@@ -1,4 +1,4 @@
-"""What the front end may know of a trace is one protocol, `frontend/tracer.py: Tracer`: all of it is used, nothing lies beside it.
+"""What the front end may know of a trace is one protocol, `frontend/tracer.py: Tracer`: all of it is used, none lies beside it.
 
 That `Trace` has all of it, with these types, and that nobody uses more, is mypy's to see: every `t` is annotated as a Tracer.
 """
