@@ -32,14 +32,14 @@ LAYERS: dict[str, set[str]] = {
     "skips": LOW,
     "backends": LOW | {"tensor_shim", "repro"},
     "frontend.bytecode": {"errors"},
-    "frontend.draws": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.draws"},
+    "frontend.rng_steps": {"guards"},
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps"},
     "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
     "frontend.callables.__init__": set(),
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
     "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
     "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
-    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.draws", "frontend.effects"},
+    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
         "frontend.bytecode",
@@ -51,7 +51,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
-    | {"guards", "frontend.bytecode", "frontend.draws", "frontend.result", "frontend.values", "frontend.effects"},
+    | {"guards", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,

@@ -73,7 +73,7 @@ class StoredGraph:
             log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
             return None
         for name in entry["asked"]:
-            process_state.ask(name)
+            process_state.query(name)
         for group, name, number in entry["counted"]:
             counters[group][name] += number
         return plan, graphs
@@ -83,11 +83,11 @@ class StoredGraph:
         """Around the compile of a graph that was not found."""
         before = {group: Counter(counters[group]) for group in COUNTED}
         assumed = assumptions(self.env)
-        with process_state.asked() as asked:
+        with process_state.queried() as asked:
             yield
         self.assumes_more = assumptions(self.env) != assumed
         for name in asked:
-            process_state.ask(name)
+            process_state.query(name)
         self.asked = sorted(asked)
         self.counted = [(group, name, number - before[group][name]) for group in COUNTED
                         for name, number in counters[group].items() if number > before[group][name]]

@@ -1,36 +1,12 @@
 """Imports every file of handlers and every polyfill, so that they register in values/calls.py. trace.py imports this."""
 
-from fxjit.frontend.callables import (
-    core,
-    distributions,
-    higher_order,
-    library,
-    logging_,
-    printf,
-    reorder,
-    strings,
-    symbolic_shapes,
-    tensor_data,
-    tensor_hooks,
-    torch_functions,
-    transforms,
-    typecalls,
-    warnings_,
-)
-from fxjit.frontend.polyfills import (
-    builtins_,
-    collections_,
-    copy_,
-    distributions_,
-    functools_,
-    groups_,
-    itertools_,
-    pytree,
-    re_,
-    torch_,
-)
+from __future__ import annotations
 
-__all__ = ["builtins_", "collections_", "copy_", "core", "distributions", "distributions_", "functools_", "groups_",
-           "higher_order", "itertools_", "library", "logging_", "printf", "pytree", "re_", "reorder", "strings",
-           "symbolic_shapes", "tensor_data",
-           "tensor_hooks", "torch_", "torch_functions", "transforms", "typecalls", "warnings_"]
+import importlib
+import pkgutil
+
+from fxjit.frontend import callables, polyfills
+
+for _package in (callables, polyfills):
+    for _module in pkgutil.iter_modules(_package.__path__):
+        importlib.import_module(f"{_package.__name__}.{_module.name}")

@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.observed import watching
+from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
@@ -84,7 +84,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:
-        signal.context.update(watching(tensor))
+        signal.context.update(observation(tensor))
         raise
 
 
@@ -98,7 +98,7 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
 
     before = torch.is_grad_enabled()
-    with t.aside(_NAME) as nodes:
+    with t.capture_subgraph(_NAME) as nodes:
         set_grad_mode(t, False)
         body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
         set_grad_mode(t, before)
@@ -106,5 +106,5 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         t.break_("tensor-hook", function=_NAME, why="it gives several results")
     read = body.reads()
     graph = body.graph(t, read)
-    t.take_back(nodes)
+    t.discard(nodes)
     return t.emit(register, [tensor, graph, *read])

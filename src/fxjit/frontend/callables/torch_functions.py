@@ -19,7 +19,7 @@ from fxjit.frontend.values import overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolves
 from fxjit.frontend.values.contexts import autocast_opened
-from fxjit.frontend.values.observed import watching
+from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import call_in_graph, name_of
@@ -401,17 +401,17 @@ _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device,
         torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
 
 
-def _asks_for_gradients(function: Any, place: int) -> None:
+def _refuse_gradients(function: Any, place: int) -> None:
     """`place`: where the tensors stand, among its arguments, that it gives the gradients of."""
     @handles(function)
     def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         inputs = kwargs.get("inputs", args[place] if len(args) > place else None)
         name = name_of(function)
-        t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **watching(inputs))
+        t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **observation(inputs))
 
 
-_asks_for_gradients(torch.autograd.grad, 1)
-_asks_for_gradients(torch.autograd.backward, 5)
+_refuse_gradients(torch.autograd.grad, 1)
+_refuse_gradients(torch.autograd.backward, 5)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Stop:
+class BreakPoint:
     """A decided stop: before the root frame's `step`th executed instruction, which is the one at `index`."""
 
     step: int
@@ -28,40 +28,40 @@ class Stop:
     cause: BreakGraph | None = None
 
 
-class StopList:
+class BreakPoints:
     """The stops decided for one frame, over all its attempts. A trace ends at the earliest."""
 
     def __init__(self) -> None:
-        self._stops: dict[int, Stop] = {}
-        self.newest: Stop | None = None
-        self.reached: Stop | None = None
+        self._points: dict[int, BreakPoint] = {}
+        self.newest: BreakPoint | None = None
+        self.reached: BreakPoint | None = None
         #: Whether a branch on data may be taken for granted where its other side only raises.
-        self.expects = True
+        self.speculates = True
         #: Whether arguments of torch's functions are looked through for such as have a `__torch_function__`, from the start.
-        self.asks = False
+        self.dispatches = False
 
     def __len__(self) -> int:
-        return len(self._stops)
+        return len(self._points)
 
-    def decide(self, stop: Stop) -> None:
+    def decide(self, point: BreakPoint) -> None:
         """Stop there in the next attempt. A stop behind one that exists cannot be found by a deterministic trace."""
         first = self.first_step
-        if first is not None and stop.step >= first:
+        if first is not None and point.step >= first:
             raise InternalError(
-                f"the trace diverged: it was to stop before instruction {first} and reached {stop.step} ({stop.reason})"
+                f"the trace diverged: it was to stop before instruction {first} and reached {point.step} ({point.reason})"
             )
-        self._stops[stop.step] = stop
-        self.newest = stop
+        self._points[point.step] = point
+        self.newest = point
 
     @property
     def first_step(self) -> int | None:
         """The earliest decided step; None where nothing is decided."""
-        return min(self._stops, default=None)
+        return min(self._points, default=None)
 
-    def arrive(self, step: int, index: int) -> Stop:
+    def reach(self, step: int, index: int) -> BreakPoint:
         """The machine stands before `step`: the stop it is there for."""
-        stop = self._stops[step]
-        if stop.index != index:
-            raise InternalError(f"the trace diverged: step {step} was instruction {stop.index} and now is {index}")
-        self.reached = stop
-        return stop
+        point = self._points[step]
+        if point.index != index:
+            raise InternalError(f"the trace diverged: step {step} was instruction {point.index} and now is {index}")
+        self.reached = point
+        return point

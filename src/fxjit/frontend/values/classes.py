@@ -159,7 +159,7 @@ class ClassValue(Value):
         if calls.resolve(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
             return None
         obj = objects.new_instance(t, cls)
-        return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, makes=obj)
+        return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, constructor_result=obj)
 
     def _has_objects_new(self, t: Tracer) -> bool:
         """Whether `object.__new__` makes the instances, and does no more."""

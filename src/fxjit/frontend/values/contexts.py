@@ -37,7 +37,7 @@ class ContextValue(Value):
     #: The grad mode that entering it sets; None where it sets none.
     grad_mode_inside: bool | None = None
     #: See result.ManagerValue.
-    as_left: Callable[[Any], Any] | None = None
+    exit_state: Callable[[Any], Any] | None = None
 
     def __init__(self, cls: type, arguments: tuple[Any, ...] = (), source: Source | None = None) -> None:
         super().__init__(source)
@@ -196,7 +196,7 @@ def grad_mode_set_at(t: Tracer) -> tuple[int, int]:
     return place
 
 
-def grad_mode_as_left(manager: Any) -> Any:
+def grad_mode_exit_state(manager: Any) -> Any:
     """`manager`, or one for the grad mode that code which nobody traced has set in its block."""
     now = torch.is_grad_enabled()
     meant = manager.mode if type(manager) is torch.set_grad_enabled else type(manager) is torch.enable_grad
@@ -207,7 +207,7 @@ class GradModeValue(ContextValue):
     """no_grad, enable_grad and set_grad_enabled."""
 
     leaves_what_was_open = True
-    as_left = staticmethod(grad_mode_as_left)
+    exit_state = staticmethod(grad_mode_exit_state)
 
     def __init__(self, cls: type, mode: bool, arguments: tuple[Any, ...], previous: bool | None = None,
                  source: Source | None = None, obj: Any = None) -> None:
@@ -347,7 +347,7 @@ def _wrap_inference_mode(t: Tracer, obj: Any, source: Source) -> Value:
 # -- autocast ------------------------------------------------------------------------------------------------------
 
 
-def autocast_as_left(manager: torch.autocast) -> torch.autocast:
+def autocast_exit_state(manager: torch.autocast) -> torch.autocast:
     """`manager`, or one for the state of autocast that code which nobody traced has set in its block."""
     device = manager.device
     now = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
@@ -359,7 +359,7 @@ def autocast_as_left(manager: torch.autocast) -> torch.autocast:
 class AutocastValue(GuardedValue):
     """torch.autocast and its spellings for one device; `settings` are what `_enter_autocast` takes."""
 
-    as_left = staticmethod(autocast_as_left)
+    exit_state = staticmethod(autocast_exit_state)
 
     def __init__(self, manager: Any, source: Source | None = None) -> None:
         self.settings = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)

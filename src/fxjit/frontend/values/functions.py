@@ -12,7 +12,7 @@ from typing import Any, Final
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
@@ -392,7 +392,7 @@ def wrap_function(t: Tracer, fn: types.FunctionType, source: Source) -> Value:
     return FunctionValue(fn, source)
 
 
-@makes(types.FunctionType)
+@creates(types.FunctionType)
 def make_function_value(t: Tracer, fn: types.FunctionType) -> Value:
     return FunctionValue(fn)
 
@@ -404,6 +404,6 @@ def wrap_method(t: Tracer, method: types.MethodType, source: Source) -> Value:
     return MethodValue(func, t.wrap(method.__self__, AttrSource(source, "__self__")), source)
 
 
-@makes(types.MethodType)
+@creates(types.MethodType)
 def make_method(t: Tracer, method: types.MethodType) -> Value:
     return wrap_method(t, method, ConstSource(method, method.__qualname__))

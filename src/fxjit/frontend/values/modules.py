@@ -201,8 +201,8 @@ class LazyModuleTracer(Tracer, Protocol):
     """The trace as this file sees it."""
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
 
 
 def initialize_lazy_module(t: LazyModuleTracer, module: Any, args: Sequence[Value]) -> None:
@@ -214,7 +214,7 @@ def initialize_lazy_module(t: LazyModuleTracer, module: Any, args: Sequence[Valu
         return
     torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
-    if not torchs or not t.draws_nothing or fake is None or not all(isinstance(size, int) for size in fake.shape):
+    if not torchs or t.graph_uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
         raise _not_now(module)
     given = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
 

@@ -17,7 +17,7 @@ from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.plain import builtin_part, is_plain, plain
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
@@ -372,6 +372,6 @@ def wrap_builtin(t: Tracer, fn: Any, source: Source) -> Value:
     return BuiltinValue(fn, source)
 
 
-@makes(*_BUILTIN_TYPES)
+@creates(*_BUILTIN_TYPES)
 def make_builtin(t: Tracer, fn: Any) -> Value:
     return BuiltinValue(fn)

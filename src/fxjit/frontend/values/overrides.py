@@ -186,10 +186,10 @@ def dispatch_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[s
         if innermost(t) is not None:
             refuse(t, "operators that take functions are not traced under a mode")
         return None
-    return dispatch(t, callee, args, kwargs) if _asks_modes(callee) else None
+    return dispatch(t, callee, args, kwargs) if _is_overridable(callee) else None
 
 
-def _asks_modes(fn: Any) -> bool:
+def _is_overridable(fn: Any) -> bool:
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return fn.__objclass__ is torch._C.TensorBase
     if isinstance(fn, types.BuiltinFunctionType):

@@ -28,9 +28,9 @@ from fxjit.guards.source import (
     AttrSource,
     ClassItemSource,
     ConstSource,
-    DrawnSource,
     InstanceDictSource,
     ItemSource,
+    RandomSource,
     Source,
 )
 
@@ -496,7 +496,7 @@ def as_operand(t: Tracer, other: Value) -> Value | None:
         return other  # who says what the operator gives
     if other.node is not None:
         return other if not isinstance(other, OpaqueValue) else None
-    if isinstance(other.source, DrawnSource) and other.pytype() in (bool, int, float):
+    if isinstance(other.source, RandomSource) and other.pytype() in (bool, int, float):
         return other  # an input of the graph
     if not other.is_constant():
         return None
