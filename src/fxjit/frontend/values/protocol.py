@@ -196,8 +196,8 @@ def is_(t: Tracer, a: Value, b: Value) -> bool:
 def _same_constant(t: Tracer, a: Value, b: Value, a_source: Source | None, b_source: Source | None) -> bool:
     """Equal ints, floats and strings made apart may or may not be one object: guards on their values do not say."""
     left, right = a.as_constant(), b.as_constant()
-    cls: Any = type(left)  # mypy knows no `object.__eq__` of a class
-    if cls is not type(right) or cls.__eq__ is object.__eq__:
+    equality: Any = type(left).__eq__
+    if type(left) is not type(right) or equality is object.__eq__:
         return left is right
     if _is_interned(left) or _is_interned(right):
         return bool(left == right)
