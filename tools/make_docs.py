@@ -120,7 +120,7 @@ def map_page() -> str:
 
 def _sources() -> Iterator[Path]:
     found = [path for path in (ROOT / "src/fxjit").rglob("*")
-             if path.suffix in (".py", ".c", ".h") and path.stat().st_size and "__pycache__" not in path.parts]
+             if path.suffix in (".py", ".c", ".h", ".def") and path.stat().st_size and "__pycache__" not in path.parts]
     return iter(sorted(found, key=lambda path: (str(path.parent), path.name)))
 
 

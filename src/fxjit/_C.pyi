@@ -171,13 +171,16 @@ def set_value_types(types: tuple[type, ...], /) -> None: ...
 def instance_dict(obj: object, /) -> Any: ...
 def same_constant(a: object, b: object, /) -> bool: ...
 
-# backends/native/runtime/_executor.c: launching compiled kernels
+# backends/native/executor/opcodes.def: (name, access, operands), (kind, children), origin, (operation, words)
 
-class Kernel:
-    def __init__(self, address: int, tensors: int, integers: int, keep: object) -> None: ...
-    def __call__(self, *args: Any) -> None: ...
+OPCODES: tuple[tuple[str, str, str], ...]
+VALUES: tuple[tuple[str, int], ...]
+SYMBOL_ORIGINS: tuple[str, ...]
+SIZE_OPS: tuple[tuple[str, int], ...]
 
-# backends/native/runtime/_program.c: running compiled graphs
+# backends/native/executor/_program.c: running compiled graphs
+
+SIZE_STACK: int
 
 class Program:
     def __init__(

@@ -501,7 +501,8 @@ def another_format(folder: Path) -> None:
 def unknown_operator(folder: Path) -> None:
     entry = entry_of(folder)
     data = json.loads(entry.read_text())
-    data["graphs"]["inference"][0][1]["objects"] = ["tuple", ["Callee", {"kind": "operator", "name": "aten.gone.default"}]]
+    gone = ["FunctionName", {"kind": "operator", "name": "aten.gone.default"}]
+    data["graphs"]["inference"][0][1]["objects"] = ["tuple", gone]
     with_sum(entry, json.dumps(data).encode())
 
 

@@ -35,8 +35,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from fxjit import config
-from fxjit.drawing import may_draw
-from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
+from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
@@ -72,6 +71,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSam
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -320,9 +320,10 @@ class Trace:
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
         if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
-            raise RestartTrace("a container holds an argument that is asked about calls")
+            leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
         self._check_random()
-        result = self._run_fake(target, node_args, node_kwargs)
+        observer = None if is_known(target) else Observer()
+        result = self._run_fake(target, node_args, node_kwargs, observer)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
@@ -330,6 +331,8 @@ class Trace:
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        if observer is not None:
+            node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
 
@@ -353,7 +356,8 @@ class Trace:
             return type(arg)(self._graph_arg(item) for item in arg)
         return arg
 
-    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
+                  observer: Observer | None = None) -> Any:
         fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
 
         def run() -> Any:
@@ -362,7 +366,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution():
+            with self.fake_execution(), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:
@@ -437,7 +441,7 @@ class Trace:
     @property
     def graph_uses_rng(self) -> bool:
         """Whether a node that is in the graph so far may need a random generator."""
-        return any(map(may_draw, self.builder.since(None)))
+        return any(map(uses_rng, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted in `capture_subgraph` leaves the graph."""
@@ -546,10 +550,8 @@ class Trace:
         raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        signal = BreakGraph(reason, context, user_stack(self.frame))
-        signal.frames = running(self.frame)
-        signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
-        raise signal
+        is_error = reason == "user-forbidden" or breaks_are_errors(self)
+        leave_trace(BreakGraph(reason, context, user_stack(self.frame), is_error=is_error, frames=running(self.frame)))
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -571,14 +573,14 @@ class Trace:
         without such numbers in the graph."""
         if self.policy.decided_on_random():
             self.policy.history.random_inputs = False
-            raise RestartTrace("a decision was made on a random number computed before the graph runs")
+            leave_trace(RestartTrace("a decision was made on a random number computed before the graph runs"))
 
     def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
         self._check_random()
         can_stay, speculated = self.speculation.finish(self.builder.graph)
         if not can_stay or (speculated is not None and self.rng_steps):
             self.break_points.speculates = False
-            raise RestartTrace("what the graph does cannot be undone")
+            leave_trace(RestartTrace("what the graph does cannot be undone"))
         if isinstance(end, Break):
             states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
@@ -664,11 +666,12 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 contexts.abandon(trace)
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
+                restart.__context__ = None  # and this, the break, the frames of the trace
             except BaseException:  # whatever it is: the process state that the trace set is put back
                 contexts.abandon(trace)
                 trace.release()
                 raise
-        if isinstance(restart, RestartAfter):
+        if restart.action is not None:
             restart.action()
         else:
             attempts += 1

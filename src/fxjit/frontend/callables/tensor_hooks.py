@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import BackwardHook
 
-from fxjit.errors import BreakGraph
+from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.callables.higher_order import SubgraphTracer, trace_body
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
@@ -84,8 +84,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:
-        signal.context.update(observation(tensor))
-        raise
+        leave_trace(signal.but(context={**signal.context, **observation(tensor)}))
 
 
 def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]) -> Value:

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit.errors import SkipFrameSignal
+from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
@@ -94,9 +94,7 @@ _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_fil
 
 
 def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
-    if request == "is-compiling":
-        return t.make(True)
+    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
     if request == "mark-static":
@@ -109,7 +107,7 @@ def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}
     if request == "user-skip-frame" and t.frame is t.root:
-        raise SkipFrameSignal(request, context, user_stack(t.frame))
+        leave_trace(SkipFrameSignal(request, context, user_stack(t.frame)))
     t.break_(request, **context)
 
 
@@ -125,7 +123,7 @@ def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
 def _leave_whole(t: InterpTracer, reason: str, function: str) -> NoReturn:
     """The frame is wanted as it is, with all of its locals: it is not compiled, rather than split."""
     if t.frame is t.root:
-        raise SkipFrameSignal(reason, {"function": function}, user_stack(t.frame))
+        leave_trace(SkipFrameSignal(reason, {"function": function}, user_stack(t.frame)))
     t.break_(reason, function=function)
 
 
