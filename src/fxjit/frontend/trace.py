@@ -14,7 +14,7 @@ import operator
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeGuard
 
@@ -59,6 +59,7 @@ from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
+from fxjit.frontend.values.keys import IDENTITY_KEYS
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.subclasses import as_base_tensor
@@ -68,7 +69,7 @@ from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
@@ -586,8 +587,10 @@ class Trace:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
             self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
-        if len(self._input_tensors) > 1:
-            self.guards.add(NotSameObject(tuple(self._input_tensors)))
+        self._keep_apart(self._input_tensors)
+        keys: dict[Any, Any] = self._scratch.get(IDENTITY_KEYS, {})
+        inputs = set(self._input_tensors)
+        self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
         return TraceResult(
             code=code,
@@ -606,18 +609,24 @@ class Trace:
         )
 
     def _guard_what_was_written(self) -> None:
-        """A write to one object was not seen in another: arguments that were written stay apart from others of their type."""
-        given: dict[type, list[Source]] = {}
+        """A write to one object was not seen in another: those that were written stay apart from others of their type, however
+        they are reached."""
+        found: dict[type, list[Source]] = {}
         written: set[type] = set()
         for value, obj in self._by_id.values():
-            if value.source is None or torch.Tensor in type(obj).__mro__ or not _was_given(value.source):
+            if value.source is None or torch.Tensor in type(obj).__mro__:
                 continue
-            given.setdefault(type(obj), []).append(value.source)
+            found.setdefault(type(obj), []).append(value.source)
             if self.effects.is_written(value):
                 written.add(type(obj))
         for cls in written:
-            if len(given[cls]) > 1:
-                self.guards.add(NotSameObject(tuple(given[cls])))
+            self._keep_apart(found[cls])
+
+    def _keep_apart(self, sources: Iterable[Source]) -> None:
+        """Of which no two are one object, in this call and in those to come."""
+        sources = tuple(sources)
+        if len(sources) > 1:
+            self.guards.add(NotSameObject(sources))
 
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
@@ -740,14 +749,6 @@ def _target_name(target: Callable[..., object] | str) -> str:
     module = getattr(target, "__module__", None)
     name = getattr(target, "__name__", None) or str(target)
     return f"{module}.{name}" if module else name
-
-
-def _was_given(source: Source) -> bool:
-    """An argument, a variable of the closure, or an item of a container that is: what a call chooses. What attributes hold
-    is taken to be laid out as it was."""
-    while isinstance(source, (ItemSource, CellContentsSource)):
-        source = source.base
-    return source.is_local_root
 
 
 def _label(obj: object) -> str:

@@ -12,6 +12,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -82,7 +83,8 @@ class LateNumber(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, LateNumber) or other.fn is not self.fn:
             self._refuse(t)
-        return t.make((self.args == other.args) == (op == "=="))
+        same = len(self.args) == len(other.args) and all(map(partial(protocol.is_, t), self.args, other.args))
+        return t.make(same == (op == "=="))
 
     def nb_bool(self, t: Tracer) -> Value:
         return t.make(True)

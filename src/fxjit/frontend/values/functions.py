@@ -374,7 +374,7 @@ class MethodValue(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, MethodValue):
             return NOT_IMPLEMENTED
-        same = self.self_value is other.self_value and protocol.equal(t, self.func, other.func)
+        same = protocol.is_(t, self.self_value, other.self_value) and protocol.equal(t, self.func, other.func)
         return t.make(same if op == "==" else not same)
 
     def tp_hash(self, t: Tracer) -> Value:

@@ -164,7 +164,7 @@ class BuiltinMethodValue(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, BuiltinMethodValue):
             return NOT_IMPLEMENTED
-        same = self.self_value is other.self_value and self.name == other.name
+        same = self.name == other.name and protocol.is_(t, self.self_value, other.self_value)
         return t.make(same if op == "==" else not same)
 
     def tp_hash(self, t: Tracer) -> Value:
