@@ -9,9 +9,25 @@ import pytest
 from fxjit import config
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
+
+
 @pytest.fixture(autouse=True)
 def compiled_anew() -> Iterator[None]:
     """No graph comes from what another test, or an earlier run, left on the disk, and none is left to eager for being small:
     tests look at how graphs are compiled."""
     with config.patch(cache_graphs=False, small_graphs_as_captured=False):
         yield
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The programs that the native backend encodes meanwhile, as text."""
+    from fxjit.backends.native import pipeline
+    from fxjit.backends.native.executor.python_text import python_text
+
+    found: list[str] = []
+    encode = pipeline.encode
+    monkeypatch.setattr(pipeline, "encode", lambda listing: found.append(python_text(listing)) or encode(listing))
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "drawing"}
+LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
@@ -26,26 +26,21 @@ LAYERS: dict[str, set[str]] = {
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "process_state": set(),
     "generated": set(),
-    "drawing": set(),
+    "schemas": set(),
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
     "backends": LOW | {"tensor_shim", "repro"},
     "frontend.bytecode": {"errors"},
-    "frontend.callables.table": {
-        "frontend.values.base",
-        "frontend.values.protocol",
-        "frontend.values.natives",
-        "frontend.values.plain",
-    },
-    "frontend.draws": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.callables.table", "frontend.draws"},
-    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.callables.table"},
-    "frontend.callables.__init__": {"frontend.callables", "frontend.polyfills", "frontend.values"},
+    "frontend.rng_steps": {"guards"},
+    "frontend.tracer": set(),
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps", "frontend.tracer"},
+    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
+    "frontend.callables.__init__": set(),
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
-    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
-    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
-    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.draws", "frontend.effects"},
+    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables", "frontend.tracer"},
+    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
+    "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
         "frontend.bytecode",
@@ -54,10 +49,11 @@ LAYERS: dict[str, set[str]] = {
         "frontend.polyfills",
         "frontend.result",
         "frontend.effects",
+        "frontend.tracer",
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
-    | {"guards", "frontend.bytecode", "frontend.draws", "frontend.result", "frontend.values", "frontend.effects"},
+    | {"guards", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,
@@ -92,8 +88,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
-    ("backends.native.__init__", "backends.native.worth"),
-    ("backends.native.runtime.cc", "backends.native.codegen.prelude"),
+    ("backends.native.__init__", "backends.native.choose.profitability"),
     ("doctor", "_C"),
     ("doctor", "backends.native.runtime.cache"),
     ("dropin", "module"),

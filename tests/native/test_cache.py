@@ -20,7 +20,7 @@ from fxjit.backends.native import pipeline
 from fxjit.backends.native.runtime import cache, cc
 from fxjit.counters import counters
 
-SOURCE = 'extern "C" int k0(void *const *P, const int64_t *S) {{ return {}; }}\n'
+SOURCE = 'extern "C" int k0(void *const *P, const long *S) {{ return {}; }}\n'
 KEY, OTHER = "0" * 40, "1" * 40
 
 

@@ -28,7 +28,7 @@ from fxjit.backends.native.runtime.child import Child
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
-SOURCE = 'extern "C" int k0(void *const *P, const int64_t *S) {{ return {}; }}\n'
+SOURCE = 'extern "C" int k0(void *const *P, const long *S) {{ return {}; }}\n'
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from fxjit.backends.native import pipeline
 from fxjit.backends.native.runtime import cc
 from fxjit.counters import counters
 
-SOURCE = 'extern "C" int k0(void *const *P, const int64_t *S) {{ return {}; }}\n'
+SOURCE = 'extern "C" int k0(void *const *P, const long *S) {{ return {}; }}\n'
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_two_processes_at_once(folder, tmp_path):
         from fxjit import config
         config.cache_dir = sys.argv[1]
         from fxjit.backends.native.runtime import cc
-        source = 'extern "C" int k0(void *const *P, const int64_t *S) { return 9; }'
+        source = 'extern "C" int k0(void *const *P, const long *S) { return 9; }'
         assert cc.start(source).library().k0(None, None) == 9
     """)
     )

@@ -126,7 +126,7 @@ def graph_for_driver(monkeypatch, driver, tmp_path):
     monkeypatch.setattr(gpu.torch.cuda, "init", lambda: None)
     monkeypatch.setattr(gpu.torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(gpu, "_loaded", {})
-    monkeypatch.setattr(gpu.GraphKernels, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
+    monkeypatch.setattr(gpu.TritonLaunchers, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
 
     def compiled(function, *inputs, mode="fake"):
         gm = make_fx(function, tracing_mode=mode)(*inputs)
@@ -145,7 +145,7 @@ def test_a_program_launches_kernels_on_what_it_allocates(graph_for_driver, drive
     assert isinstance(graph.program, _C.Program)
     driver.expects(8, 8)
     x = torch.empty(32, 32)
-    out = graph.unboxed(1)(x)
+    out = graph.unboxed()(x)
     first, second = launches(driver)
     assert int(first[0]) == x.data_ptr() and int(second[1]) == out.data_ptr()
     assert out.shape == (32, 32) and out.dtype is torch.float32

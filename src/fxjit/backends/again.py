@@ -14,6 +14,7 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from fxjit import _C
+from fxjit.schemas import target_uses_rng
 
 #: The inputs of one run, and how often each that is derived by had been written to.
 Kept = tuple[tuple[Any, ...], list[int]]
@@ -45,8 +46,8 @@ class SecondRun:
         self.wanted = True
         inputs, versions = kept
         if versions != _C.tensor_versions(inputs, self._derived_by):
-            raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
-                               "operation: an input of a compiled graph that is differentiated twice")
+            raise RuntimeError("an input of a compiled graph was written to in place between its forward and its second "
+                               "derivative, which is computed from that input's old contents: give the graph a clone")
         with torch.enable_grad():
             given_to = list(inputs)
             for index in self._derived_by:  # one tensor may be several inputs
@@ -80,5 +81,4 @@ def graph_is_retained() -> bool:
 
 def draws_numbers(graph: torch.fx.GraphModule) -> bool:
     """Whether an ATen graph has an operator that draws random numbers."""
-    targets = [node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    return any(torch.Tag.nondeterministic_seeded in target.tags for target in targets)
+    return any(target_uses_rng(node.target) for node in graph.graph.nodes if node.op == "call_function")

@@ -22,6 +22,7 @@ from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, TensorAlias, ViewAndMutationMeta
 
 from fxjit import _C
+from fxjit.schemas import view_base
 
 from .again import SecondRun, draws_numbers, graph_is_retained, second_run
 from .hidden import keep_versions
@@ -135,10 +136,7 @@ def _gives_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) -> b
 def _viewed(value: Any) -> torch.fx.Node | None:
     """The input that a node is a view of, by operators that are nothing but views; None for other nodes."""
     while isinstance(value, torch.fx.Node) and value.op != "placeholder":
-        returns = value.target._schema.returns if isinstance(value.target, torch._ops.OpOverload) else ()
-        if len(returns) != 1 or returns[0].alias_info is None or returns[0].alias_info.is_write or not value.args:
-            return None
-        value = value.args[0]
+        value = view_base(value)
     return value if isinstance(value, torch.fx.Node) else None
 
 
@@ -230,7 +228,7 @@ def _inference(graph: Boxed, plan: Plan) -> Callable[..., Any]:
         return _unseen(lambda *args: _without_grad(graph, args))
     unboxed = getattr(graph, "unboxed", None)
     if unboxed is not None:
-        return unboxed(plan.num_inputs)  # type: ignore[no-any-return]  # C code, untyped
+        return unboxed()  # type: ignore[no-any-return]  # C code, untyped
     return _unseen(lambda *args: graph(list(args)))
 
 
@@ -486,7 +484,6 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("this compiled graph has no second derivative: torch.compile with aot_autograd does not currently "
-                           "support double backward, and fxjit only where the graph draws no random numbers and writes to no "
-                           "input. Use backend='eager' for what is differentiated twice")
+        raise RuntimeError("this compiled graph has no second derivative: fxjit has one only of graphs that draw no random "
+                           "numbers and write to no input. Use backend='eager' for what is differentiated twice")
 

@@ -16,7 +16,7 @@ import torch.fx
 from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
 from torch.utils import _pytree as pytree
 
-from .components import tensors_of
+from .graph.facts import tensors_of
 
 
 def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def loses_gradients(gm: torch.fx.GraphModule) -> bool:
     such a result anew, as a view of the input or of another result, and autograd then passes the program's part by. Or
     whether the program goes on to ask for the gradient of a result that other results are made from: it would not stand
     behind them."""
-    if any("watched" in node.meta for node in gm.graph.nodes):
+    if any("observed" in node.meta for node in gm.graph.nodes):
         return True
     watched = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _watched_views(node)}
     if not watched:

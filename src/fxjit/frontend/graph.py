@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import torch.fx
 
-from fxjit.drawing import drops_nothing
 from fxjit.frontend.result import GraphInput
+from fxjit.schemas import drops_nothing
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.base import Value
@@ -88,7 +88,7 @@ class GraphBuilder:
         behind = takewhile(lambda node: node is not mark and node.op != "placeholder", reversed(self.graph.nodes))
         return list(behind)[::-1]
 
-    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Remove these, whom nothing else uses. Inputs met meanwhile stay until `finish` drops them."""
         for node in reversed(nodes):
             self.graph.erase_node(node)
@@ -108,7 +108,7 @@ class GraphBuilder:
         self._root.add_module(name, torch.fx.GraphModule(self._root, graph))
         return self._standing(name)
 
-    def again(self, standing: torch.fx.Node) -> torch.fx.Node:
+    def reuse_subgraph(self, standing: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for the graph."""
         return self._standing(str(standing.target))
 
@@ -122,12 +122,12 @@ class GraphBuilder:
         """Calls in the graph so far."""
         return sum(node.op in ("call_function", "call_method") for node in self.graph.nodes)
 
-    def watch(self, names: Collection[str]) -> None:
+    def mark_observed(self, names: Collection[str]) -> None:
         """The program asks autograd about these nodes after the graph; the names are those of an attempt before this one,
         which made the same nodes."""
         for node in self.graph.nodes:
             if node.name in names:
-                node.meta["watched"] = True
+                node.meta["observed"] = True
 
     def finish(self, outputs: Sequence[Value]) -> torch.fx.GraphModule | None:
         """See result.FinishedGraph."""

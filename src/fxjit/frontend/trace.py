@@ -14,7 +14,7 @@ import operator
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeGuard
 
@@ -35,42 +35,43 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from fxjit import config
-from fxjit.drawing import may_draw
-from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
+from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
-from fxjit.frontend.draws import Draws
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.expectations import Expectations, version
 from fxjit.frontend.fakes import faked, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
-from fxjit.frontend.interp.places import reach
 from fxjit.frontend.interp.raising import raise_exception
-from fxjit.frontend.interp.restart import StopList
+from fxjit.frontend.interp.restart import BreakPoints
+from fxjit.frontend.interp.resumability import reach
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
-from fxjit.frontend.values import contexts, modes
+from fxjit.frontend.rng_steps import RngSteps
+from fxjit.frontend.speculation import Speculation, version
+from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.ours import breaks_are_errors
+from fxjit.frontend.values.fxjit_callables import breaks_are_errors
+from fxjit.frontend.values.keys import IDENTITY_KEYS
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
-from fxjit.frontend.values.subclasses import undressed
+from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
-from fxjit.frontend.values.wrap import maker_of, wrap_object
+from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -121,19 +122,19 @@ def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
 
 
 class Trace:
-    """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
+    """The trace under way. Implements `Tracer`, where its methods are described."""
 
-    def __init__(self, frame: Frame, stops: StopList, history: FrameHistory, dynamic: bool | None) -> None:
+    def __init__(self, frame: Frame, break_points: BreakPoints, history: FrameHistory, dynamic: bool | None) -> None:
         self.origin = frame
-        self.stops = stops
+        self.break_points = break_points
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
         self.root: Machine
         self.steps = 0
-        self.stop_at: int | None = None
+        self.break_step: int | None = None
         self.caller: Machine | None = None
-        self.through: tuple[tuple[types.FunctionType, int], ...] = ()
-        self.makes: Value | None = None
+        self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
+        self.constructor_result: Value | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -147,8 +148,8 @@ class Trace:
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
-        self.expectations = Expectations()
-        self.draws = Draws()
+        self.speculation = Speculation()
+        self.rng_steps = RngSteps()
         self.leaves = Leaves()
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -199,13 +200,12 @@ class Trace:
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
-    def drawn_input(self, number: int | float, source: Source) -> SymValue:
-        """See DrawingTracer. Nothing guards the number: it is not there yet when guards are checked."""
-        if not self.policy.history.draws:
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
-        made = self.policy.drawn_number(number, source)
-        self.new_source_state("drawn symbols")["all"] = self.policy.drawn
+        made = self.policy.random_number(number, source)
+        self.new_source_state("random symbols")["all"] = self.policy.random_symbols
         if isinstance(made, SymbolicFloat):
             return SymValue(self._float_node(made, source), made.value)
         return SymValue(self.builder.placeholder(source, number, made), made)
@@ -214,7 +214,7 @@ class Trace:
         if isinstance(obj, Value):
             return obj
         kind = type(obj)
-        maker = maker_of(kind)
+        maker = factory_of(kind)
         if maker is not None:
             if kind in _FRESH:
                 return maker(self, obj)  # type: ignore[no-any-return]  # makers sign up untyped
@@ -238,7 +238,7 @@ class Trace:
             items = [self.literal(item) for item in obj]
             kind = type(obj)
             value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
-            value.very = obj
+            value.interned = obj
             entry = self._by_id[id(obj)] = (value, obj)
         return entry[0]
 
@@ -248,12 +248,13 @@ class Trace:
         return None if entry is None else entry[0]
 
     def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
-        """See GraphTracer."""
         self.guard(TypeIs(source, type(tensor)))
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = (tensor, source) if not modes.overrides(type(tensor)) else undressed(tensor, source)
+        given, given_source = tensor, source
+        if overrides.has_torch_function(type(tensor)):
+            given, given_source = as_base_tensor(tensor, source)
         fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
@@ -261,31 +262,28 @@ class Trace:
         self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
-        self.expectations.met(node, fake)
+        self.speculation.met(node, fake)
         return node, fake
 
-    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See DrawingTracer. Its shape and dtype follow from what the draw was given."""
-        if not self.policy.history.draws:
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
         fake.item_memo = None
         node = self.builder.placeholder(source, tensor, fake)
-        self.expectations.met(node, fake)
+        self.speculation.met(node, fake)
         value = TensorValue(node, fake, torch.Tensor, source, tensor)
         self.register_tensor(value)
         return value
 
-    def expect(self, tensor: TensorValue, truth: bool) -> bool:
-        """See InterpTracer."""
-        return self.stops.expects and not self.draws and self.expectations.add(self, tensor, truth)
+    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
+        return self.break_points.speculates and not self.rng_steps and self.speculation.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
         self._by_fake[id(value.fake)] = value
 
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        """See GraphTracer."""
         return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
 
     def leaves_stay_inside(self, outputs: Sequence[Value]) -> bool:
@@ -298,7 +296,8 @@ class Trace:
         self.policy.history.leaves = False
         return False
 
-    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
+    def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
+        """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""
         known = value.node.maybe_as_bool() if isinstance(value, torch.SymBool) else (
             value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.maybe_as_float())
         if known is not None:
@@ -312,21 +311,24 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        nobody_asked = modes.FAMILY not in self._scratch
+        nobody_dispatches = overrides.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
-        if nobody_asked and modes.FAMILY in self._scratch:
-            self.stops.asks = True
-            raise RestartTrace("a container holds an argument that is asked about calls")
-        self._check_drawn()
-        result = self._run_fake(target, node_args, node_kwargs)
-        if self.policy.decided_on_drawn():
+        if nobody_dispatches and overrides.FAMILY in self._scratch:
+            self.break_points.dispatches = True
+            leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
+        self._check_random()
+        observer = None if is_known(target) else Observer()
+        result = self._run_fake(target, node_args, node_kwargs, observer)
+        if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
-            asked = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
-            self.guard(ConstIs(asked, result.device.index))
+            queried = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
+            self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        if observer is not None:
+            node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
 
@@ -350,7 +352,8 @@ class Trace:
             return type(arg)(self._graph_arg(item) for item in arg)
         return arg
 
-    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
+                  observer: Observer | None = None) -> Any:
         fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
 
         def run() -> Any:
@@ -359,7 +362,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution():
+            with self.fake_execution(), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:
@@ -378,17 +381,17 @@ class Trace:
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     @contextlib.contextmanager
-    def aside(self, function: str) -> Iterator[list[torch.fx.Node]]:
+    def capture_subgraph(self, function: str) -> Iterator[list[torch.fx.Node]]:
         """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
         nothing. An effect on what existed before breaks the graph."""
         nodes: list[torch.fx.Node] = []
-        mark, draws = self.builder.mark(), len(self.draws.steps)
-        before, self.expectations.allowed = self.expectations.allowed, False
+        mark, rng_steps = self.builder.mark(), len(self.rng_steps.steps)
+        before, self.speculation.allowed = self.speculation.allowed, False
         with self.effects.confined() as nothing_happened:
             yield nodes
-            if not nothing_happened() or len(self.draws.steps) != draws:
+            if not nothing_happened() or len(self.rng_steps.steps) != rng_steps:
                 self.break_("call-with-effects", function=function, why="it changes what it did not make")
-        self.expectations.allowed = before
+        self.speculation.allowed = before
         nodes += self.builder.since(mark)
 
     @contextlib.contextmanager
@@ -396,27 +399,27 @@ class Trace:
         """A write to a tensor that existed before breaks the graph."""
         fakes = [node.meta.get("example_value") for node in self.builder.graph.nodes]
         versions = [(fake, version(fake)) for fake in fakes if isinstance(fake, torch.Tensor)]
-        inputs = self.expectations.input_count
+        inputs = self.speculation.input_count
         yield
-        versions += self.expectations.inputs_since(inputs)
+        versions += self.speculation.inputs_since(inputs)
         if any(version(fake) != before for fake, before in versions):
             self.break_("call-with-effects", function=function, why="it writes to a tensor that it did not make")
 
     @contextlib.contextmanager
-    def rehearsal(self, function: str) -> Iterator[None]:
+    def dry_run(self, function: str) -> Iterator[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
-        with self.aside(function) as nodes:
+        with self.capture_subgraph(function) as nodes:
             yield
-        self.builder.take_back(nodes)
+        self.builder.discard(nodes)
 
     def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted `aside` as a graph of its own; see GraphBuilder."""
+        """What was emitted in `capture_subgraph` as a graph of its own; see GraphBuilder."""
         return self.builder.subgraph(nodes, inputs, outputs)
 
-    def again(self, graph: torch.fx.Node) -> torch.fx.Node:
+    def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
-        return self.builder.again(graph)
+        return self.builder.reuse_subgraph(graph)
 
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
         """The outermost frame's step and index, and where in the user's program that is."""
@@ -426,19 +429,23 @@ class Trace:
         """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
         return value in reach([*running(self.frame), list(self.effects.records())], self.effects)
 
+    @property
+    def running_frame(self) -> Machine:
+        assert self.frame is not None, "a call is made by a frame"
+        return self.frame
+
     def discards_result(self) -> bool:
-        """Whether the program throws away what the call under way gives."""
-        assert self.frame is not None
-        return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
+        frame = self.running_frame
+        return frame.instructions[frame.pc].opname == "POP_TOP"
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
-        return not any(map(may_draw, self.builder.since(None)))
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
+        return any(map(uses_rng, self.builder.since(None)))
 
-    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted `aside` leaves the graph."""
-        self.builder.take_back(nodes)
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What was emitted in `capture_subgraph` leaves the graph."""
+        self.builder.discard(nodes)
 
     @contextlib.contextmanager
     def fake_execution(self) -> Iterator[None]:
@@ -471,7 +478,7 @@ class Trace:
             self._by_fake[id(result)] = value
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.dynamic_int(result, node)
+            return self._symbolic_result(result, node)
         if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
             items = [self._wrap_item(node, index, item) for index, item in enumerate(result)]
             return ListValue(items) if isinstance(result, list) else TupleValue(items, cls=type(result))
@@ -508,8 +515,10 @@ class Trace:
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
         named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
-        if modes.FAMILY in self._scratch and (told := modes.ask_about_call(self, fn.realize(), realized, named)) is not None:
-            return told
+        if overrides.FAMILY in self._scratch:
+            overridden = overrides.dispatch_call(self, fn.realize(), realized, named)
+            if overridden is not None:
+                return overridden
         caller, self.caller = self.caller, None
         if caller is not None:
             return self._call_from(caller, fn.realize(), realized, named).realize()
@@ -517,22 +526,22 @@ class Trace:
 
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
-        through: list[tuple[types.FunctionType, int]] = []
-        makes: Value | None = None
+        forwarders: list[tuple[types.FunctionType, int]] = []
+        instance: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
             target = fn.callee(self, args)
             if target is None:
                 break
-            makes = makes or target.makes
+            instance = instance or target.constructor_result
             fn, args = target.fn.realize(), target.args
-            through += target.through
+            forwarders += target.forwarders
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.through, self.makes = caller, tuple(through), makes
+            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), instance
         try:
             result = fn.tp_call(self, args, kwargs)
         finally:
             self.caller = None
-        return result if makes is None else constructed(self, makes, result)
+        return result if instance is None else constructed(self, instance, result)
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)
@@ -541,10 +550,8 @@ class Trace:
         raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        signal = BreakGraph(reason, context, user_stack(self.frame))
-        signal.frames = running(self.frame)
-        signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
-        raise signal
+        is_error = reason == "user-forbidden" or breaks_are_errors(self)
+        leave_trace(BreakGraph(reason, context, user_stack(self.frame), is_error=is_error, frames=running(self.frame)))
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -553,35 +560,37 @@ class Trace:
         frame = self.origin
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
-        if self.stops.asks or not torch._C._is_torch_function_enabled():
-            modes.begin(self)
+        if self.break_points.dispatches or not torch._C._is_torch_function_enabled():
+            overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
-            stop = machine.run_root(self.stops)
-        return self._freeze(code, stop)
+            end = machine.run_root(self.break_points)
+        return self._freeze(code, end)
 
-    def _check_drawn(self) -> None:
+    def _check_random(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
         without such numbers in the graph."""
-        if self.policy.decided_on_drawn():
-            self.policy.history.draws = False
-            raise RestartTrace("a decision was made on a number that is drawn before the graph runs")
+        if self.policy.decided_on_random():
+            self.policy.history.random_inputs = False
+            leave_trace(RestartTrace("a decision was made on a random number computed before the graph runs"))
 
-    def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
-        self._check_drawn()
-        can_stay, expected = self.expectations.finish(self.builder.graph)
-        if not can_stay or (expected is not None and self.draws):
-            self.stops.expects = False
-            raise RestartTrace("what the graph does cannot be undone")
-        if isinstance(stop, Break):
-            states = [stop.state, *(frame.state for frame in stop.inner)]
+    def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
+        self._check_random()
+        can_stay, speculated = self.speculation.finish(self.builder.graph)
+        if not can_stay or (speculated is not None and self.rng_steps):
+            self.break_points.speculates = False
+            leave_trace(RestartTrace("what the graph does cannot be undone"))
+        if isinstance(end, Break):
+            states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
-            self.builder.watch(stop.reason.context.get("watched", ()))
+            self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
-        if len(self._input_tensors) > 1:
-            self.guards.add(NotSameObject(tuple(self._input_tensors)))
+        self._keep_apart(self._input_tensors)
+        keys: dict[Any, Any] = self._scratch.get(IDENTITY_KEYS, {})
+        inputs = set(self._input_tensors)
+        self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
         return TraceResult(
             code=code,
@@ -590,28 +599,34 @@ class Trace:
             guards=self.guards,
             effects=self.effects.records(),
             effect_log=self.effects,
-            stop=stop,
+            end=end,
             first_line=self.origin.code.co_firstlineno,
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
-            expected=expected,
-            repeatable=not self.draws and self.expectations.may_run_again(self.builder.graph),
-            draws=self.draws,
+            speculated=speculated,
+            repeatable=not self.rng_steps and self.speculation.is_repeatable(self.builder.graph),
+            rng_steps=self.rng_steps,
         )
 
     def _guard_what_was_written(self) -> None:
-        """A write to one object was not seen in another: arguments that were written stay apart from others of their type."""
-        given: dict[type, list[Source]] = {}
+        """A write to one object was not seen in another: those that were written stay apart from others of their type, however
+        they are reached."""
+        found: dict[type, list[Source]] = {}
         written: set[type] = set()
         for value, obj in self._by_id.values():
-            if value.source is None or torch.Tensor in type(obj).__mro__ or not _was_given(value.source):
+            if value.source is None or torch.Tensor in type(obj).__mro__:
                 continue
-            given.setdefault(type(obj), []).append(value.source)
+            found.setdefault(type(obj), []).append(value.source)
             if self.effects.is_written(value):
                 written.add(type(obj))
         for cls in written:
-            if len(given[cls]) > 1:
-                self.guards.add(NotSameObject(tuple(given[cls])))
+            self._keep_apart(found[cls])
+
+    def _keep_apart(self, sources: Iterable[Source]) -> None:
+        """Of which no two are one object, in this call and in those to come."""
+        sources = tuple(sources)
+        if len(sources) > 1:
+            self.guards.add(NotSameObject(sources))
 
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
@@ -636,12 +651,12 @@ class Trace:
 
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tuple[TraceResult, Trace]:
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole."""
-    stops = StopList()
-    stops.expects = config.capture_checks and history.expects
+    break_points = BreakPoints()
+    break_points.speculates = config.capture_checks and history.speculates
     code = decode(frame.code)
     attempts = 0
     while attempts < _MAX_ATTEMPTS:
-        trace = Trace(frame, stops, history, dynamic)
+        trace = Trace(frame, break_points, history, dynamic)
         with preserved_state(), quiet_fake_tensors():
             try:
                 result = trace.run(code)
@@ -651,11 +666,12 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 contexts.abandon(trace)
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
+                restart.__context__ = None  # and this, the break, the frames of the trace
             except BaseException:  # whatever it is: the process state that the trace set is put back
                 contexts.abandon(trace)
                 trace.release()
                 raise
-        if isinstance(restart, RestartAfter):
+        if restart.action is not None:
             restart.action()
         else:
             attempts += 1
@@ -665,11 +681,11 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
 _tracing = threading.local()
 
 
-def _is_told(record: logging.LogRecord) -> bool:
+def _is_logged(record: logging.LogRecord) -> bool:
     return not (getattr(_tracing, "quiet", False) and str(record.msg).startswith("failed while attempting to run meta"))
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_logged)
 
 
 @contextlib.contextmanager
@@ -733,14 +749,6 @@ def _target_name(target: Callable[..., object] | str) -> str:
     module = getattr(target, "__module__", None)
     name = getattr(target, "__name__", None) or str(target)
     return f"{module}.{name}" if module else name
-
-
-def _was_given(source: Source) -> bool:
-    """An argument, a variable of the closure, or an item of a container that is: what a call chooses. What attributes hold
-    is taken to be laid out as it was."""
-    while isinstance(source, (ItemSource, CellContentsSource)):
-        source = source.base
-    return source.is_local_root
 
 
 def _label(obj: object) -> str:

@@ -2,13 +2,13 @@
 
 `with` blocks whose manager can be left and entered again: entered for real around the one instruction that runs as it
 stands, left before the continuation is called, and entered again there. Only managers that never swallow an exception
-come here (frontend/interp/places.py sees to that). Any other block was entered for real before: its exit callable is an
+come here (frontend/interp/resumability.py sees to that). Any other block was entered for real before: its exit callable is an
 entry of the stack like others.
 
 Handlers of the user's (of `try`, and of such blocks): an exception that the instruction raises is caught here, and goes
 on in a continuation at the user's handler (`chain`).
 
-rest.py and function.py write code through it."""
+break_epilogue.py and function.py write code through it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def leave(asm: Asm) -> None:
     asm.pop()
 
 
-def note_state(asm: Asm, as_left: Callable[[Any], Any], manager: str) -> None:
+def save_exit_state(asm: Asm, exit_state: Callable[[Any], Any], manager: str) -> None:
     """Put the manager that brings about the state as it is now in the place of the one in the local `manager`."""
-    asm.begin_call(as_left)
+    asm.begin_call(exit_state)
     asm.load_local(manager)
     asm.call(1)
     asm.store_local(manager)

@@ -18,16 +18,16 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
-from fxjit.guards.source import ClosureCellSource, ConstSource, DrawnSource, LocalSource, Source
-from fxjit.resume.drawing import Drawing
-from fxjit.resume.expected import Unexpected
-from fxjit.resume.nested import NestedRest, push_inner
+from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
+from fxjit.resume.break_epilogue import BreakEpilogue
+from fxjit.resume.deoptimization import Deoptimization
+from fxjit.resume.nested import NestedBreakEpilogue, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
-from fxjit.resume.rest import Rest
+from fxjit.resume.rng import RngProgram
 
-_KEEPS = (LocalSource, ConstSource, ClosureCellSource, DrawnSource)
+_KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 """Sources that no effect can change: arguments stay where they are until everything is built."""
 
 
@@ -35,22 +35,22 @@ def plan(result: TraceResult) -> Plan:
     """What the new code will need: the values that the graph must give out, and the sources that are read."""
     scratch = Rebuilder(Asm(result.arg_names, result.code.freevars), result.effect_log)
     replay(scratch, result.effects)
-    stop = result.stop
-    if isinstance(stop, Return):
-        scratch.push(stop.value)
+    end = result.end
+    if isinstance(end, Return):
+        scratch.push(end.value)
         return scratch.plan
-    exits = {block.stack_index for block in stop.state.blocks}
-    for block in stop.state.blocks:
+    exits = {block.stack_index for block in end.state.blocks}
+    for block in end.state.blocks:
         block.manager.push_manager(scratch)
-    for at, value in enumerate(stop.state.stack):
+    for at, value in enumerate(end.state.stack):
         if at not in exits:
-            scratch.push(stop.state.handled.get(at, value))
-    for name, value in stop.state.cells.items():
+            scratch.push(end.state.handled.get(at, value))
+    for name, value in end.state.cells.items():
         if name not in result.code.freevars:
             scratch.push(value)
-    for value in stop.state.locals.values():
+    for value in end.state.locals.values():
         scratch.push(value)
-    for frame in stop.inner:
+    for frame in end.inner:
         push_inner(scratch, frame)
     return scratch.plan
 
@@ -76,7 +76,7 @@ class _Entry:
         self.asm = Asm(result.arg_names, result.code.freevars)
         #: Locals that hold what only this code needs.
         self.temps: list[str] = []
-        self.unexpected: Unexpected | None = None
+        self.deoptimization: Deoptimization | None = None
 
     def write(self) -> CodeType:
         asm, result = self.asm, self.result
@@ -84,31 +84,31 @@ class _Entry:
         asm.prologue()
         under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
         guarding = None if under is None else under.guarding
-        drawing = Drawing(result.draws) if result.draws else None
-        if result.expected is not None or self.starts_over or (drawing is not None and drawing.may_fail):
-            self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
+        rng_program = RngProgram(result.rng_steps) if result.rng_steps else None
+        if result.speculated is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
+            self.deoptimization = Deoptimization(asm, self.code.code, self.arg_names)
             if self.starts_over:
-                guarding = self.unexpected.guarding()
-        if drawing is not None:
-            self._draw(drawing)
+                guarding = self.deoptimization.guarding()
+        if rng_program is not None:
+            self._run_rng_program(rng_program)
         with asm.under(guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
         self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
         replay(self.cg, result.effects)
-        if isinstance(result.stop, Return):
-            self.cg.push(result.stop.value)
+        if isinstance(result.end, Return):
+            self.cg.push(result.end.value)
             asm.return_value()
         else:
-            self._rest(result.stop).write()
+            self._epilogue(result.end).write()
         if under is not None:
             under.write()
-        if self.unexpected is not None:
-            self.unexpected.write()
+        if self.deoptimization is not None:
+            self.deoptimization.write()
         return asm.finish(self.code.code)
 
-    def _rest(self, stop: Break) -> Rest:
-        return NestedRest(self, stop, self.result.globals) if stop.inner else Rest(self, stop)
+    def _epilogue(self, end: Break) -> BreakEpilogue:
+        return NestedBreakEpilogue(self, end, self.result.globals) if end.inner else BreakEpilogue(self, end)
 
     def _temp(self, prefix: str) -> str:
         name = self.asm.fresh_local(prefix)
@@ -116,18 +116,18 @@ class _Entry:
         self.asm.store_local(name)
         return name
 
-    def _draw(self, drawing: Drawing) -> None:
+    def _run_rng_program(self, rng_program: RngProgram) -> None:
         """Run the steps; the locals of their results."""
         asm = self.asm
-        asm.begin_call(_C.DisabledFunction(drawing, opaque=True))  # the hook looks at none of what it calls
-        for source in drawing.sources:
+        asm.begin_call(_C.DisabledFunction(rng_program, opaque=True))  # the hook looks at none of what it calls
+        for source in rng_program.sources:
             asm.load_source(source)
-        asm.call(len(drawing.sources))
-        if self.unexpected is not None:
-            self.unexpected.test()
-        read = {source for source in self.plan.sources if isinstance(source, DrawnSource)}
-        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, DrawnSource)}
-        wanted = drawing.give(sorted(read, key=lambda source: source.at))
+        asm.call(len(rng_program.sources))
+        if self.deoptimization is not None:
+            self.deoptimization.test()
+        read = {source for source in self.plan.sources if isinstance(source, RandomSource)}
+        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
+        wanted = rng_program.give(sorted(read, key=lambda source: source.at))
         if not wanted:
             asm.pop()
             return
@@ -148,8 +148,8 @@ class _Entry:
         self.temps += asm.shared_locals
         asm.share(())
         asm.call(len(inputs))
-        if self.unexpected is not None and self.result.expected is not None:
-            self.unexpected.test()
+        if self.deoptimization is not None and self.result.speculated is not None:
+            self.deoptimization.test()
         outputs = self.plan.outputs
         if not outputs:
             asm.pop()

@@ -2,7 +2,7 @@
 
 RETURN_GENERATOR makes them; FOR_ITER and `next` advance them through `tp_iternext`, SEND and `yield from` through
 `resume`. One that nobody has started can be made again by calling its function; one in the middle of its body cannot,
-which places.check_generators sees to.
+which resumability.check_generators sees to.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from fxjit.frontend.bytecode.versions import VERSION
-from fxjit.frontend.callables.table import ORIGINALS
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Raised, Rebuilder, Value
+from fxjit.frontend.values.calls import ORIGINALS
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.wrap import wraps
@@ -21,7 +22,8 @@ from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import Source
 
 if TYPE_CHECKING:
-    from fxjit.frontend.interp.machine import InterpTracer, Machine
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.tracer import Tracer
 
 
 #: Where handlers begin that the compiler puts around a generator's body since 3.12: they run none of the user's code.
@@ -31,7 +33,7 @@ _AROUND_THE_BODY = ("CALL_INTRINSIC_1", "CLEANUP_THROW")
 class GeneratorValue(Value):
     """A generator made while tracing."""
 
-    def __init__(self, t: InterpTracer, machine: Machine) -> None:
+    def __init__(self, t: Tracer, machine: Machine) -> None:
         super().__init__(None)
         self.machine = machine
         self.started = False
@@ -113,7 +115,7 @@ class GeneratorValue(Value):
         except Raised as raised:
             self.finished = True
             if issubclass(raised.value.pytype(), StopIteration):
-                raise Raised(stop_error(t, raised.value)) from raised
+                raise Raised(stop_iteration_error(t, raised.value)) from raised
             raise
         finally:
             self.running = False
@@ -263,7 +265,7 @@ def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], so
     return ForeignGeneratorValue(types.GeneratorType, source, generator)
 
 
-def stop_error(t: Tracer, exc: Value) -> Value:
+def stop_iteration_error(t: Tracer, exc: Value) -> Value:
     """A StopIteration that leaves a generator's body becomes a RuntimeError (PEP 479)."""
     error = make_exception(t, RuntimeError, ["generator raised StopIteration"])
     assert isinstance(error, ExceptionValue)

@@ -13,8 +13,9 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 
-from fxjit.frontend.callables.table import handles, polyfill
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles, polyfill
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import call_in_graph
 
@@ -47,7 +48,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     if use_reentrant is False:
         return function(*args, **kwargs)
     if kwargs:
-        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        raise ValueError("Deoptimization keyword arguments: " + ",".join(kwargs))
     if not torch.is_grad_enabled() or any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
         return function(*args)
     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
@@ -24,7 +25,8 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
-_APPLY: Final[Any] = torch.autograd.Function.apply
+#: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
+_APPLY: Final[Any] = getattr(torch.autograd.Function.apply, "__func__", torch.autograd.Function.__dict__["apply"])
 
 
 class FunctionContextValue(UserObjectValue):
@@ -95,7 +97,7 @@ def _wrap_context(t: Tracer, obj: Any, source: Source) -> Value:
     return RunningContextValue(type(obj), source, obj)
 
 
-@handles(_APPLY.__func__)
+@handles(_APPLY)
 def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
     owner, *given = args
@@ -106,7 +108,7 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
-    with t.rehearsal(name):
+    with t.dry_run(name):
         dirty = _rehearse(t, owner, cls, given)
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
@@ -153,5 +155,6 @@ def apply_function(cls: Any) -> Callable[..., Any]:
         return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
     apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
     return apply

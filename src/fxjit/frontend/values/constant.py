@@ -22,8 +22,9 @@ import torch
 
 from fxjit._C import instance_dict
 from fxjit.frontend.bytecode.versions import ALIAS_TYPES
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
@@ -144,7 +145,7 @@ class ConstantValue(Value):
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if op == "%" and not reflected and isinstance(self.obj, str):
-            return protocol.PERCENT[0](t, self.obj, other)
+            return protocol.PRINTF[0](t, self.obj, other)
         if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() is int:
             t.break_("format-symbolic", value=other.describe())
         return NOT_IMPLEMENTED

@@ -12,8 +12,9 @@ import types
 from typing import Any, Final
 
 from fxjit import _C
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
@@ -126,7 +127,7 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
 
 
 #: They bind as functions do.
-_OURS = (_C.DisabledFunction, _C.CompiledFunction)
+_FXJIT_CALLABLES = (_C.DisabledFunction, _C.CompiledFunction)
 
 
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
@@ -159,7 +160,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if kind is staticmethod:
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if kind is classmethod:
-        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_OURS)):
+        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
     if isinstance(raw, property) and _binds_as_builtin(t, raw):

@@ -1,6 +1,6 @@
 """Numbers that the graph computes: sizes that vary (SymInt), and what follows from them (SymFloat, SymBool).
 
-`Tracer.dynamic_int` makes them. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
+trace.py makes them of what operators return. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
 asks the symbol, which adds a guard on the shapes it stands for.
 """
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import ConstIs
 
@@ -60,8 +61,8 @@ class SymValue(Value):
         return t.make(self._decide(t, self.pytype()))
 
     def _decide(self, t: Tracer, convert: Callable[[Any], Any]) -> Any:
-        drawn = t.new_source_state("drawn symbols").get("all")
-        if drawn is not None and drawn & self.sym.node.expr.free_symbols:
+        random = t.new_source_state("random symbols").get("all")
+        if random is not None and random & self.sym.node.expr.free_symbols:
             t.break_("data-random", value=self.describe())
         from_data = torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode
         try:

@@ -10,9 +10,10 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fxjit import config
 
@@ -29,8 +30,10 @@ class Child:
         self.pid = os.getpid()
         #: Stops the program: called when nobody waits for it any more, too, and when this process ends.
         self.stop: Callable[[], object] = _nothing
-        try:
-            with _signals_waiting():
+        problems: list[OSError] = []
+
+        def begin() -> None:
+            try:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -40,9 +43,20 @@ class Child:
                     start_new_session=True,
                 )
                 self.stop = weakref.finalize(self, _stop, self._process, self.pid)
+            except OSError as problem:
+                problems.append(problem)
+
+        # In a thread, where no handler of a signal runs: its exception would lose a program that has just been started.
+        starter = threading.Thread(target=begin)
+        try:
+            starter.start()
+            starter.join()
         except BaseException:
+            starter.join()
             self.stop()
             raise
+        if problems:
+            raise problems[0]
 
     def wait(self, seconds: float) -> tuple[str, str]:
         """(how it failed, or nothing; what it said), once it has ended. TimeoutError where it had to be stopped."""
@@ -78,18 +92,6 @@ class Child:
 
 def _nothing() -> None:
     pass
-
-
-@contextlib.contextmanager
-def _signals_waiting() -> Iterator[None]:
-    """An exception from a handler would lose a program that has just been started. The program has these signals blocked, too:
-    in its own session nobody sends them."""
-    handled = [each for each in signal.valid_signals() - {signal.SIGCHLD} if callable(signal.getsignal(each))]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _has_ended(pid: int) -> bool:

@@ -50,7 +50,7 @@ class Folder:
     @property
     def descriptor(self) -> int:
         """Of the directory. One that was removed, or whose descriptor the program closed, is held anew."""
-        if self._is_ours():
+        if self._is_held():
             with contextlib.suppress(OSError):
                 if os.fstat(self._descriptor).st_nlink:
                     return self._descriptor
@@ -58,7 +58,7 @@ class Folder:
         self._take(_descend(self.path, self.made_again))
         return self._descriptor
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         """Whether the descriptor still is the directory's: a daemon closes all it has, and the numbers are given out again."""
         try:
             found = os.fstat(self._descriptor)
@@ -67,7 +67,7 @@ class Folder:
         return (found.st_dev, found.st_ino) == self._identity
 
     def close(self) -> None:
-        if self._is_ours():
+        if self._is_held():
             os.close(self._descriptor)
 
     def names(self) -> list[str]:

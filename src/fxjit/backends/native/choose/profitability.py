@@ -1,0 +1,87 @@
+"""Compiled or as captured: the profitability heuristic for small training graphs.
+
+A compiled training graph is an autograd node in Python, and calls ATen from Python. Beside a few operators of eager's, whose
+autograd is C++, that costs more than it saves where little is fused. What is compared is estimated from both graphs, in
+microseconds of one CPU; the work itself is the same either way, but for passes over memory that fusion saves.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import config
+from fxjit.backends.plan import Plan
+
+from ..compiled import CompiledGraph
+from ..hints import Hints
+from ..ir import Extern
+from ..lower.table import Lowering
+from ..schedule.blas import product_of
+from ..schedule.fuse import Group, Step, group_elements
+from .predictions import (
+    ARGUMENT,
+    CACHED,
+    CACHED_PASS,
+    CALL,
+    COMPLEX,
+    FUNCTIONAL,
+    LAUNCH,
+    MEMORY_PASS,
+    NODE,
+    PRODUCT,
+    RECORDED,
+    UNRECORDED,
+    WRAPPED_NODE,
+)
+
+_PRODUCTS = frozenset({torch._C._nn.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, operator.matmul})
+
+
+def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
+    """What it costs to run the steps beside their work; less than nothing where fusion saves more."""
+    total = 0.0
+    for step in steps:
+        if isinstance(step, Extern):
+            product = product_of(step.node, low) is not None
+            total += LAUNCH if product else CALL + ARGUMENT * len(step.node.args)
+        elif isinstance(step, Group):
+            total += LAUNCH - _passes_over_memory_less(step) * _pass_over(group_elements(step, hints))
+    return total
+
+
+def _passes_over_memory_less(group: Group) -> int:
+    """The operators whose results are not stored: what only the group itself reads."""
+    return max(len(group.origins()) - len(group.writes() - group.reads()), 0)
+
+
+def _pass_over(elements: int) -> float:
+    return elements * (CACHED_PASS if elements <= CACHED else MEMORY_PASS)
+
+
+def better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
+    """Whether the captured graph, run operator by operator, costs less than its compiled parts."""
+    parts = [graph for graph in graphs.values() if isinstance(graph, CompiledGraph)]
+    if not config.small_graphs_as_captured or set(graphs) != {"forward", "backward"} or len(parts) != len(graphs):
+        return False
+    compiled = (NODE if plan is not None else WRAPPED_NODE) + sum(part.overhead for part in parts)
+    return sum(map(_cost_in_eager, gm.graph.nodes)) < compiled
+
+
+def _cost_in_eager(node: torch.fx.Node) -> float:
+    value = node.meta.get("example_value")
+    if node.op not in ("call_function", "call_method") or node.target in (operator.getitem, getattr):
+        return 0.0
+    results = value if isinstance(value, (list, tuple)) else (value,)
+    if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in results):
+        return UNRECORDED
+    if any(isinstance(each, torch.Tensor) and each.is_complex() for each in results):
+        return COMPLEX
+    if node.target in _PRODUCTS or node.target in ("matmul", "mm", "bmm", "addmm"):
+        return PRODUCT
+    return FUNCTIONAL if isinstance(node.target, types.FunctionType) else RECORDED

@@ -1,0 +1,38 @@
+"""A program as data: what encode.py makes, the disk keeps, and `_C.Program` is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fxjit import _C
+
+from ..runtime import cc
+from .aten_calls import FunctionName
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedProgram:
+    """The arguments of `_C.Program`, but for the kernels' addresses."""
+
+    inputs: int
+    slots: int
+    code: bytes
+    numbers: bytes
+    symbols: bytes
+    arithmetic: bytes
+    arena: int
+    objects: tuple[Any, ...]
+    entries: tuple[str, ...]
+    #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
+    cells: dict[str, int]
+    others: Callable[[], dict[str, list[Any]]] = dict
+
+    def build(self, library: Any) -> Any:
+        kernels = tuple(cc.address(library, entry) for entry in self.entries)
+        objects, found = [each.find() if isinstance(each, FunctionName) else each for each in self.objects], self.others()
+        for entry, place in self.cells.items():
+            objects[place] = found[entry]
+        return _C.Program(self.inputs, self.slots, self.code, self.numbers, self.symbols, self.arithmetic, self.arena,
+                          tuple(objects), kernels, library)

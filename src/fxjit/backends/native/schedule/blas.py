@@ -1,0 +1,150 @@
+"""Which ATen calls are one matrix product that the executor can hand to BLAS by itself, and where its operands lie.
+
+`mm`, `addmm` with a bias row, and `linear`, of float32 and float64 in row-major or column-major memory: what ATen itself
+passes to the same BLAS function with the same arguments. The operands may be views: BLAS is told their strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import _C, process_state
+
+from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, sizes_of
+from ..ir import merged_stride
+from ..lower.table import Lowering, is_view, meta_of, op_name
+
+LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix (or a row): the node whose root is its memory, its strides, and its offset from the root's."""
+
+    node: torch.fx.Node
+    row: Size
+    column: Size
+    offset: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """out[m, n] = a[m, k] b[k, n] (+ bias[n]); out is contiguous."""
+
+    m: Size
+    n: Size
+    k: Size
+    a: Operand
+    b: Operand
+    bias: Operand | None
+
+
+def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
+    """The product that a call is, or None where ATen is called for it."""
+    name = op_name(node)
+    if name not in ("mm.default", "addmm.default", "linear.default") or node.kwargs or not blas_is_atens():
+        return None
+    arguments = [arg for arg in node.args if arg is not None]
+    metas = [meta_of(node), *(meta_of(arg) for arg in arguments if isinstance(arg, torch.fx.Node))]
+    if len(metas) != len(arguments) + 1 or not all(suits(meta, metas[0].dtype) for meta in metas):
+        return None
+    out = metas[0]
+    if not same_sizes(sizes_of(out.stride()), contiguous_strides(sizes_of(out.shape))):
+        return None
+    bias: Any = None
+    if name == "linear.default":
+        a = rows_of(node.args[0], low)
+        weight = node.args[1]
+        b = None if meta_of(weight).dim() != 2 else turned(matrix(weight, low))  # type: ignore[arg-type]  # an argument that is a node
+        bias = node.args[2] if len(node.args) > 2 else None
+        k, n = sizes_of(meta_of(node.args[0]).shape)[-1:], sizes_of(out.shape)[-1]  # type: ignore[arg-type]  # an argument that is a node
+        m = prod(sizes_of(out.shape)[:-1])
+    else:
+        a, b = (matrix(arg, low) for arg in node.args[-2:])  # type: ignore[arg-type]  # arguments that are nodes
+        bias = node.args[0] if name == "addmm.default" else None
+        (m, n), k = sizes_of(out.shape), sizes_of(meta_of(node.args[-2]).shape)[-1:]  # type: ignore[arg-type]  # an argument that is a node
+    row = None if bias is None else bias_row(bias, n, low)
+    if a is None or b is None or not k or (bias is not None and row is None):
+        return None
+    if not fits(a, m, k[0]) or not fits(b, k[0], n):
+        return None
+    if any(isinstance(size, int) and not 0 < size <= LIMIT for size in (m, n, k[0])):
+        return None
+    return Product(m, n, k[0], a, b, row)
+
+
+def blas_is_atens() -> bool:
+    """ATen may be told to multiply float32 in less than its precision; then it does not call this BLAS."""
+    if not _C.program_can("gemm") or torch.is_autocast_enabled("cpu"):
+        return False
+    return "mkldnn.matmul" not in process_state.query("float32_precision")
+
+
+def suits(meta: Any, dtype: torch.dtype) -> bool:
+    return (isinstance(meta, torch.Tensor) and meta.dtype is dtype and dtype in (torch.float32, torch.float64)
+            and meta.layout is torch.strided and meta.device.type == "cpu")
+
+
+def origin(node: torch.fx.Node) -> torch.fx.Node:
+    """What a view is a view of, in the end."""
+    while is_view(node):
+        node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
+    return node
+
+
+def place_of(node: torch.fx.Node, low: Lowering) -> tuple[Sizes, Sizes, Size] | None:
+    """(sizes, strides, offset from its root) of a value in memory."""
+    root = origin(node)
+    meta, base = meta_of(node), meta_of(root)
+    if base.dtype is not meta.dtype or (node not in low.home and root not in low.home):
+        return None
+    return sizes_of(meta.shape), sizes_of(meta.stride()), low.relative_offset(meta, base)
+
+
+def matrix(node: torch.fx.Node, low: Lowering) -> Operand | None:
+    place = place_of(node, low)
+    if place is None:
+        return None
+    _, strides, offset = place
+    return Operand(node, strides[0], strides[1], offset)
+
+
+def rows_of(node: Any, low: Lowering) -> Operand | None:
+    """A tensor of any dimensions as a matrix of its last one."""
+    place = place_of(node, low)
+    if place is None or len(place[0]) < 2:
+        return None
+    sizes, strides, offset = place
+    row = merged_stride(list(sizes[:-1]), list(strides[:-1]))
+    return None if row is None else Operand(node, row, strides[-1], offset)
+
+
+def bias_row(node: Any, columns: Size, low: Lowering) -> Operand | None:
+    """A row to begin each row of the result with; one number for all of them is none."""
+    place = place_of(node, low)
+    if place is None or len(place[0]) != 1 or not equal(place[0][0], columns):
+        return None
+    if not equal(place[1][0], 1) and not equal(columns, 1):
+        return None
+    return Operand(node, 0, 1, place[2])
+
+
+def turned(operand: Operand | None) -> Operand | None:
+    return None if operand is None else Operand(operand.node, operand.column, operand.row, operand.offset)
+
+
+def fits(operand: Operand, rows: Size, columns: Size) -> bool:
+    """Rows or columns are contiguous, and the lines between them do not overlap: the choice of `_program.c: leading`."""
+    if equal(operand.column, 1) or equal(columns, 1):
+        return equal(rows, 1) or at_least(operand.row, columns)
+    return (equal(operand.row, 1) or equal(rows, 1)) and at_least(operand.column, rows)
+
+
+def at_least(stride: Size, size: Size) -> bool:
+    if isinstance(stride, int) and isinstance(size, int):
+        return size <= stride <= LIMIT
+    return equal(stride, size)

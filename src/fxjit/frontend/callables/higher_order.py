@@ -1,0 +1,274 @@
+"""Operators of a higher order: `torch.cond`, `while_loop`, `scan`, `map`, flex attention.
+
+Each function that such an operator is given is traced by itself, into a graph of its own that the main graph holds. What
+it reads of the program around it is passed to it. What it does to objects it did not make, or to tensors, breaks the graph:
+then the operator is called as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.fx
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan, scan_op
+from torch._higher_order_ops.while_loop import while_loop, while_loop_op
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Raised, Value
+from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+
+_map: Final[Any] = torch._higher_order_ops.map
+
+
+@dataclass(slots=True)
+class Body:
+    """What a function did with stand-ins for its arguments: operators that are aside of the graph."""
+
+    #: Those that make the stand-ins come first, and are not in `work`.
+    nodes: list[torch.fx.Node]
+    work: list[torch.fx.Node]
+    stand_ins: list[torch.fx.Node]
+    leaves: list[Value]
+    layout: Layout
+
+    @property
+    def results(self) -> list[torch.fx.Node]:
+        return [leaf.node for leaf in self.leaves if leaf.node is not None]
+
+    def reads(self) -> list[torch.fx.Node]:
+        """What it uses of the graph around it."""
+        own = {*self.work, *self.stand_ins}
+        used = dict.fromkeys(each for node in self.work for each in node.all_input_nodes) | dict.fromkeys(self.results)
+        return [node for node in used if node not in own and node.op != "get_attr"]
+
+    def graph(self, t: Tracer, lifted: Sequence[torch.fx.Node], alone: bool = False) -> torch.fx.Node:
+        """Its graph, with `lifted` as arguments behind those that stand-ins stood for; `alone`: it gives one tensor, not a
+        tuple."""
+        return t.subgraph(self.work, [*self.stand_ins, *lifted], self.results[0] if alone else self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How leaves are put together: lists and tuples by themselves, other containers as torch's pytree says."""
+
+    kind: type | None = None
+    items: tuple[Layout, ...] = ()
+    spec: Value | None = None
+    count: int = 1
+
+
+def flatten(t: Tracer, tree: Value) -> tuple[list[Value], Layout]:
+    """A container's leaves, and what puts them together again."""
+    if isinstance(tree, TensorValue):
+        tree.graph_arg(t)  # which may say no
+        return [tree], Layout()
+    kind = tree.pytype()
+    if kind is list or kind is tuple:
+        parts = [flatten(t, item) for item in protocol.unpack(t, tree)]
+        leaves = [leaf for found, _ in parts for leaf in found]
+        return leaves, Layout(kind, tuple(layout for _, layout in parts), count=len(leaves))
+    found, spec = protocol.unpack(t, t.call(t.make(_pytree.tree_flatten), [tree], None))
+    leaves = protocol.unpack(t, found)
+    return leaves, Layout(spec=spec, count=len(leaves))
+
+
+def unflatten(t: Tracer, leaves: Sequence[Value], layout: Layout) -> Value:
+    if layout.kind is not None:
+        items, start = [], 0
+        for each in layout.items:
+            items.append(unflatten(t, leaves[start: start + each.count], each))
+            start += each.count
+        return ListValue(items) if layout.kind is list else TupleValue(items)
+    if layout.spec is None:
+        return leaves[0]
+    return t.call(t.make(_pytree.tree_unflatten), [ListValue(list(leaves)), layout.spec], None)
+
+
+def alike(t: Tracer, first: Layout, second: Layout) -> bool:
+    """Whether both put leaves together in the same way."""
+    if first.spec is not None and second.spec is not None:
+        return protocol.equal(t, first.spec, second.spec)
+    if first.spec is not second.spec or first.kind is not second.kind or len(first.items) != len(second.items):
+        return False
+    return all(alike(t, one, other) for one, other in zip(first.items, second.items, strict=True))
+
+
+def trace_body(t: Tracer, name: str, arguments: Callable[[], Sequence[Value]],
+               call: Callable[[Sequence[Value]], Value]) -> Body:
+    """Trace `call` of stand-ins, which `arguments` makes of operators of their own."""
+    with t.capture_subgraph(name) as nodes:
+        stand_ins = list(arguments())
+        with t.capture_subgraph(name) as work, t.only_reading(name):
+            try:
+                leaves, layout = flatten(t, call(stand_ins))
+            except Raised as raised:
+                t.break_("call-higher-order", function=name, why=f"it raises {raised.value.describe()}")
+        if not all(isinstance(leaf, TensorValue) for leaf in leaves):
+            t.break_("call-higher-order", function=name, why="it gives something that is no tensor")
+    return Body(nodes, work, [value.node for value in stand_ins if value.node is not None], leaves, layout)
+
+
+def _like(t: Tracer, tensor: Value) -> Value:
+    """A tensor of the same kind whose numbers nobody knows."""
+    return t.emit(torch.empty_like, [tensor])
+
+
+def _row(t: Tracer, tensor: Value) -> Value:
+    """A tensor of the kind of the tensor's rows."""
+    return t.emit(torch.empty_like, [t.emit("select", [tensor, 0, 0])])
+
+
+def _lifted(*bodies: Body) -> list[torch.fx.Node]:
+    return list(dict.fromkeys(node for body in bodies for node in body.reads()))
+
+
+def _graphs(t: Tracer, lifted: Sequence[torch.fx.Node], *bodies: Body, alone: Body | None = None
+            ) -> list[torch.fx.Node]:
+    """The graphs of all, whose operators leave the graph around them."""
+    graphs = [body.graph(t, lifted, alone=body is alone) for body in bodies]
+    for body in reversed(bodies):
+        t.discard(body.nodes)
+    return graphs
+
+
+def _require_fresh(t: Tracer, name: str, body: Body) -> None:
+    """Results that share memory with what the function read, or with each other: the operators have no aliases."""
+    def storages(nodes: Iterable[torch.fx.Node]) -> Iterator[Any]:
+        fakes = [node.meta["example_value"] for node in nodes]
+        return (fake.untyped_storage()._cdata for fake in fakes if isinstance(fake, torch.Tensor))
+
+    given, made = set(storages([*body.stand_ins, *body.reads()])), list(storages(body.results))
+    if given & set(made) or len(set(made)) < len(made):
+        t.break_("call-higher-order", function=name, why="a result shares memory with an argument or another result")
+
+
+def _require_tensors(t: Tracer, name: str, values: Sequence[Value]) -> None:
+    if not values or not all(isinstance(value, TensorValue) for value in values):
+        t.break_("call-higher-order", function=name, why="an argument is no tensor")
+
+
+@handles(torch.cond)
+def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
+    predicate = given["pred"]
+    operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
+    if not isinstance(predicate, TensorValue):
+        branch = given["true_fn"] if protocol.truth(t, predicate) else given["false_fn"]
+        return t.call(branch, operands, None)
+    bodies = [trace_body(t, "torch.cond", lambda: (), lambda _, fn=given[name]: t.call(fn, operands, None))  # type: ignore[misc]  # the default is no part of the type
+              for name in ("true_fn", "false_fn")]
+    for body in bodies:
+        _require_fresh(t, "torch.cond", body)
+    if not alike(t, bodies[0].layout, bodies[1].layout):
+        t.break_("call-higher-order", function="torch.cond", why="results are put together in different ways")
+    lifted = _lifted(*bodies)
+    result = t.emit(torch.ops.higher_order.cond, [predicate, *_graphs(t, lifted, *bodies), tuple(lifted)])
+    return unflatten(t, protocol.unpack(t, result), bodies[0].layout)
+
+
+@handles(while_loop)
+def _while_loop(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
+    leaves, layout = flatten(t, given["carried_inputs"])
+    _require_tensors(t, "while_loop", leaves)
+
+    def call(fn: Value) -> Callable[[Sequence[Value]], Value]:
+        return lambda stand_ins: t.call(fn, protocol.unpack(t, unflatten(t, stand_ins, layout)), None)
+
+    bodies = [trace_body(t, "while_loop", lambda: [_like(t, leaf) for leaf in leaves], call(given[name]))
+              for name in ("cond_fn", "body_fn")]
+    _require_fresh(t, "while_loop", bodies[1])
+    if len(bodies[0].leaves) != 1 or len(bodies[1].leaves) != len(leaves):
+        t.break_("call-higher-order", function="while_loop", why="a step gives other values than it takes")
+    lifted = _lifted(*bodies)
+    graphs = _graphs(t, lifted, *bodies, alone=bodies[0])
+    result = t.emit(while_loop_op, [*graphs, tuple(leaf.node for leaf in leaves), tuple(lifted)])
+    return unflatten(t, protocol.unpack(t, result), bodies[1].layout)
+
+
+@handles(_map)
+def _map_rows(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    fn, xs, *rest = args
+    leaves, layout = flatten(t, xs)
+    _require_tensors(t, "map", leaves)
+    body = trace_body(t, "map", lambda: [_row(t, leaf) for leaf in leaves],
+                      lambda rows: t.call(fn, [unflatten(t, rows, layout), *rest], None))
+    _require_fresh(t, "map", body)
+    lifted = _lifted(body)
+    result = t.emit(map_impl, [*_graphs(t, lifted, body), tuple(leaf.node for leaf in leaves), tuple(lifted)])
+    return unflatten(t, protocol.unpack(t, result), body.layout)
+
+
+@handles(scan)
+def _scan(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("combine_fn", "init", "xs"), args, strict=False)) | kwargs
+    init, init_layout = flatten(t, given["init"])
+    rows, rows_layout = flatten(t, given["xs"])
+    _require_tensors(t, "scan", init)
+    _require_tensors(t, "scan", rows)
+    if "dim" in given and protocol.truth(t, given["dim"]):
+        t.break_("call-higher-order", function="scan", why="rows of another dimension end up in places that depend on torch")
+    backwards = "reverse" in given and protocol.truth(t, given["reverse"])
+    rows = [t.emit("flip", [row, [0]]) if backwards else row for row in rows]
+
+    def step(stand_ins: Sequence[Value]) -> Value:
+        carry, row = unflatten(t, stand_ins[: len(init)], init_layout), unflatten(t, stand_ins[len(init):], rows_layout)
+        return t.call(given["combine_fn"], [carry, row], None)
+
+    body = trace_body(t, "scan", lambda: [*(_like(t, each) for each in init), *(_row(t, row) for row in rows)], step)
+    _require_fresh(t, "scan", body)
+    lifted = _lifted(body)
+    lists = [[each.node for each in values] for values in (init, rows)]
+    results = protocol.unpack(t, t.emit(scan_op, [*_graphs(t, lifted, body), *lists, tuple(lifted)]))
+    carried, made = results[: len(init)], results[len(init):]
+    made = [t.emit("flip", [each, [0]]) if backwards else each for each in made]
+    return unflatten(t, [*carried, *made], body.layout)
+
+
+# -- flex attention ------------------------------------------------------------------------------------------------
+
+
+class _ItemsByTensors(TorchFunctionMode):
+    """`bias[head]` with tensors of one number reads an item: so the operator runs these functions."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            indices = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
+            if indices and all(isinstance(index, torch.Tensor) for index in indices):
+                return torch.ops.aten.index(args[0], list(indices))
+        return func(*args, **(kwargs or {}))
+
+
+@handles(torch.ops.higher_order.flex_attention)
+def _flex_attention(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`flex_attention_hop(query, key, value, score_mod, block_mask, scale, kernel_options)`."""
+    if len(args) != 7 or kwargs:
+        t.break_("call-higher-order", function="flex_attention", why="it is called in a way of its own")
+    query, key, value, score_mod, block_mask, *options = args
+    *blocks, mask_mod = protocol.unpack(t, block_mask)
+
+    def positions() -> list[Value]:
+        return [t.emit("new_empty", [query, ()], {"dtype": torch.int32}) for _ in range(4)]
+
+    with _ItemsByTensors():
+        score = trace_body(t, "score_mod", lambda: [t.emit("new_empty", [query, ()]), *positions()],
+                           lambda given: t.call(score_mod, given, None))
+        mask = trace_body(t, "mask_mod", positions, lambda given: t.call(mask_mod, given, None))
+    if len(score.leaves) != 1 or len(mask.leaves) != 1:
+        t.break_("call-higher-order", function="flex_attention", why="a function gives several results")
+    buffers = _lifted(score), _lifted(mask)
+    score_graph = score.graph(t, buffers[0], alone=True)
+    mask_graph = mask.graph(t, buffers[1], alone=True)
+    t.discard(mask.nodes)
+    t.discard(score.nodes)
+    operands = [query, key, value, score_graph, (*blocks, mask_graph), *options, *map(tuple, buffers)]
+    return t.emit(torch.ops.higher_order.flex_attention, operands)

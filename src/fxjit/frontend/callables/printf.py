@@ -1,0 +1,102 @@
+"""`"%s %d" % args` of a text that is known, with arguments that may not be.
+
+constant.py comes here through protocol.py. Constants are formatted by CPython. What is no constant shows the text that
+tracing its `__str__` or `__repr__` gives; or, where functions wait for texts of tensors, a field of a text that waits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.deferred import DeferredText, Field, Marked, defers_texts, example_of, is_from_data, snapshot
+
+_CONVERSION: Final = re.compile(r"%(?P<key>\([^()%]*\))?(?P<form>[#0\- +]*\d*(?:\.\d*)?)[hlL]?(?P<kind>.)", re.DOTALL)
+_OF_TEXT: Final = frozenset("sra")
+_OF_REALS: Final = frozenset("eEfFgG")
+_OF_INTEGERS: Final = frozenset("diu")
+
+
+def printf(t: Tracer, template: str, other: Value) -> Value:
+    """`template % other`."""
+    marked = Marked(t)
+    given: dict[Any, Any] | tuple[Any, ...]
+    if issubclass(other.pytype(), dict):
+        given = {key.as_constant(): _Shown.of(t, protocol.getitem(t, other, key), marked) for key in protocol.unpack(t, other)}
+    else:
+        items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
+        given = tuple(_Shown.of(t, item, marked) for item in items)
+    if defers_texts() and "*" not in template:
+        template, given = _deferred_fields(t, template, given, marked)
+    try:
+        return marked.text(template % given)
+    except (TypeError, ValueError, KeyError) as error:
+        unknown = [each for each in (given.values() if isinstance(given, dict) else given) if isinstance(each, _Shown)]
+        if unknown:  # which CPython may make a number of
+            t.break_("format-symbolic", value=unknown[0].value.describe())
+        t.raise_(type(error), *error.args)
+
+
+protocol.PRINTF.append(printf)
+
+
+class _Shown:
+    """A traced object as an argument of `%`."""
+
+    def __init__(self, t: Tracer, value: Value, marked: Marked) -> None:
+        self._t = t
+        self._marked = marked
+        self.value = value
+
+    @staticmethod
+    def of(t: Tracer, value: Value, marked: Marked) -> Any:
+        value = value.realize()
+        specialize = getattr(value, "specialize", None)
+        if specialize is not None and not (defers_texts() and is_from_data(value)):
+            value = specialize(t)
+        return value.as_constant() if value.is_constant() else _Shown(t, value, marked)
+
+    def __str__(self) -> str:
+        return self._marked.mark(protocol.str_(self._t, self.value))
+
+    def __repr__(self) -> str:
+        return self._marked.mark(protocol.repr_(self._t, self.value))
+
+
+def _deferred_fields(t: Tracer, template: str, given: Any, marked: Marked) -> tuple[str, Any]:
+    """Template and arguments with the marks of texts in the place of fields like `%.3f` that show a tensor."""
+    by_name = isinstance(given, dict)
+    arguments: Any = given if by_name else dict(enumerate(given))
+    shown = dict(arguments)
+    place = 0
+
+    def field(found: re.Match[str]) -> str:
+        nonlocal place
+        if found["kind"] == "%" or (found["key"] is not None) != by_name:
+            return found[0]
+        name: Any = found["key"][1:-1] if by_name else place
+        place += 1
+        argument = arguments.get(name)
+        if not isinstance(argument, _Shown) or not _may_be_shown(argument.value, found["kind"]):
+            return found[0]
+        now = snapshot(t, argument.value)
+        if now is None:
+            return found[0]
+        mark = marked.mark(DeferredText(t, (Field("printf", f"%{found['form']}{found['kind']}", now),)))
+        if by_name:
+            return mark
+        shown[name] = mark
+        return "%s"
+
+    replaced = _CONVERSION.sub(field, template)
+    return replaced, given if by_name else tuple(shown.values())
+
+
+def _may_be_shown(value: Value, kind: str) -> bool:
+    """Whether a field of this kind is sure to give a text."""
+    if kind in _OF_TEXT:
+        return True
+    example = example_of(value)
+    return (isinstance(example, (int, float)) and kind in _OF_REALS) or (isinstance(example, int) and kind in _OF_INTEGERS)

@@ -1,0 +1,184 @@
+"""Tensors made of Python data: `torch.tensor`, `as_tensor`, and the classes `torch.FloatTensor` and its like as constructors.
+
+Data are numbers in nested lists and tuples, NumPy's arrays and numbers, and tensors. Numbers that vary from call to call
+become operators of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.contexts import default_device
+from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import TensorValue, tensors_in
+from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given, name_of
+
+
+def _from_array(t: Tracer, data: Value) -> Value:
+    """An array of NumPy as the tensor over its memory, a deque as a list; anything else as it is."""
+    if data.pytype() is deque:
+        return ListValue(protocol.unpack(t, data))
+    as_tensor: Callable[[Tracer], Value] | None = getattr(data, "as_tensor", None)
+    return data if as_tensor is None else as_tensor(t)
+
+
+def _of_numbers(t: Tracer, data: Value, kwargs: Kwargs) -> tuple[Value, dict[str, Value]]:
+    """The data as a graph takes them, and the keyword arguments: with the dtype that NumPy's numbers give a tensor of them."""
+    rest = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
+    try:
+        known = plain(data)
+    except NotPlain:
+        return data, rest
+    if not any(isinstance(number, np.generic) for number in _numbers(known)):
+        return data, rest
+    if not is_given(kwargs, "dtype"):
+        try:
+            rest["dtype"] = t.make(torch.tensor(known).dtype)
+        except (TypeError, ValueError, RuntimeError):  # the program's error, which the call itself raises
+            return data, rest
+    return _python_numbers(t, known), rest
+
+
+def _numbers(data: Any) -> Iterator[Any]:
+    """The numbers in nested lists and tuples."""
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _numbers(part)
+    else:
+        yield data
+
+
+def _python_numbers(t: Tracer, data: Any) -> Value:
+    if isinstance(data, (list, tuple)):
+        return ListValue([_python_numbers(t, part) for part in data])
+    return t.make(data.item() if isinstance(data, np.generic) else data)
+
+
+def _of_data(t: Tracer, fn: Callable[..., Any], data: Value, more: Args, kwargs: Kwargs) -> Value:
+    """`fn(data, *more, **kwargs)` of numbers, alone or in nested lists: one node, or several where numbers vary."""
+    data, kwargs = _of_numbers(t, data, kwargs)
+    varying = None if more else _of_symbols(t, data, kwargs)
+    return call_in_graph(t, fn, [data, *more], kwargs) if varying is None else varying
+
+
+def _dtype_and_device(kwargs: Kwargs) -> dict[str, Value]:
+    return {key: kwargs[key] for key in ("dtype", "device") if is_given(kwargs, key)}
+
+
+@handles(torch.tensor)
+def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    data = _from_array(t, args[0] if args else kwargs["data"])
+    if isinstance(data, TensorValue):
+        copy = t.emit("clone", [t.emit("detach", [data])])
+        wanted = _dtype_and_device(kwargs)
+        return t.emit("to", [copy], wanted) if wanted else copy
+    if tensors_in([data]):
+        t.break_("data-item", function="torch.tensor")
+    return _of_data(t, torch.tensor, data, args[1:], kwargs)
+
+
+def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
+    """`torch.Tensor([1, 2])` makes a tensor of the numbers, `torch.Tensor(2, 3)` an empty one of that size."""
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs or tensors_in(args):
+            t.break_("tensor-argument", function=name_of(cls), value="a tensor", type="Tensor")
+        wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
+        if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
+            return _of_data(t, torch.tensor, args[0], (), wanted)
+        return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
+
+
+for _cls, _dtype in (
+    (torch.Tensor, None), (torch.FloatTensor, torch.float32), (torch.DoubleTensor, torch.float64),
+    (torch.HalfTensor, torch.float16), (torch.BFloat16Tensor, torch.bfloat16), (torch.LongTensor, torch.int64),
+    (torch.IntTensor, torch.int32), (torch.ShortTensor, torch.int16), (torch.CharTensor, torch.int8),
+    (torch.ByteTensor, torch.uint8), (torch.BoolTensor, torch.bool),
+):
+    _legacy_constructor(_cls, _dtype)
+
+
+@handles(torch.as_tensor, torch.asarray)
+def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    data = _from_array(t, data) if data is not None else None
+    if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
+        t.break_("data-item", function="torch.as_tensor")
+    if isinstance(data, TensorValue):
+        wanted = _dtype_and_device(kwargs)
+        return t.emit("to", [data], wanted) if wanted else data
+    if data is None:
+        return call_in_graph(t, torch.as_tensor, args, kwargs)
+    return _of_data(t, torch.as_tensor, data, args[1:], kwargs)
+
+
+# -- numbers that vary ---------------------------------------------------------------------------------------------
+#
+# A list is read number by number when a tensor is made of it, which would fix each of them in the graph: an agent's position
+# or a counter would be compiled anew for each of its values.
+
+#: A longer list would be a graph of its own; its numbers are fixed.
+_MOST_SYMBOLS: Final = 64
+
+
+def _of_symbols(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Value | None:
+    """`torch.tensor(data, dtype=, device=)` of numbers that vary, as scalars and stacks of them. None where no number varies,
+    or where not all of this is known to be what `torch.tensor` does with them."""
+    if not all(value.is_constant() for value in kwargs.values()):
+        return None
+    given = {name: value.graph_arg(t) for name, value in kwargs.items() if value.as_constant() not in (None, False)}
+    if not given.keys() <= {"dtype", "device"}:
+        return None
+    numbers = list(_values_in(data))
+    if not any(isinstance(number, SymValue) for number in numbers) or len(numbers) > _MOST_SYMBOLS or _shape(data) is None:
+        return None
+    kinds = {number.pytype() for number in numbers}
+    if not kinds <= {int, float}:
+        return None
+    dtype = given.get("dtype", torch.get_default_dtype() if float in kinds else torch.int64)
+    if not (dtype.is_floating_point or (dtype is torch.int64 and kinds == {int})):
+        return None  # what does not fit raises, by its value
+    device = given.get("device", default_device(t))
+    how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
+    return _stacked(t, data.realize(), dtype, how)
+
+
+def _values_in(data: Value) -> Iterator[Value]:
+    data = data.realize()
+    if isinstance(data, (ListValue, TupleValue)):
+        for item in data.realized():
+            yield from _values_in(item)
+    else:
+        yield data
+
+
+def _shape(data: Value) -> tuple[int, ...] | None:
+    """The sizes of lists and tuples as an array; None where they are not one, or have nothing in them."""
+    data = data.realize()
+    if not isinstance(data, (ListValue, TupleValue)):
+        return ()
+    shapes = {_shape(item) for item in data.realized()}
+    if data.pytype() not in (list, tuple) or len(shapes) != 1 or None in shapes:
+        return None
+    return (len(data.realized()), *(shapes.pop() or ()))
+
+
+def _stacked(t: Tracer, data: Value, dtype: torch.dtype, how: dict[str, Value]) -> Value:
+    if not any(isinstance(number, SymValue) for number in _values_in(data)):
+        return t.emit(torch.tensor, [data], how)
+    if isinstance(data, (ListValue, TupleValue)):
+        return t.emit(torch.stack, [ListValue([_stacked(t, item.realize(), dtype, how) for item in data.realized()])])
+    if dtype.is_floating_point and data.pytype() is int:
+        data = t.emit(torch.sym_float, [data])  # as `torch.tensor` reads it
+    return t.emit(torch.scalar_tensor, [data], how)

@@ -1,0 +1,103 @@
+"""Hooks on tensors. On one that the graph makes, the hook is traced into a graph of its own, and a node registers that: so the
+hook runs when autograd comes by, also where the backward is compiled: then it is traced into that. On a leaf that existed
+before, the user's hook itself is registered when the graph ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.hooks import BackwardHook
+
+from fxjit.errors import BreakGraph, leave_trace
+from fxjit.frontend.callables.higher_order import trace_body
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles, pass_on
+from fxjit.frontend.values.contexts import set_grad_mode
+from fxjit.frontend.values.observed import observation
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor_methods import method
+
+_NAME = "Tensor.register_hook"
+
+
+def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> None:
+    """What the node calls: `hook` takes the gradient and what it `read` of the program around it."""
+    def call(gradient: torch.Tensor) -> torch.Tensor | None:
+        results = hook(gradient, *read)
+        return results[0] if results else None
+
+    if tensor.requires_grad:
+        tensor.register_hook(call)  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
+
+
+def _require_no_handle(t: Tracer, name: str) -> None:
+    if not t.discards_result():
+        t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
+
+
+def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
+    """A hook on a leaf that existed before: registered when the graph ran, before which nobody can tell the difference. What
+    makes another tensor's gradient may change while the graph runs, and with it what the hook is on."""
+    name = f"Tensor.{call.__name__}"
+    takes = leaf.source is not None and leaf.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, leaf, "is_leaf"))
+    if len(args) != 1 or not takes:
+        t.break_("tensor-hook", function=name, why="it belongs to the tensor itself")
+    _require_no_handle(t, name)
+    t.effects.call_later(call, [leaf, args[0]])
+    return t.make(None)
+
+
+@handles(BackwardHook._apply_on_tensors)
+def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """How a module with backward hooks is told of the gradients of what it takes and gives: two nodes of autograd's graph."""
+    _, _, tensors = args
+    if torch.is_grad_enabled() and any(isinstance(each, TensorValue) and each.fake.requires_grad
+                                       for each in protocol.unpack(t, tensors)):
+        t.break_("tensor-hook", function="Module.register_full_backward_hook", why="autograd calls it, with the module itself")
+    return pass_on(t, BackwardHook._apply_on_tensors, args, kwargs)
+
+
+@method("register_post_accumulate_grad_hook")
+def _register_post_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook)
+
+
+@method("register_hook")
+def _register_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if tensor.source is not None:
+        return _register_later(t, tensor, args, torch.Tensor.register_hook)
+    try:
+        return _register_in_graph(t, tensor, args)
+    except BreakGraph as signal:
+        leave_trace(signal.but(context={**signal.context, **observation(tensor)}))
+
+
+def _register_in_graph(t: Tracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
+    if len(args) != 1 or not tensor.fake.requires_grad:
+        t.break_("tensor-hook", function=_NAME, why="the tensor takes none")
+    _require_no_handle(t, _NAME)
+
+    def call(stand_ins: Sequence[Value]) -> Value:
+        result = t.call(args[0], stand_ins, None)
+        return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
+
+    before = torch.is_grad_enabled()
+    with t.capture_subgraph(_NAME) as nodes:
+        set_grad_mode(t, False)
+        body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
+        set_grad_mode(t, before)
+    if len(body.leaves) > 1:
+        t.break_("tensor-hook", function=_NAME, why="it gives several results")
+    read = body.reads()
+    graph = body.graph(t, read)
+    t.discard(nodes)
+    return t.emit(register, [tensor, graph, *read])

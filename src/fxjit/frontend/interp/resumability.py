@@ -1,0 +1,228 @@
+"""The places where a root frame can stop and be resumed: the one place that says no, with the reason.
+
+machine.py asks before it decides a stop, and when it stands at one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from fxjit import config
+from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
+from fxjit.frontend.bytecode.flow import in_loop, live_before
+from fxjit.frontend.interp.ops_exceptions import Before
+from fxjit.frontend.interp.ops_with import WithExitValue
+from fxjit.frontend.result import FrameState, WithBlock
+from fxjit.frontend.tracer import EffectLog
+from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
+from fxjit.frontend.values.sequence import ListValue
+
+if TYPE_CHECKING:
+    from fxjit.frontend.bytecode.instruction import Code
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.interp.restart import BreakPoints
+
+_Skip = tuple[str, dict[str, Any]]
+
+
+def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
+    """Why the root frame cannot go on after stopping before `index`: a skip reason and its context; None if it can."""
+    code = machine.code
+    instruction = code.instructions[index]
+    if not config.resume_in_loops and (instruction.opname == "FOR_ITER" or in_loop(code, index)):
+        return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
+    if not config.resume_in_try and is_in_try(code, index):
+        return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
+    for value in machine.stack:
+        if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
+            return _not_kept(value)
+    return None
+
+
+def _not_kept(block: WithExitValue) -> _Skip:
+    return "skip-with", {"value": block.manager.describe(), "why": "it is not known to be free of other effects"}
+
+
+def is_in_try(code: Code, index: int) -> bool:
+    """Whether an exception raised at `index` reaches a handler other than the exit of a `with`."""
+    handler = code.handler_at(index)
+    seen = set()
+    expects_cleanup = False
+    while handler is not None and handler.target not in seen:
+        seen.add(handler.target)
+        target = code.instructions[handler.target]
+        if target.opname == "PUSH_EXC_INFO":
+            if code.instructions[handler.target + 1].opname != "WITH_EXCEPT_START":
+                return True
+            expects_cleanup = True
+        elif expects_cleanup:
+            expects_cleanup = False  # what guards the with's own handler
+        else:
+            return True  # inside the body of a handler
+        handler = code.handler_at(handler.target)
+    return False
+
+
+def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
+    """The plain locals that the frame may still read from `index` on."""
+    return live_before(code, index)
+
+
+def open_blocks(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> tuple[WithBlock, ...]:
+    """The `with` blocks to be left and entered again, outermost first. One for which that will not do has to be entered for
+    real: the trace stops before it, or the frame is skipped."""
+    blocks = []
+    for position, value in enumerate(machine.stack):
+        if not isinstance(value, WithExitValue):
+            continue
+        if value.resumable:
+            blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]  # managers that are resumable are context values
+        elif value.can_be_kept:
+            _break_earlier(machine, break_points, cause, value.step, value.index, BreakGraph(
+                "with-entered", {"value": value.manager.describe()}))
+        else:
+            leave_trace(SkipFrameSignal(*_not_kept(value)), cause)
+    return tuple(blocks)
+
+
+def handled_exceptions(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> dict[int, Value]:
+    """The exceptions that are being handled, by where they lie on the stack. One that was raised while tracing was never
+    real: the trace stops before what raised it. So it is with what the clauses of an `except*` raised, which waits there in
+    a list."""
+    found: dict[int, Value] = {}
+    for position, value in enumerate(machine.stack):
+        if isinstance(value, Before) and value.in_force:
+            exc = value.handling.realize()
+            if not _is_real(machine, exc):
+                if exc not in machine.origins:
+                    leave_trace(SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}), cause)
+                _break_before_raise(machine, break_points, cause, exc)
+            found[position] = exc
+        elif isinstance(value, ListValue):
+            for item in value.items:
+                if item in machine.origins and not _is_real(machine, item):
+                    _break_before_raise(machine, break_points, cause, item)
+    return found
+
+
+def _is_real(machine: Machine, exc: Value) -> bool:
+    """Whether the exception existed before the trace, and nothing of the trace raised it again."""
+    origin = machine.origins.get(exc)
+    return exc.source is not None and (origin is None or machine.instructions[origin[1]].opname == "RERAISE")
+
+
+def _break_before_raise(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None, exc: Value) -> NoReturn:
+    signal = BreakGraph("exception-handled", {"error": exc.describe()})
+    _break_earlier(machine, break_points, cause, *machine.origins[exc], signal)
+
+
+def _break_earlier(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None, step: int, index: int,
+                  signal: BreakGraph) -> NoReturn:
+    """Stop at an earlier instruction than the one that broke. A frame that was called stops with its callers, whose blocks
+    are left and entered again around their calls: where blocks have to stay entered, the outermost call is run as it is."""
+    frames = _frames(machine)
+    if len(frames) > 1 and keeps_blocks(machine, index, signal) and has_blocks(frames):
+        machine = frames[0]
+        step, index = machine.steps, machine.index
+    machine.index = index
+    signal = signal.but(user_stack=[frame.summary() for frame in _frames(machine)])
+    if cause is not None:
+        signal = signal.but(is_error=cause.is_error, because=cause.because or cause)
+    machine.decide(break_points, signal, step=step, index=index)
+
+
+def keeps_blocks(machine: Machine, index: int, signal: BreakGraph) -> bool:
+    """Whether the blocks around the instruction stay entered once it ran: what it does lasts as long as they do."""
+    return signal.keeps_blocks or machine.instructions[index].opname == "BEFORE_WITH"
+
+
+def has_blocks(frames: list[Machine]) -> bool:
+    """Whether one of these frames is inside a block that this trace entered."""
+    return any(isinstance(value, WithExitValue) and value.resumable for frame in frames for value in frame.stack)
+
+
+def _frames(machine: Machine | None) -> list[Machine]:
+    """Outermost first."""
+    return [] if machine is None else [*_frames(machine.parent), machine]
+
+
+def check_generators(machine: Machine, break_points: BreakPoints, left: list[Value]) -> None:
+    """Generators that are suspended when the trace ends cannot be made again in the middle of their bodies. Where one can
+    still be reached, or would run a `finally` when it goes, the trace stops before it is created. So it is for what else
+    has signed up with them (transforms.py)."""
+    known: list[Any] = machine.t.new_source_state("generators").get("all", [])
+    open_ones = [generator for generator in known if generator.is_suspended]
+    if not open_ones:
+        return
+    reachable = reach([*left, list(machine.t.effects.records())], machine.t.effects)
+    for generator in open_ones:
+        if generator in reachable or generator.has_cleanup():
+            _break_at_creation(machine, break_points, generator)
+
+
+def check_managers(machine: Machine, break_points: BreakPoints, states: list[FrameState],
+                   cause: BreakGraph | None = None) -> None:
+    """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace stops
+    before that call."""
+    in_blocks = [block.manager for state in states for block in state.blocks]
+    for manager in left_open(machine.t):
+        if manager in in_blocks:
+            in_blocks.remove(manager)
+            continue
+        step, index = manager.entered[-1]
+        _break_earlier(machine, break_points, cause, step, index, BreakGraph("context-unsupported", {
+            "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}))
+    _check_grad_mode(machine, break_points, states, cause)
+
+
+def _check_grad_mode(machine: Machine, break_points: BreakPoints, states: list[FrameState], cause: BreakGraph | None) -> None:
+    """A grad mode that was set inside a block is lost where that is left and entered again: such a block stays entered."""
+    inside: bool | None = None
+    for state in states:
+        for block in state.blocks:
+            inside = inside if block.manager.grad_mode_inside is None else block.manager.grad_mode_inside
+    if inside is None or inside == torch.is_grad_enabled():
+        return
+    step, index = grad_mode_set_at(machine.t)
+    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"}, keeps_blocks=True)
+    _break_earlier(machine, break_points, cause, step, index, signal)
+
+
+def _break_at_creation(machine: Machine, break_points: BreakPoints, made: Any) -> NoReturn:
+    reason, context = made.why_before()
+    signal = BreakGraph(reason, context, made.created_at)
+    machine.decide(break_points, signal, step=made.created_step, index=made.created_index)
+
+
+def reach(roots: list[Any], effects: EffectLog) -> set[Any]:
+    """All values that can be reached from `roots` through the state of values and the attributes written to them."""
+    found: set[Any] = set()
+    pending = list(roots)
+    seen: set[int] = set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Lazy):
+            if item.realized is not None:
+                pending.append(item.realized)
+        elif isinstance(item, Value):
+            found.add(item)
+            pending.extend(vars(item).values())
+            pending.extend(effects.stored_attrs(item).values())
+        elif isinstance(item, dict):
+            pending.extend(item.keys())
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            pending.extend(item)
+        elif type(item).__name__ in _RECORDS:
+            pending.extend(getattr(item, name) for name in item.__slots__ if hasattr(item, name))
+    return found
+
+
+#: Records whose fields may hold values.
+_RECORDS = frozenset({"StoreAttr", "Restore", "CallLater", "Machine"})

@@ -1,0 +1,99 @@
+"""Branches on data of which one side does nothing but raise: the trace takes the other, and the graph tells whether that was
+right.
+
+`Trace.expect` asks here whether it may, and `_freeze` what came of it. Where the graph says no, the frame's new code runs
+the user's code from its beginning instead (resume/deoptimization.py): so what the graph did must be possible to undo."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch._ops import OpOverload, OpOverloadPacket
+
+from fxjit.frontend.result import SpeculationCheck
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.schemas import updated_statistics, uses_rng
+
+#: Elements of all inputs that the graph writes to: they are copied before each run.
+_MOST_COPIED = 1 << 16
+#: Packages whose functions do nothing that cannot be done again, but for what they write to.
+_REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
+
+
+class Speculation:
+    """Of one trace: what it has taken for granted, and the graph's inputs as they were."""
+
+    def __init__(self) -> None:
+        #: Off while what is emitted is taken back afterwards.
+        self.allowed = True
+        self._flag: TensorValue | None = None
+        self._inputs: list[tuple[torch.fx.Node, torch.Tensor, int | None]] = []
+
+    def met(self, node: torch.fx.Node, fake: torch.Tensor) -> None:
+        """A new input of the graph."""
+        self._inputs.append((node, fake, version(fake)))
+
+    @property
+    def input_count(self) -> int:
+        return len(self._inputs)
+
+    def inputs_since(self, count: int) -> list[tuple[torch.Tensor, int | None]]:
+        """Those met behind the first `count`, each with how often it had been written to."""
+        return [(fake, before) for _, fake, before in self._inputs[count:]]
+
+    def add(self, t: Tracer, tensor: TensorValue, truth: bool) -> bool:
+        """Take for granted that `bool(tensor)` is `truth`; False where that cannot be."""
+        numel = tensor.fake.numel()
+        if not self.allowed or not isinstance(numel, int) or numel != 1:
+            return False
+        if self._flag is not None and self._flag.fake.device != tensor.fake.device:
+            return False
+        flag = t.emit("all", [t.emit(torch.ne if truth else torch.eq, [tensor, 0])])
+        if self._flag is not None:
+            flag = t.emit(torch.logical_and, [self._flag, flag])
+        assert isinstance(flag, TensorValue)
+        self._flag = flag
+        return True
+
+    def is_repeatable(self, graph: torch.fx.Graph) -> bool:
+        """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
+        return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
+            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
+            for node in graph.nodes if node.op != "placeholder"
+        )
+
+    def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
+        """Whether it may stay so, and what the graph has to tell; None where nothing was taken for granted."""
+        if self._flag is None:
+            return True, None
+        if not all(map(_is_repeatable, graph.nodes)):
+            return False, None
+        statistics = {each for node in graph.nodes for each in updated_statistics(node)}
+        written, copied = [], 0
+        for node, fake, before in self._inputs:
+            if before is None:
+                return False, None
+            if fake._version == before and node not in statistics:
+                continue
+            numel = fake.numel()
+            copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
+            written.append(node)
+        return copied <= _MOST_COPIED, SpeculationCheck(self._flag, tuple(written))
+
+
+def version(fake: torch.Tensor) -> int | None:
+    """How often it was written to; None where nobody counts."""
+    return None if fake.is_inference() else fake._version
+
+
+def _is_repeatable(node: torch.fx.Node) -> bool:
+    """Whether what the node does is done again with the same outcome, once its inputs and the generators are as before."""
+    target = node.target
+    if node.op != "call_function":
+        return True
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return str(target).partition(".")[0] == "aten"
+    if target is getattr:
+        return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
+    return (getattr(target, "__module__", None) or "").partition(".")[0] in _REPEATABLE

@@ -1,0 +1,262 @@
+"""Call resolution: the one path from a callable that exists to what a traced call of it does.
+
+`resolve(fn)` goes through the stages in order; the first that answers gives the handler, `handler(tracer, args, kwargs)`.
+What no stage claims is called by its own rules: a Python function is inlined, a class makes an instance, a function of C
+is called on constants or breaks the graph.
+
+`@handles(fn, ...)` registers a handler that works on values; `@function(fn)` one with the builtin's own parameters;
+`@polyfill(fn, ...)` a Python function that is traced in place of `fn`; `pure(fns)` functions that are called while tracing
+when all arguments are known. A callable is claimed once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.arguments import refusal
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.plain import NotPlain, plain
+
+Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
+H = TypeVar("H", bound=Callable[..., Value])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# -- the stages ----------------------------------------------------------------------------------------------------
+
+
+class Stage(IntEnum):
+    """Who is asked about a callable, in this order."""
+
+    #: Calls that the user lets run after the graph (`config.reorderable_functions`): callables/deferred_calls.py.
+    DEFERRED = 0
+    #: This very callable: the handlers of this file's decorators.
+    EXACT = 1
+    #: Any function with this code object, for closures that a library makes; any alternative constructor of a type.
+    FAMILY = 2
+    #: torch's operators, tensor methods and state, by what they are: callables/torch_functions.py.
+    TORCH = 3
+    #: Python functions that speak to the compiler (`graph_break()`), or that skips/ keeps from being inlined:
+    #: interp/inline.py.
+    VERDICT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """The handler of a function that is traced as another one: the user's `substitute_in_graph`, or what was compiled."""
+
+    fn: Any
+
+    def __call__(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(t.make(self.fn), args, kwargs)
+
+
+Finder = Callable[[Any], Handler | None]
+_FINDERS: Final[dict[Stage, Finder]] = {}
+
+
+def resolves(stage: Stage) -> Callable[[Finder], Finder]:
+    """Register the function that answers for a stage."""
+    def register(finder: Finder) -> Finder:
+        assert stage not in _FINDERS, f"{stage!r} is answered twice"
+        _FINDERS[stage] = finder
+        return finder
+    return register
+
+
+def resolve(fn: Any, after: Stage | None = None) -> Handler | None:
+    """The handler of a callable, by the first stage (behind `after`) that has one."""
+    for stage in Stage:
+        if after is None or stage > after:
+            handler = _FINDERS[stage](fn)
+            if handler is not None:
+                return handler
+    return None
+
+
+def pass_on(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """The call of a Python function, for its own handler that leaves this one alone: what the later stages say."""
+    handler = resolve(fn, after=Stage.EXACT)
+    return handler(t, list(args), dict(kwargs)) if handler is not None else t.inline(t.make(fn), args, kwargs)
+
+
+# -- handlers of very callables ------------------------------------------------------------------------------------
+
+
+_HANDLERS: Final[dict[Any, Handler]] = {}
+#: What a call of a class looks up on it.
+CONSTRUCTORS: Final = ("__new__", "__init__")
+#: Those of the classes that have a handler, when they were given it.
+_ORIGINAL_CONSTRUCTORS: Final[dict[type, tuple[Any, ...]]] = {}
+
+
+def _claim(fn: object, handler: Handler) -> None:
+    assert fn not in _HANDLERS, f"{fn!r} is handled twice"
+    _HANDLERS[fn] = handler
+    if isinstance(fn, type):
+        _ORIGINAL_CONSTRUCTORS[fn] = _constructors(fn)
+
+
+def _constructors(cls: type) -> tuple[Any, ...]:
+    return tuple(protocol.type_lookup(cls, name) for name in CONSTRUCTORS)
+
+
+def has_original_constructor(cls: type) -> bool:
+    """Whether nobody has given a class that has a handler another constructor."""
+    return all(now is then for now, then in zip(_constructors(cls), _ORIGINAL_CONSTRUCTORS.get(cls, ()), strict=False))
+
+
+def handles(*fns: Any) -> Callable[[H], H]:
+    """Sign up `handler(t, args, kwargs) -> Value` for these callables."""
+    def register(handler: H) -> H:
+        for fn in fns:
+            _claim(fn, handler)
+        return handler
+    return register
+
+
+def function(*fns: Any) -> Callable[[H], H]:
+    """Like `handles`, for a handler with the builtin's own parameters after the tracer: `def len_(t, obj)`. Arguments
+    that do not fit raise TypeError in the user's program."""
+    def register(handler: H) -> H:
+        signature = inspect.signature(handler)
+        name = getattr(fns[0], "__name__", repr(fns[0]))
+
+        def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            try:
+                signature.bind(t, *args, **kwargs)
+            except TypeError as error:
+                t.raise_(TypeError, refusal(fns[0], len(args), kwargs) or f"{name}() {error}")
+            return handler(t, *args, **kwargs)
+
+        for fn in fns:
+            _claim(fn, call)
+        return handler
+    return register
+
+
+def polyfill(*fns: Any) -> Callable[[F], F]:
+    """Trace the decorated Python function in place of these callables."""
+    def register(body: F) -> F:
+        signature = inspect.signature(body)
+
+        def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError:
+                text = refusal(fns[0], len(args), kwargs)
+                if text is not None:
+                    t.raise_(TypeError, text)
+            return t.inline(t.make(body), args, kwargs)
+
+        for fn in fns:
+            _claim(fn, call)
+        ORIGINALS[body] = fns[0]
+        return body
+    return register
+
+
+#: What each polyfill stands for.
+ORIGINALS: Final[dict[Any, Any]] = {}
+
+
+def stands_for(fn: Any) -> Callable[[F], F]:
+    """The decorated generator function is the part of a polyfill that runs later; its arguments are `fn`'s, so that one
+    that leaves the compiled function before it began is made by `fn` itself."""
+    def register(body: F) -> F:
+        ORIGINALS[body] = fn
+        return body
+    return register
+
+
+def pure(fns: Iterable[Any]) -> None:
+    """Calls of these with arguments that are known are made while tracing: they depend on nothing else and change
+    nothing. With other arguments they break the graph."""
+    for fn in fns:
+        _claim(fn, _folding(fn))
+
+
+def _folding(fn: Callable[..., Any]) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return fold_call(t, fn, args, kwargs)
+    return call
+
+
+def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
+              kwargs: dict[str, Value] | None = None) -> Value:
+    """The value of a pure call; arguments may be constants and containers of constants."""
+    args, kwargs = list(args), kwargs or {}
+    try:
+        known = [plain(arg) for arg in args]
+        named = {name: plain(arg) for name, arg in kwargs.items()}
+    except NotPlain:
+        unknown_call(t, fn, args)
+    return protocol.fold(t, lambda: fn(*known, **named))
+
+
+def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:
+    """End the graph here: nothing is known about calling `fn` with these arguments."""
+    t.break_("call-builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
+
+
+def callable_name(fn: Any) -> str:
+    module = getattr(fn, "__module__", None) or getattr(getattr(fn, "__objclass__", None), "__module__", None)
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+@resolves(Stage.EXACT)
+def exact(fn: Any) -> Handler | None:
+    """The handler that this very callable has been given."""
+    try:
+        return _HANDLERS.get(fn)
+    except TypeError:  # not hashable: nobody can have claimed it
+        return None
+
+
+@resolves(Stage.FAMILY)
+def _of_family(fn: Any) -> Handler | None:
+    if isinstance(fn, types.FunctionType):
+        factory = _BY_CODE.get(fn.__code__)
+        return factory(fn) if factory is not None else None
+    if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
+        return _bound_class_method(fn, fn.__self__) or _constructor_of_constants(fn)
+    return None
+
+
+_BY_CODE: Final[dict[types.CodeType, Callable[[Any], Handler]]] = {}
+
+
+def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], Callable[[Any], Handler]]:
+    """Sign up what makes the handler of any function that has this code: for closures that a library makes."""
+    def register(factory: Callable[[Any], Handler]) -> Callable[[Any], Handler]:
+        _BY_CODE[code] = factory
+        return factory
+    return register
+
+
+def _bound_class_method(fn: types.BuiltinFunctionType, owner: type) -> Handler | None:
+    """A class method of C (`autograd.Function.apply` from torch 2.14 on), claimed by its descriptor: the handler gets the
+    class that it is bound to as its first argument, as that of a class method of Python does."""
+    descriptor = protocol.type_lookup(owner, fn.__name__)
+    if not isinstance(descriptor, types.ClassMethodDescriptorType):
+        return None
+    handler = _HANDLERS.get(descriptor)
+    return None if handler is None else lambda t, args, kwargs: handler(t, [t.make(owner), *args], kwargs)
+
+
+def _constructor_of_constants(fn: types.BuiltinFunctionType) -> Handler | None:
+    """Alternative constructors of immutable types: `int.from_bytes`, `str.maketrans`, `bytes.fromhex`..."""
+    if fn.__self__ in _IMMUTABLE_TYPES and not fn.__name__.startswith("__"):
+        return _folding(fn)
+    return None
+
+
+_IMMUTABLE_TYPES: Final = (int, float, complex, bool, str, bytes)

@@ -1,0 +1,129 @@
+"""What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`; and the call with
+which a continuation begins that goes on behind one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fxjit import _C
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Callee, Rebuilder, Value
+from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.contexts import ContextValue, known
+from fxjit.frontend.values.wrap import wraps
+from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
+from fxjit.guards.source import AttrSource, Source
+from fxjit.skips import marks
+
+
+class DisabledValue(Value):
+    """What `disable(fn)` returned: a call of it ends the graph."""
+
+    def __init__(self, fn: Any, source: Source) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def pytype(self) -> type:
+        return _C.DisabledFunction
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        assert self.source is not None
+        try:
+            found = getattr(self.fn, name)
+        except AttributeError as error:
+            t.raise_(AttributeError, *error.args)
+        return t.wrap(found, AttrSource(self.source, name))
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        said = marks.disabled(self.fn)
+        message = said.reason if said is not None else None
+        t.break_("user-disabled-call", function=marks.shown(getattr(self.fn, "__wrapped__", self.fn)), message=message)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
+
+
+class CompiledValue(DisabledValue):
+    """What `compile(fn)` returned: compiled code inlines the function itself."""
+
+    def pytype(self) -> type:
+        return _C.CompiledFunction
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.tp_getattro(t, "__wrapped__"), args, kwargs)
+
+
+@wraps(_C.DisabledFunction)
+def _wrap_disabled(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return DisabledValue(obj, source)
+
+
+@wraps(_C.CompiledFunction)
+def _wrap_compiled(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return CompiledValue(obj, source)
+
+
+class BreakErrorsValue(ContextValue):
+    """`error_on_graph_break(error)`: what is in force at a break decides whether it is raised."""
+
+    def __init__(self, error: bool, source: Source | None = None) -> None:
+        super().__init__(marks.error_on_graph_break, (error,), source)
+        self.error = error
+
+    def enter(self, t: Tracer) -> Value:
+        _in_force(t).append(self.error)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        _in_force(t).pop()
+
+
+def _in_force(t: Tracer) -> list[bool]:
+    found: list[bool] = t.new_source_state("error_on_graph_break").setdefault("entered", [])
+    return found
+
+
+def breaks_are_errors(t: Tracer) -> bool:
+    """Whether a graph break at this point of the trace is to be raised."""
+    entered = _in_force(t)
+    return entered[-1] if entered else marks.breaks_are_errors()
+
+
+@handles(marks.error_on_graph_break)
+def _error_on_graph_break(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return BreakErrorsValue(*known(t, "error_on_graph_break", *args, **kwargs))
+
+
+@wraps(marks.error_on_graph_break)
+def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(TypeIs(source, marks.error_on_graph_break))
+    t.guard(ConstIs(AttrSource(source, "error"), obj.error))
+    return BreakErrorsValue(obj.error, source)
+
+
+class ContinueValue(Value):
+    """A call that is to be made by a call of this: the rest of a function, with what it goes on with."""
+
+    def __init__(self, fn: Value, args: list[Value]) -> None:
+        super().__init__(None)
+        self.fn, self.args = fn, args
+
+    def pytype(self) -> type:
+        return _C.Continue
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return Callee(self.fn, self.args)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.fn, self.args)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(_C.Continue, self.fn, *self.args)
+
+
+@handles(_C.Continue)
+def _continue(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ContinueValue(args[0], args[1:])

@@ -1,0 +1,31 @@
+"""Values that a graph makes and that the program then asks autograd about: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
+
+A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a question ends a
+graph, the break carries which nodes it is about, and the backend keeps what eager records of them (siblings.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.sequence import SequenceValue
+
+
+def observation(*asked: Value | None) -> dict[str, Any]:
+    """More context for the break: the graph's own nodes among the tensors that are asked about."""
+    names = tuple(dict.fromkeys(name for value in asked for name in _made_inside(value)))
+    return {"observed": names} if names else {}
+
+
+def _made_inside(value: Value | None) -> Iterator[str]:
+    if isinstance(value, SequenceValue):
+        for item in value.items:
+            yield from _made_inside(item)
+    elif value is not None and value.node is not None and value.node.op not in ("placeholder", "get_attr"):
+        made = value.node.meta.get("example_value")
+        if isinstance(made, torch.Tensor) and made.requires_grad:
+            yield value.node.name

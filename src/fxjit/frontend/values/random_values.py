@@ -1,0 +1,217 @@
+"""Random values: numbers and texts from Python's generators, and what follows from them, known only when the program runs.
+
+rng.py makes them; frontend/rng_steps.py has the steps that compute them before the graph. Arithmetic on them and on constants
+is a step more, done by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from fxjit.frontend.rng_steps import RngSteps, StepResult
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.guards.source import RandomSource
+
+#: What a trace may know of a random value by its type alone.
+RANDOM_TYPES: Final = (bool, int, float, str)
+_NUMBERS: Final = (bool, int, float)
+_NEVER_FAIL: Final = frozenset({"+", "-", "*"})
+#: Numbers of a graph are machine words and finite.
+_MOST: Final = 1 << 62
+
+
+class RandomValue(Value):
+    """What the step at `at` gives: a number or a text."""
+
+    def __init__(self, at: int, example: object) -> None:
+        super().__init__(RandomSource(at))
+        self.at = at
+        self.example: Any = example
+
+    def pytype(self) -> type:
+        return type(self.example)
+
+    def describe(self) -> str:
+        return f"{self.pytype().__name__} drawn at random"
+
+    def refuse(self, t: Tracer) -> NoReturn:
+        t.break_("data-random", value=self.describe())
+
+    def specialize(self, t: Tracer) -> Value:
+        """A constant, for those who need one: there is none."""
+        self.refuse(t)
+
+    def in_graph(self, t: Tracer) -> SymValue:
+        """The number as an input of the graph."""
+        inputs = t.new_source_state("random inputs")
+        name = str(self.at)
+        if name not in inputs:
+            if type(self.example) not in (int, float) or not abs(self.example) < _MOST:
+                self.refuse(t)
+            assert self.source is not None
+            inputs[name] = t.random_input(self.example, self.source)
+        found: SymValue = inputs[name]
+        return found
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return self.in_graph(t).node
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def nb_bool(self, t: Tracer) -> Value:
+        self.refuse(t)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        self.refuse(t)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        self.refuse(t)
+
+    def tp_str(self, t: Tracer) -> Value:
+        return self if self.pytype() is str else self.tp_repr(t)
+
+    def tp_iter(self, t: Tracer) -> Value:
+        if self.pytype() is str:
+            self.refuse(t)
+        return super().tp_iter(t)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(self.pytype())
+        if name == "real" and self.pytype() in (int, float):
+            return self
+        if not hasattr(self.pytype(), name):
+            return super().tp_getattro(t, name)
+        self.refuse(t)
+
+    def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
+        if self.pytype() is str:
+            self.refuse(t)
+        return super().sq_contains(t, item)
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        if self.pytype() is str:
+            self.refuse(t)
+        return super().mp_subscript(t, key)
+
+    def sq_length(self, t: Tracer) -> Value:
+        if self.pytype() is not str:
+            return super().sq_length(t)
+        return compute(t, len, [self], may_fail=False)
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if isinstance(other, SymValue):
+            mine = self.in_graph(t)
+            return protocol.binary(t, op, other, mine) if reflected else protocol.binary(t, op, mine, other)
+        if not _is_number(self) or not _is_number(other):
+            return self._beside(t, other)
+        left, right = (other, self) if reflected else (self, other)
+        if op == "**" and not _is_small_power(right):
+            self.refuse(t)  # a negative exponent makes floats of ints, a fraction complex numbers of floats
+        by_constant = op in ("/", "//", "%") and right.is_constant() and right.as_constant() != 0
+        return compute(t, protocol.BINARY[op], [left, right], may_fail=op not in _NEVER_FAIL and not by_constant)
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        kind = self.pytype()
+        if kind is bool and op == "bool":
+            return self
+        if kind not in _NUMBERS or (op in ("index", "invert") and kind is float):
+            return NOT_IMPLEMENTED
+        fn = _UNARY.get(op)
+        if fn is None:
+            self.refuse(t)
+        return compute(t, fn, [self], may_fail=kind is float and op not in ("neg", "pos", "abs", "float"))
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if isinstance(other, SymValue):
+            return protocol.compare(t, op, self.in_graph(t), other)
+        same_kind = self.pytype() is str and other.pytype() is str
+        if not (_is_number(self) and _is_number(other)) and not (same_kind and _is_known(other)):
+            unlike = other.pytype() in (type(None), *RANDOM_TYPES) and op in ("==", "!=")
+            return NOT_IMPLEMENTED if unlike else self._beside(t, other)
+        return compute(t, protocol.COMPARE[op], [self, other], may_fail=False)
+
+    def _beside(self, t: Tracer, other: Value) -> _NotImplemented:
+        """The other operand is no number of Python's. Tensors and objects of the user's take random numbers as they take any;
+        what looks into the number (a list that is repeated so many times, a text that is formatted) has to know it."""
+        if other.is_constant() or other.pytype() in (list, tuple, str, bytes):
+            self.refuse(t)
+        return NOT_IMPLEMENTED
+
+
+def _is_number(value: Value) -> bool:
+    return value.pytype() in _NUMBERS and _is_known(value)
+
+
+def _is_known(value: Value) -> bool:
+    """Whether a step takes it as an argument."""
+    return isinstance(value, RandomValue) or value.is_constant()
+
+
+def are_random(numbers: Sequence[Value]) -> bool:
+    """Numbers of one type, some of them random: which of them is the largest, say, is one more of these."""
+    return (any(isinstance(number, RandomValue) for number in numbers) and all(map(_is_number, numbers))
+            and len({number.pytype() for number in numbers}) == 1)
+
+
+def _is_small_power(exponent: Value) -> bool:
+    return exponent.is_constant() and type(exponent.as_constant()) is int and 0 <= exponent.as_constant() <= 4
+
+
+_UNARY: Final[dict[str, Callable[[Any], Any]]] = {
+    "neg": lambda x: -x, "pos": lambda x: +x, "abs": abs, "invert": lambda x: ~x, "int": int, "float": float, "index": int,
+    "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "round": round,
+}
+#: Functions of a number that give a float, whatever the number.
+_TO_FLOAT: Final = frozenset({
+    "sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "pow", "fabs", "fmod", "hypot", "degrees", "radians", "copysign", "cbrt",
+    "erf", "erfc",
+})
+
+
+def of_math(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
+    """`fn(*args)`, a function of math with a random number among its arguments; None where there is none."""
+    random = next((arg for arg in args if isinstance(arg, RandomValue)), None)
+    if random is None:
+        return None
+    if fn.__name__ not in _TO_FLOAT or not all(map(_is_number, args)):
+        random.refuse(t)
+    return compute(t, fn, args, may_fail=True)
+
+
+def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], *, may_fail: bool) -> Value:
+    """`fn(*args)` as a step; the type of what it gives must be that of its example, whatever comes."""
+    return random_value(t, step(t, fn, args, {}, may_fail=may_fail))
+
+
+def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwargs: Mapping[str, object], *,
+         may_fail: bool) -> int:
+    """Note a step. What raises already on the examples is left to the running program."""
+    rng_steps: RngSteps = t.rng_steps
+    try:
+        return rng_steps.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
+    except Exception as error:  # a function of the user's, or one that refuses what it is given
+        name = getattr(fn, "__qualname__", repr(fn))
+        t.break_("call-builtin", function=name, args=f"which raised {type(error).__name__}: {error}")
+
+
+def _argument(arg: Value | object) -> object:
+    if isinstance(arg, RandomValue):
+        return StepResult(arg.at)
+    return arg.as_constant() if isinstance(arg, Value) else arg
+
+
+def random_value(t: Tracer, at: int) -> RandomValue:
+    """The value of what the step at `at` gives."""
+    rng_steps: RngSteps = t.rng_steps
+    example = rng_steps.example(at)
+    assert type(example) in RANDOM_TYPES, f"{example!r} is no random value"
+    return RandomValue(at, example)

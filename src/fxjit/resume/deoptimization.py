@@ -1,0 +1,136 @@
+"""A frame that starts over in the user's own code, because its graph was of no use to this call.
+
+So does a graph whose last output says that the trace did not take the way that the data takes (frontend/speculation.py), and
+one that fails and has changed nothing: everything is as it was before the graph ran, and the user's code raises what it raises,
+from its own line, behind what it does before, and catches what it catches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType
+from typing import Any
+
+import torch
+
+from fxjit import _C, logs
+from fxjit.counters import counters
+from fxjit.errors import FxjitError
+from fxjit.frontend.bytecode.asm import Asm
+from fxjit.frontend.bytecode.assemble import Guarding, Label
+
+_log = logs.artifact("recompiles")
+#: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
+_MAX_FAILURES = 3
+
+
+class SpeculativeGraph:
+    """`graph` for new code: its outputs but the last, or None where that says no."""
+
+    def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
+                 give_up: Callable[[], None]) -> None:
+        self._graph = graph
+        #: The inputs that the graph writes to.
+        self._written = written
+        self._generators = [torch.default_generator]
+        self._generators += [torch.cuda.default_generators[each.index or 0] for each in devices if each.type == "cuda"]
+        self._name = name
+        self._give_up = give_up
+        self._failures = 0
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
+        states = [generator.get_state() for generator in self._generators]
+        before = [inputs[at].detach().clone() for at in self._written]
+        error: Exception | None = None
+        try:
+            *outputs, check_held = self._graph(*inputs)
+            if check_held:
+                return tuple(outputs)
+        except Exception as failed:
+            # What the graph computes behind the check may fail on data that does not pass it.
+            error = failed
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+        with torch.no_grad():
+            for at, saved in zip(self._written, before, strict=True):
+                inputs[at].copy_(saved)
+        self._report(error)
+        return None
+
+    def _report(self, error: Exception | None) -> None:
+        counters["deoptimizations"][self._name] += 1
+        if logs.enabled("recompiles"):
+            _log.info("%s runs eagerly this time: %s", self._name, error or "a check of its data failed")
+        self._failures += 1
+        if self._failures == _MAX_FAILURES:
+            self._give_up()
+
+
+class FailedGraph:
+    """What new code calls with what its graph raised: whether the user's code is to run instead."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._warned = False
+
+    def __call__(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, FxjitError):
+            return False
+        counters["failed_graphs"][self._name] += 1
+        if not self._warned:
+            self._warned = True
+            _log.warning("The graph of %s failed (%s: %s); the call runs eagerly, and raises what the program raises.",
+                         self._name, type(error).__name__, str(error).partition("\n")[0])
+        return True
+
+
+class Deoptimization:
+    """The part of a frame's new code that goes on with the user's."""
+
+    def __init__(self, asm: Asm, code: CodeType, arg_names: tuple[str, ...]) -> None:
+        self.asm = asm
+        self.code = _as_it_stands(code, len(arg_names))
+        self.name = code.co_qualname
+        self.arg_names = arg_names
+        self._label: Label = asm.label()
+        self._failed: Label | None = None
+
+    def guarding(self) -> Guarding:
+        """A handler for the graph, for one that may fail and be forgotten."""
+        self._failed = self.asm.label()
+        return self.asm.guarding(self._failed, push_lasti=False, depth=0)
+
+    def test(self) -> None:
+        """[outputs or None] -> [outputs]"""
+        self.asm.dup()
+        self.asm.jump_if("NONE", self._label)
+
+    def write(self) -> None:
+        """Emit it, behind the end of the code. The arguments are where they were when the frame began."""
+        asm = self.asm
+        raising = asm.label()
+        if self._failed is not None:
+            asm.place(self._failed)
+            asm.dup()
+            asm.call_const(FailedGraph(self.name), 1)
+            asm.jump_if_false(raising)
+            asm.jump(self._label)
+        asm.place(self._label)
+        asm.pop()
+        asm.begin_call(_C.Continue)
+        asm.make_function(self.code, asm.load_closure if asm.freevars else None)
+        for name in self.arg_names:
+            asm.take_local(name)
+        asm.call(1 + len(self.arg_names))
+        asm.return_value()
+        if self._failed is not None:
+            asm.place(raising)
+            asm.raise_()
+
+
+def _as_it_stands(code: CodeType, slots: int) -> CodeType:
+    """The user's code, which nobody compiles, with its argument slots as plain parameters."""
+    plain = code.replace(co_argcount=slots, co_posonlyargcount=0, co_kwonlyargcount=0,
+                         co_flags=code.co_flags & ~(CO_VARARGS | CO_VARKEYWORDS))
+    _C.set_flags(plain, _C.SKIP)
+    return plain

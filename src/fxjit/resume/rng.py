@@ -1,0 +1,69 @@
+"""Runs the steps of random generators (frontend/rng_steps.py) before the graph, one after the other.
+
+A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
+the state they had, and the frame goes on in the user's own code (deoptimization.py), which draws again and raises there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fxjit.frontend.rng_steps import RngSteps, StepResult
+from fxjit.guards.source import RandomSource, Source
+
+
+class RngProgram:
+    """The steps of one frame as a callable over `sources`' objects; `give` says which results it gives."""
+
+    def __init__(self, rng_steps: RngSteps) -> None:
+        arguments = [arg for step in rng_steps.steps for arg in (*step.args, *step.kwargs.values())]
+        self.sources = list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Source)))
+        self.may_fail = any(step.may_fail for step in rng_steps.steps)
+        self._steps = [
+            (step.fn, [self._place(arg) for arg in step.args], {name: self._place(arg) for name, arg in step.kwargs.items()})
+            for step in rng_steps.steps
+        ]
+        self._wanted: list[int] = []
+
+    def _place(self, arg: object) -> tuple[bool, Any]:
+        """Where an argument lies among what was found and computed so far; (False, it) for a constant."""
+        if isinstance(arg, StepResult):
+            return True, len(self.sources) + arg.at
+        return (True, self.sources.index(arg)) if isinstance(arg, Source) else (False, arg)
+
+    def give(self, wanted: Sequence[RandomSource]) -> Sequence[RandomSource]:
+        """Give the results of these steps."""
+        self._wanted = [len(self.sources) + source.at for source in wanted]
+        return wanted
+
+    def __call__(self, *found: Any) -> tuple[Any, ...] | None:
+        """The wanted results; None where a step raised."""
+        restore = [restorer(each) for each in found] if self.may_fail else []
+        values = list(found)
+        try:
+            for fn, args, named in self._steps:
+                given = [values[at] if computed else at for computed, at in args]
+                values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
+        except Exception:  # the frame then starts over eagerly (expected.py), and raises where the program does
+            for undo in restore:
+                undo()
+            return None
+        return tuple([values[at] for at in self._wanted])
+
+
+def restorer(generator: Any) -> Callable[[], None]:
+    """What gives a generator back the state it has now."""
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        before = bits.state
+        return lambda: setattr(bits, "state", before)
+    if isinstance(generator, np.random.RandomState):
+        state = generator.get_state()
+        return lambda: generator.set_state(state)
+    assert isinstance(generator, random.Random), f"{generator!r} is no generator of random numbers"
+    now = generator.getstate()
+    return lambda: generator.setstate(now)
