@@ -186,7 +186,7 @@ def hold(path: Path, *, make: bool = True) -> Folder:
 def hold_own(path: Path, *, make: bool = True) -> Folder:
     """The same for a directory that only this user is to write to, and that belongs to no other: what others may do there is
     taken from them."""
-    folder = hold(path, make=make)
+    folder = Folder(path, _descend(path, make, own=True), made_again=make)
     found = os.fstat(folder.descriptor)
     try:
         if found.st_uid != os.geteuid():
@@ -199,8 +199,8 @@ def hold_own(path: Path, *, make: bool = True) -> Folder:
     return folder
 
 
-def _descend(path: Path, make: bool) -> int:
-    """An open descriptor of the directory, by a way that was checked."""
+def _descend(path: Path, make: bool, own: bool = False) -> int:
+    """An open descriptor of the directory, by a way that was checked; the directory itself is, too, but if it is `own`."""
     way = [*reversed((path if path.is_absolute() else Path(os.getcwd(), path)).parts[1:])]
     current, where, links = _root(), "/", 0
     try:
@@ -213,7 +213,8 @@ def _descend(path: Path, make: bool) -> int:
             target = _link(name, current, where)
             if target is None:
                 current = _exchanged(current, _open(name, current))
-                _check(current, where)
+                if way or not own:
+                    _check(current, where)
                 continue
             links += 1
             if links > MOST_LINKS:
