@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from fxjit import config
-from fxjit.backends.plan import Plan
+from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 from .codegen.products import product_of
 from .compiled import CompiledGraph
@@ -58,7 +58,7 @@ def _pass_over(elements: int) -> float:
     return elements * (NEAR_PASS if elements <= NEAR else FAR_PASS)
 
 
-def better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
+def better_as_captured(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
     """Whether the captured graph, run operator by operator, costs less than its compiled parts."""
     parts = [graph for graph in graphs.values() if isinstance(graph, CompiledGraph)]
     if not config.small_graphs_as_captured or set(graphs) != {"forward", "backward"} or len(parts) != len(graphs):
