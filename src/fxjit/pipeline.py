@@ -275,7 +275,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     entry = _C.Entry(tree, new_code, _Payload(result, graph))
-    entries.add(frame.code, options, entry, result.guards.mortal())
+    entries.add(frame.code, options, entry, result.guards.weakly_held())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
 
@@ -386,8 +386,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         context.tensor_to_context.clear()
         known.clear()
         forget_tensors(mode)
-    if trace.policy.decided_on_drawn():
-        trace.policy.history.draws = False
+    if trace.policy.decided_on_random():
+        trace.policy.history.random_inputs = False
         raise _OnceMore
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(

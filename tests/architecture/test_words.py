@@ -18,25 +18,18 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    Arrived AskedKey Continuation Drawing DrawingTracer DrawnSource DrawnValue Draws DressedTensor Expectation
-    Expectations ExpectingGraph NestedRest NotPlain Rest RestValue Slot Stop StopList Unexpected
-    WaitingText _DrawValue _arrive _ask_cache _asked _asked_again _asks_for_gradients _asks_modes
-    _asks_not_to_be_inlined _can_wait _check_drawn _components _continuation _counted_in
-    _draw _drawn _expecting _fields_that_wait _has_handler_that_waits _is_told
-    _makes _makes_a_module_of_torch _note_state _notes _only_asks _ours _overlaps _place _push_rest _rest
-    _return_rest _saved_passes _settled _stop_at_creation _stop_before_raise _stop_earlier _that_can_wait 
-    _write_waiting again arrive as_it_is_now as_left aside ask ask_about_attribute ask_about_call
-    ask_for_large_pages asked asked_ahead asked_among autocast_as_left better_as_captured blocks callees combine_lane
-    components continuation_of decided_on_drawn draw drawing drawn drawn_input drawn_number drawn_tensor drawn_value
-    draws draws_nothing drop_gradients_of_hidden_writes expansions expect expectations folds
-    frame_to_stop_in fxjit_notes_free fxjit_notes_take fxjit_settled_free fxjit_settled_holds fxjit_settled_init
-    grad_mode_as_left guard_against_unused halves hidden hidden_buffers hidden_constants hops is_drawn is_given_beside
-    is_rest is_worth_it keep_layouts lane_block lane_loops lane_name_rows lane_rows lane_slot layouts
-    makes mark_results_beside may_draw may_run_again mortal new_notes note_state notes_failed notes_hold ours 
-    pages passed_through percent places plain promised promised_layout put_right rehearsal rest run_settled saved
-    set_home slot slot_by_slot slot_loops slot_members small_blocks stages stop stop_error
-    stop_value take_back text_that_waits texts_may_wait tree_get_settled uncounted_writes undressed unused
-    verify_settled verify_settled_guards waiting watched with_unused_draws worth worth_it worth_measuring
+    Arrived Continuation Expectation Expectations ExpectingGraph NestedRest NotPlain Rest Slot Stop StopList Unexpected
+    _arrive _asks_not_to_be_inlined _can_wait _components _continuation _counted_in _expecting _is_told
+    _makes_a_module_of_torch _note_state _notes _ours _overlaps _place _push_rest _rest _return_rest _saved_passes
+    _settled _stop_at_creation _stop_before_raise _stop_earlier _write_waiting again arrive aside ask
+    ask_for_large_pages asked asked_ahead better_as_captured blocks callees combine_lane components continuation_of draw
+    drawing drawn drop_gradients_of_hidden_writes expansions expect expectations folds frame_to_stop_in fxjit_notes_free
+    fxjit_notes_take fxjit_settled_free fxjit_settled_holds fxjit_settled_init guard_against_unused halves hidden
+    hidden_buffers hidden_constants is_given_beside is_rest is_worth_it keep_layouts lane_block lane_loops
+    lane_name_rows lane_rows lane_slot layouts mark_results_beside may_draw may_run_again new_notes notes_failed
+    notes_hold pages places plain promised promised_layout put_right rehearsal rest run_settled saved set_home slot
+    slot_by_slot slot_loops slot_members small_blocks stages stop stop_error stop_value take_back tree_get_settled
+    uncounted_writes unused verify_settled verify_settled_guards with_unused_draws worth worth_it worth_measuring
     worth_storing write_continuation
     """.split()
 )

@@ -148,7 +148,7 @@ def test_an_entry_goes_with_what_its_guards_compare_with(kind: str) -> None:
     thing, key, guards = thing_for(kind), Thing(), kinds.GuardSet()
     guards.add(MORTAL[kind](thing))
     entry = _C.Entry(lambda *frame: False, identity.__code__.replace(co_name="generated"))
-    entries.add(identity.__code__, key, entry, guards.mortal())
+    entries.add(identity.__code__, key, entry, guards.weakly_held())
     assert kept_entries(identity.__code__, key) == 1
     gone = weakref.ref(entry)
     del entry

@@ -26,12 +26,12 @@ from fxjit.guards.source import (
     ClosureSource,
     ConstSource,
     DictKeySource,
-    DrawnSource,
     GlobalSource,
     GlobalsSource,
     InstanceDictSource,
     ItemSource,
     LocalSource,
+    RandomSource,
     Source,
     TensorOffsetSource,
     TensorSizeSource,
@@ -245,7 +245,7 @@ def test_every_source_class_is_tried() -> None:
         return {leaf for sub in below for leaf in leaves(sub)} if below else {cls}
 
     # What is drawn at random lies in a local of the new code: no guard and nobody else looks there.
-    assert {type(source) for source in SOURCES} == leaves(Source) - {DrawnSource}
+    assert {type(source) for source in SOURCES} == leaves(Source) - {RandomSource}
 
 
 def test_names_read_like_python() -> None:

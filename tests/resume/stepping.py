@@ -15,9 +15,9 @@ from typing import Any
 from fxjit import _C
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
-from fxjit.frontend.draws import Draws
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, TraceResult
+from fxjit.frontend.rng_steps import Draws
 from fxjit.frontend.values.base import NULL, Rebuilder, Value
 from fxjit.resume import cache, entry, rest
 from fxjit.resume.function import Continuation, Entrance, own_cells

@@ -16,9 +16,9 @@ from stepping import Known
 
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.versions import VERSION
-from fxjit.frontend.draws import Draws
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, GraphInput, Return, TraceResult, WithBlock
+from fxjit.frontend.rng_steps import Draws
 from fxjit.frontend.values.base import NULL, Lazy, Rebuilder, Value
 from fxjit.guards.source import AttrSource, ClosureCellSource, LocalSource, Source
 from fxjit.resume import cache, entry
@@ -319,7 +319,7 @@ class Manager:
 
 
 class Managing:
-    as_left = None
+    exit_state = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -193,9 +193,9 @@ def test_memory_is_shared_as_in_eager(backend):
     for run in (program, fxjit.compile(program, backend=backend, fullgraph=True)):
         plain = torch.zeros(3)
         s = plain.as_subclass(Plain)
-        same, view, undressed, product = run(s, plain)
-        assert same is s and [type(each) for each in (view, undressed, product)] == [Plain, torch.Tensor, Plain]
-        assert {each.data_ptr() for each in (s, view, undressed, plain)} == {plain.data_ptr()}
+        same, view, as_base_tensor, product = run(s, plain)
+        assert same is s and [type(each) for each in (view, as_base_tensor, product)] == [Plain, torch.Tensor, Plain]
+        assert {each.data_ptr() for each in (s, view, as_base_tensor, plain)} == {plain.data_ptr()}
         assert s.tolist() == product.tolist() == [1.0, 1.0, 1.0]
 
 

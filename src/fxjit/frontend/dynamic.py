@@ -49,8 +49,8 @@ class FrameHistory:
     fixed_floats: set[str] = field(default_factory=set)
     #: Off once the data often took the way that raises.
     expects: bool = True
-    #: Off once a backend decided on a number that is drawn at random before the graph runs, or failed on one.
-    draws: bool = True
+    #: Off once a backend decided on a random number computed before the graph runs, or failed on one.
+    random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
     leaves: bool = True
     #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
@@ -132,8 +132,9 @@ class ShapePolicy:
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
-        self._guards_seen = 0  # of the environment's, that are about no drawn number
-        self.drawn: set[Any] = set()  # symbols of numbers that are drawn before the graph runs: nobody may decide on them
+        self._guards_seen = 0  # of the environment's, that are about no random number
+        #: Symbols of random numbers computed before the graph runs: nobody may decide on them.
+        self.random_symbols: set[Any] = set()
         self.unbacked = False  # whether sizes of an input are known by what torch._check says of them alone
         self.symbols = False  # whether sizes or integers of inputs are symbols
         self._marked: list[tuple[str, int, int, Any]] = []  # (name, dimension, size now, symbolic size)
@@ -266,24 +267,24 @@ class ShapePolicy:
         self.floats.append(made)
         return made
 
-    def drawn_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
-        """What stands for a number that is drawn before the graph runs: a SymInt, or a float input."""
+    def random_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
+        """What stands for a random number computed before the graph runs: a SymInt, or a float input."""
         made = self.symbolic_float(number, source) if isinstance(number, float) else self.symbolic_int(number, source)
         value = made.value if isinstance(made, SymbolicFloat) else made
-        self.drawn |= value.node.expr.free_symbols
+        self.random_symbols |= value.node.expr.free_symbols
         return made
 
-    def decided_on_drawn(self) -> bool:
-        """Whether an operator or the backend relied on more of a drawn number than that it is one, since last asked."""
-        if not self.drawn:
+    def decided_on_random(self) -> bool:
+        """Whether an operator or the backend relied on more of a random number than that it is one, since last asked."""
+        if not self.random_symbols:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)
-        return any(self.drawn & guard.expr.free_symbols for guard in self.shape_env.guards[known:])
+        return any(self.random_symbols & guard.expr.free_symbols for guard in self.shape_env.guards[known:])
 
     def fix_floats(self) -> bool:
         """The backend failed: from now on the numbers it got as variables are constants. False: there were none."""
-        if self.drawn:
-            self.history.draws = False
+        if self.random_symbols:
+            self.history.random_inputs = False
         pass_of_torch = sys.modules.get("torch.fx.passes._tensorify_python_scalars")
         state = getattr(pass_of_torch, "TensorifyState", None)
         # AOTAutograd says which of them it can make no tensors of; what else went wrong may be due to any of them.
@@ -292,7 +293,7 @@ class ShapePolicy:
             state.clear()
         fixed = {number.name for number in self.floats if not named or number.symbol in named}
         self.history.fixed_floats |= fixed
-        return bool(fixed or self.drawn)
+        return bool(fixed or self.random_symbols)
 
     def fix_sizes(self) -> bool:
         """The backend failed: each size is compiled by itself from now on. False: none varied, or the user marked one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented, now
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented, next_creation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Effects:
         self._attrs: dict[Value, dict[str, Value | None]] = {}
         self._log: list[Effect] = []
         self._restored: set[Value] = set()
-        self._watched_since: int | None = None
+        self._confined_since: int | None = None
         self._reached_back = False
-        self._snapshots: dict[Value, Callable[[], bool]] = {}
+        self._undo_checks: dict[Value, Callable[[], bool]] = {}
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
-        self._watch(value, value.snapshot)
+        self._log_change(value, value.undo_check)
         if value.source is not None and value not in self._restored:
             self._restored.add(value)
             self._log.append(Restore(value))
@@ -72,33 +72,33 @@ class Effects:
         return value in self._restored or value in self._attrs
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
-        self._watch(obj)
+        self._log_change(obj)
         self._attrs.setdefault(obj, {})[name] = value
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
 
-    def _watch(self, value: Value, snapshot: Callable[[], Callable[[], bool] | None] | None = None) -> None:
-        if self._watched_since is None or value in self._snapshots:
+    def _log_change(self, value: Value, undo_check: Callable[[], Callable[[], bool] | None] | None = None) -> None:
+        if self._confined_since is None or value in self._undo_checks:
             return
-        if value.source is None and value.born >= self._watched_since:
+        if value.source is None and value.creation_id >= self._confined_since:
             return
-        restored = None if snapshot is None else snapshot()
+        restored = None if undo_check is None else undo_check()
         if restored is None:
             self._reached_back = True
         else:
-            self._snapshots[value] = restored
+            self._undo_checks[value] = restored
 
     @contextmanager
     def confined(self) -> Iterator[Callable[[], bool]]:
         """What it gives tells whether nothing has happened since but to values made since, or what happened is undone."""
-        since, reached_back, snapshots, length = self._watched_since, self._reached_back, self._snapshots, len(self._log)
-        self._watched_since, self._reached_back, self._snapshots = now(), False, {}
+        since, reached_back, snapshots, length = self._confined_since, self._reached_back, self._undo_checks, len(self._log)
+        self._confined_since, self._reached_back, self._undo_checks = next_creation_id(), False, {}
         yield lambda: self._forget_undone(length) and not self._reached_back and len(self._log) == length
-        self._watched_since, self._reached_back, self._snapshots = since, reached_back or self._reached_back, snapshots
+        self._confined_since, self._reached_back, self._undo_checks = since, reached_back or self._reached_back, snapshots
 
     def _forget_undone(self, start: int) -> bool:
         """Take out of the log what has been undone since `start`; whether everything has that could be."""
-        for value, restored in self._snapshots.items():
+        for value, restored in self._undo_checks.items():
             if not restored():
                 return False
             for record in [record for record in self._log[start:] if isinstance(record, Restore) and record.value is value]:

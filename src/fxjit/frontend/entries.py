@@ -86,15 +86,15 @@ def remove(code: CodeType, key: object, entry: _C.Entry) -> bool:
     return removed
 
 
-def add(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object] = ()) -> None:
-    """Files the entry; when one of the objects in `mortal` goes, so does the entry."""
+def add(code: CodeType, key: object, entry: _C.Entry, weakly_held: Iterable[object] = ()) -> None:
+    """Files the entry; when one of the objects in `weakly_held` goes, so does the entry."""
     state = _note(code)
     state.compiles += 1
     _C.add_entry(code, key, entry)
-    state.watches[entry] = _watch(code, key, entry, mortal)
+    state.watches[entry] = _watch(code, key, entry, weakly_held)
 
 
-def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object]) -> list[weakref.ref[Any]]:
+def _watch(code: CodeType, key: object, entry: _C.Entry, weakly_held: Iterable[object]) -> list[weakref.ref[Any]]:
     key_ref: Callable[[], object] = weakref.ref(key) if type(key).__weakrefoffset__ else lambda: key
     own: tuple[Callable[[], Any], ...] = (weakref.ref(code), key_ref, weakref.ref(entry))
 
@@ -104,7 +104,7 @@ def _watch(code: CodeType, key: object, entry: _C.Entry, mortal: Iterable[object
             if remove(*found):
                 _count_use(*found)
 
-    return [weakref.ref(obj, drop) for obj in mortal]
+    return [weakref.ref(obj, drop) for obj in weakly_held]
 
 
 def _count_use(code: CodeType, key: object, entry: _C.Entry) -> None:

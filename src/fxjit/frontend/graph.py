@@ -122,12 +122,12 @@ class GraphBuilder:
         """Calls in the graph so far."""
         return sum(node.op in ("call_function", "call_method") for node in self.graph.nodes)
 
-    def watch(self, names: Collection[str]) -> None:
+    def mark_observed(self, names: Collection[str]) -> None:
         """The program asks autograd about these nodes after the graph; the names are those of an attempt before this one,
         which made the same nodes."""
         for node in self.graph.nodes:
             if node.name in names:
-                node.meta["watched"] = True
+                node.meta["observed"] = True
 
     def finish(self, outputs: Sequence[Value]) -> torch.fx.GraphModule | None:
         """See result.FinishedGraph."""

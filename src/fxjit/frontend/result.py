@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from fxjit.errors import BreakGraph
     from fxjit.frontend.bytecode.instruction import Code
-    from fxjit.frontend.draws import Draws
     from fxjit.frontend.effects import Effect, Effects
+    from fxjit.frontend.rng_steps import RngSteps
     from fxjit.guards.kinds import GuardSet
     from fxjit.guards.source import Source
 
@@ -50,7 +50,7 @@ class ManagerValue(Protocol):
         """The grad mode that entering it sets; None where it sets none."""
 
     @property
-    def as_left(self) -> Callable[[Any], Any] | None:
+    def exit_state(self) -> Callable[[Any], Any] | None:
         """Given the manager to enter again, while the block is still open: one that brings about the state as it is now, if
         what ran in the block changed it. None where nothing can."""
 
@@ -144,7 +144,7 @@ class TraceResult:
     first_line: int
     globals: dict[str, Any]
     finish_trace: Callable[[], None]
-    draws: Draws                    # what new code computes before the graph runs
+    rng_steps: RngSteps                    # what new code computes before the graph runs
     expected: Expectation | None = None
     #: Whether the user's code may run from its beginning where the graph failed.
     repeatable: bool = False

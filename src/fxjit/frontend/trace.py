@@ -41,7 +41,6 @@ from fxjit.frontend import values as _values  # noqa: F401 - every value signs u
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
-from fxjit.frontend.draws import Draws
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.expectations import Expectations, version
@@ -54,18 +53,19 @@ from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import StopList
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
-from fxjit.frontend.values import contexts, modes
+from fxjit.frontend.rng_steps import RngSteps
+from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.ours import breaks_are_errors
+from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
-from fxjit.frontend.values.subclasses import undressed
+from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
-from fxjit.frontend.values.wrap import maker_of, wrap_object
+from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
@@ -132,8 +132,8 @@ class Trace:
         self.steps = 0
         self.stop_at: int | None = None
         self.caller: Machine | None = None
-        self.through: tuple[tuple[types.FunctionType, int], ...] = ()
-        self.makes: Value | None = None
+        self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
+        self.constructor_result: Value | None = None
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
@@ -148,7 +148,7 @@ class Trace:
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.expectations = Expectations()
-        self.draws = Draws()
+        self.rng_steps = RngSteps()
         self.leaves = Leaves()
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ class Trace:
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
-    def drawn_input(self, number: int | float, source: Source) -> SymValue:
-        """See DrawingTracer. Nothing guards the number: it is not there yet when guards are checked."""
-        if not self.policy.history.draws:
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        """See RngTracer. Nothing guards the number: it is not there yet when guards are checked."""
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
-        made = self.policy.drawn_number(number, source)
-        self.new_source_state("drawn symbols")["all"] = self.policy.drawn
+        made = self.policy.random_number(number, source)
+        self.new_source_state("random symbols")["all"] = self.policy.random_symbols
         if isinstance(made, SymbolicFloat):
             return SymValue(self._float_node(made, source), made.value)
         return SymValue(self.builder.placeholder(source, number, made), made)
@@ -214,7 +214,7 @@ class Trace:
         if isinstance(obj, Value):
             return obj
         kind = type(obj)
-        maker = maker_of(kind)
+        maker = factory_of(kind)
         if maker is not None:
             if kind in _FRESH:
                 return maker(self, obj)  # type: ignore[no-any-return]  # makers sign up untyped
@@ -238,7 +238,7 @@ class Trace:
             items = [self.literal(item) for item in obj]
             kind = type(obj)
             value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
-            value.very = obj
+            value.interned = obj
             entry = self._by_id[id(obj)] = (value, obj)
         return entry[0]
 
@@ -253,7 +253,9 @@ class Trace:
         self._input_tensors.append(owner or source)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = (tensor, source) if not modes.overrides(type(tensor)) else undressed(tensor, source)
+        given, given_source = tensor, source
+        if overrides.has_torch_function(type(tensor)):
+            given, given_source = as_base_tensor(tensor, source)
         fake, symbolic = self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
@@ -264,9 +266,9 @@ class Trace:
         self.expectations.met(node, fake)
         return node, fake
 
-    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See DrawingTracer. Its shape and dtype follow from what the draw was given."""
-        if not self.policy.history.draws:
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """See RngTracer. Its shape and dtype follow from what the draw was given."""
+        if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
         fake.item_memo = None
@@ -278,7 +280,7 @@ class Trace:
 
     def expect(self, tensor: TensorValue, truth: bool) -> bool:
         """See InterpTracer."""
-        return self.stops.expects and not self.draws and self.expectations.add(self, tensor, truth)
+        return self.stops.expects and not self.rng_steps and self.expectations.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -312,15 +314,15 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        nobody_asked = modes.FAMILY not in self._scratch
+        nobody_asked = overrides.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
-        if nobody_asked and modes.FAMILY in self._scratch:
+        if nobody_asked and overrides.FAMILY in self._scratch:
             self.stops.asks = True
             raise RestartTrace("a container holds an argument that is asked about calls")
-        self._check_drawn()
+        self._check_random()
         result = self._run_fake(target, node_args, node_kwargs)
-        if self.policy.decided_on_drawn():
+        if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
             asked = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
@@ -382,11 +384,11 @@ class Trace:
         """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
         nothing. An effect on what existed before breaks the graph."""
         nodes: list[torch.fx.Node] = []
-        mark, draws = self.builder.mark(), len(self.draws.steps)
+        mark, rng_steps = self.builder.mark(), len(self.rng_steps.steps)
         before, self.expectations.allowed = self.expectations.allowed, False
         with self.effects.confined() as nothing_happened:
             yield nodes
-            if not nothing_happened() or len(self.draws.steps) != draws:
+            if not nothing_happened() or len(self.rng_steps.steps) != rng_steps:
                 self.break_("call-with-effects", function=function, why="it changes what it did not make")
         self.expectations.allowed = before
         nodes += self.builder.since(mark)
@@ -432,9 +434,9 @@ class Trace:
         return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
-        return not any(map(may_draw, self.builder.since(None)))
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
+        return any(map(may_draw, self.builder.since(None)))
 
     def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted `aside` leaves the graph."""
@@ -508,8 +510,10 @@ class Trace:
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
         named = {} if not kwargs else {name: arg.realize() for name, arg in kwargs.items()}
-        if modes.FAMILY in self._scratch and (told := modes.ask_about_call(self, fn.realize(), realized, named)) is not None:
-            return told
+        if overrides.FAMILY in self._scratch:
+            overridden = overrides.dispatch_call(self, fn.realize(), realized, named)
+            if overridden is not None:
+                return overridden
         caller, self.caller = self.caller, None
         if caller is not None:
             return self._call_from(caller, fn.realize(), realized, named).realize()
@@ -517,22 +521,22 @@ class Trace:
 
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
-        through: list[tuple[types.FunctionType, int]] = []
-        makes: Value | None = None
+        forwarders: list[tuple[types.FunctionType, int]] = []
+        constructor_result: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
             target = fn.callee(self, args)
             if target is None:
                 break
-            makes = makes or target.makes
+            constructor_result = constructor_result or target.constructor_result
             fn, args = target.fn.realize(), target.args
-            through += target.through
+            forwarders += target.forwarders
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.through, self.makes = caller, tuple(through), makes
+            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), constructor_result
         try:
             result = fn.tp_call(self, args, kwargs)
         finally:
             self.caller = None
-        return result if makes is None else constructed(self, makes, result)
+        return result if constructor_result is None else constructed(self, constructor_result, result)
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)
@@ -554,31 +558,31 @@ class Trace:
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
         if self.stops.asks or not torch._C._is_torch_function_enabled():
-            modes.begin(self)
+            overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
             stop = machine.run_root(self.stops)
         return self._freeze(code, stop)
 
-    def _check_drawn(self) -> None:
+    def _check_random(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
         without such numbers in the graph."""
-        if self.policy.decided_on_drawn():
-            self.policy.history.draws = False
-            raise RestartTrace("a decision was made on a number that is drawn before the graph runs")
+        if self.policy.decided_on_random():
+            self.policy.history.random_inputs = False
+            raise RestartTrace("a decision was made on a random number computed before the graph runs")
 
     def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
-        self._check_drawn()
+        self._check_random()
         can_stay, expected = self.expectations.finish(self.builder.graph)
-        if not can_stay or (expected is not None and self.draws):
+        if not can_stay or (expected is not None and self.rng_steps):
             self.stops.expects = False
             raise RestartTrace("what the graph does cannot be undone")
         if isinstance(stop, Break):
             states = [stop.state, *(frame.state for frame in stop.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
-            self.builder.watch(stop.reason.context.get("watched", ()))
+            self.builder.mark_observed(stop.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))
@@ -595,8 +599,8 @@ class Trace:
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
             expected=expected,
-            repeatable=not self.draws and self.expectations.may_run_again(self.builder.graph),
-            draws=self.draws,
+            repeatable=not self.rng_steps and self.expectations.may_run_again(self.builder.graph),
+            rng_steps=self.rng_steps,
         )
 
     def _guard_what_was_written(self) -> None:

@@ -105,7 +105,7 @@ class Guard:
         return (("python", self.holds),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         """The objects it compares with by identity: once one of them is gone it never holds again."""
         return ()
 
@@ -169,7 +169,7 @@ class TypeIs(Guard):
         return (("type", self._held.obj),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -201,7 +201,7 @@ class IdIs(Guard):
         return (("is", self._held.obj) if self._held.alive else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -230,7 +230,7 @@ class CodeIs(Guard):
         return (("code", self._held.obj) if self._held.alive else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -313,7 +313,7 @@ class ConstIs(Guard):
         return (("is", self._held.obj) if self._held.alive else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return () if self._held is None else self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -489,7 +489,7 @@ class KeysAre(Guard):
         return (("keys", self.keys),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return tuple(obj for held in self._keys for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
@@ -521,7 +521,7 @@ class SetIs(Guard):
         return (("set", tuple(held.key for held in self._elements)),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return tuple(obj for held in self._elements for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
@@ -564,7 +564,7 @@ class HasKey(Guard):
         return (("has_key", self._held.key, self.present) if self._held.alive else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -636,7 +636,7 @@ class FoundIn(Guard):
         return (("found_in", self.attr, self._held.obj) if self._held.alive else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
@@ -667,7 +667,7 @@ class BasesAre(Guard):
         return (("bases", tuple(held.obj for held in self._held)) if all(held.alive for held in self._held) else ("never",),)
 
     @property
-    def mortal(self) -> tuple[object, ...]:
+    def weakly_held(self) -> tuple[object, ...]:
         return tuple(obj for held in self._held for obj in held.objects)
 
     def holds(self, *values: Any) -> bool:
@@ -748,9 +748,9 @@ class GuardSet:
         self._guards.pop(guard, None)
         self.add(by)
 
-    def mortal(self) -> list[object]:
+    def weakly_held(self) -> list[object]:
         """The objects without which they never hold again, each once."""
-        return list({id(obj): obj for guard in self._guards for obj in guard.mortal}.values())
+        return list({id(obj): obj for guard in self._guards for obj in guard.weakly_held}.values())
 
     def user_stack(self, guard: Guard) -> str | None:
         """Where in the user's program the trace came to rely on it."""

@@ -303,14 +303,14 @@ class ConstSource(Source):
         return self.obj is other.obj
 
 
-class DrawnSource(_NamedRoot):
-    """What new code computed before its graph ran (frontend/draws.py): it keeps the result of step `at` in a local. Nothing is
-    there yet when guards are checked."""
+class RandomSource(_NamedRoot):
+    """The result of step `at` of those that new code runs before its graph (frontend/rng_steps.py), which it keeps in a local.
+    Nothing is there yet when guards are checked."""
 
     __slots__ = ("at",)
 
     def __init__(self, at: int) -> None:
-        super().__init__(f"drawn{at}")
+        super().__init__(f"random{at}")
         self.at = at
 
     @property

@@ -40,9 +40,9 @@ def leave(asm: Asm) -> None:
     asm.pop()
 
 
-def note_state(asm: Asm, as_left: Callable[[Any], Any], manager: str) -> None:
+def save_exit_state(asm: Asm, exit_state: Callable[[Any], Any], manager: str) -> None:
     """Put the manager that brings about the state as it is now in the place of the one in the local `manager`."""
-    asm.begin_call(as_left)
+    asm.begin_call(exit_state)
     asm.load_local(manager)
     asm.call(1)
     asm.store_local(manager)

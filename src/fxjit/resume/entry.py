@@ -18,16 +18,16 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
-from fxjit.guards.source import ClosureCellSource, ConstSource, DrawnSource, LocalSource, Source
-from fxjit.resume.drawing import Drawing
+from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
 from fxjit.resume.expected import Unexpected
 from fxjit.resume.nested import NestedRest, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
 from fxjit.resume.rest import Rest
+from fxjit.resume.rng import RngProgram
 
-_KEEPS = (LocalSource, ConstSource, ClosureCellSource, DrawnSource)
+_KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 """Sources that no effect can change: arguments stay where they are until everything is built."""
 
 
@@ -84,13 +84,13 @@ class _Entry:
         asm.prologue()
         under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
         guarding = None if under is None else under.guarding
-        drawing = Drawing(result.draws) if result.draws else None
-        if result.expected is not None or self.starts_over or (drawing is not None and drawing.may_fail):
+        rng_program = RngProgram(result.rng_steps) if result.rng_steps else None
+        if result.expected is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
             self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
             if self.starts_over:
                 guarding = self.unexpected.guarding()
-        if drawing is not None:
-            self._draw(drawing)
+        if rng_program is not None:
+            self._run_rng_program(rng_program)
         with asm.under(guarding):
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
@@ -116,18 +116,18 @@ class _Entry:
         self.asm.store_local(name)
         return name
 
-    def _draw(self, drawing: Drawing) -> None:
+    def _run_rng_program(self, rng_program: RngProgram) -> None:
         """Run the steps; the locals of their results."""
         asm = self.asm
-        asm.begin_call(_C.DisabledFunction(drawing, opaque=True))  # the hook looks at none of what it calls
-        for source in drawing.sources:
+        asm.begin_call(_C.DisabledFunction(rng_program, opaque=True))  # the hook looks at none of what it calls
+        for source in rng_program.sources:
             asm.load_source(source)
-        asm.call(len(drawing.sources))
+        asm.call(len(rng_program.sources))
         if self.unexpected is not None:
             self.unexpected.test()
-        read = {source for source in self.plan.sources if isinstance(source, DrawnSource)}
-        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, DrawnSource)}
-        wanted = drawing.give(sorted(read, key=lambda source: source.at))
+        read = {source for source in self.plan.sources if isinstance(source, RandomSource)}
+        read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
+        wanted = rng_program.give(sorted(read, key=lambda source: source.at))
         if not wanted:
             asm.pop()
             return

@@ -25,7 +25,7 @@ from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, InnerFrame, WithBlock
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
-from fxjit.resume.blocks import Exits, enter, leave, note_state
+from fxjit.resume.blocks import Exits, enter, leave, save_exit_state
 from fxjit.resume.cache import continuation_of, locate
 from fxjit.resume.function import (
     CAPTURED_SELF,
@@ -57,10 +57,10 @@ class _Given(Value):
 
     grad_mode_inside = None
 
-    def __init__(self, name: str, as_left: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, name: str, exit_state: Callable[[Any], Any] | None = None) -> None:
         super().__init__(LocalSource(name))
         self.name = name
-        self.as_left = as_left
+        self.exit_state = exit_state
 
     def push_manager(self, cg: Any) -> None:
         cg.push(self)
@@ -98,7 +98,7 @@ class _Innermost(Rest):
             locals={name: _Given(name) for name in state.locals},
             kept=state.kept,
             cells={name: _Given(name if name in code.freevars else f".cell_{name}") for name in state.cells},
-            blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.as_left))
+            blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.exit_state))
                          for block in state.blocks),
         )
         stop = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: nobody is told of this one
@@ -117,7 +117,7 @@ class _Innermost(Rest):
         live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(name for name in self.bound if name in live)
         names = tuple(name for name in bound if name != self.first)
-        noted = {block.stack_index for block in self.state.blocks if block.manager.as_left is not None}
+        noted = {block.stack_index for block in self.state.blocks if block.manager.exit_state is not None}
         slots.update({at: self.managers[at] for at in exits if at in noted})
         entries = tuple(at for at, is_null in enumerate(outcome.nulls) if not is_null and (at not in exits or at in noted))
         if len(self.outcomes) > 1:
@@ -161,7 +161,7 @@ class _Kept:
     @property
     def noted(self) -> tuple[WithBlock, ...]:
         """The blocks whose state what runs inside them may change; the frame's function gives managers for it back."""
-        return tuple(block for block in self.frame.state.blocks if block.manager.as_left is not None)
+        return tuple(block for block in self.frame.state.blocks if block.manager.exit_state is not None)
 
 
 class NestedRest(Rest):
@@ -367,8 +367,8 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
         asm.store_local(returned)
     for nth, block in reversed(list(enumerate(frame.state.blocks))):
         with asm.under(exits.below(nth)):
-            if block.manager.as_left is not None:
-                note_state(asm, block.manager.as_left, noted[block.stack_index])
+            if block.manager.exit_state is not None:
+                save_exit_state(asm, block.manager.exit_state, noted[block.stack_index])
             leave(asm)
     for name in (returned, *noted.values()):
         asm.take_local(name)

@@ -55,7 +55,7 @@ class Rebuilder:
             self.asm.load_local(self._built[value])
         elif value.source is not None:
             self._push_source(value.source)
-        elif value.node is not None and not value.dressed:
+        elif value.node is not None and not value.in_subclass:
             self._push_output(value)
         elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset, slice)):
             value.rebuild(self)

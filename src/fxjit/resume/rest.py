@@ -15,7 +15,7 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
-from fxjit.resume.blocks import Exits, chain, enter, handle, leave, note_state
+from fxjit.resume.blocks import Exits, chain, enter, handle, leave, save_exit_state
 from fxjit.resume.cache import continuation_of, locate
 from fxjit.resume.function import Continuation, Entrance, first_argument
 from fxjit.resume.rebuild import Rebuilder
@@ -194,9 +194,9 @@ class Rest:
 
     def _note_state(self, at: int) -> None:
         """The block at stack entry `at` is about to be left: what is entered again brings about what it is left with."""
-        as_left = next(block.manager.as_left for block in self.state.blocks if block.stack_index == at)
-        if as_left is not None and self.stop.kind != "resume":
-            note_state(self.asm, as_left, self.managers[at])
+        exit_state = next(block.manager.exit_state for block in self.state.blocks if block.stack_index == at)
+        if exit_state is not None and self.stop.kind != "resume":
+            save_exit_state(self.asm, exit_state, self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""

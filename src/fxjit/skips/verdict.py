@@ -101,12 +101,12 @@ def _python_function(fn: FunctionType) -> tuple[Verdict, str]:
         return Verdict.TRACE, "calls the user's function where nothing is scripted"
     if verdict == "GRAPH" and fn.__name__ == "__torch_function__":
         return Verdict.CALL, "the torch function protocol"
-    if verdict == "CONSTANT" and prefix == "torch.backends" and not _only_asks(fn.__name__):
+    if verdict == "CONSTANT" and prefix == "torch.backends" and not _only_reads(fn.__name__):
         return Verdict.SKIP, "value-global-state"
     return Verdict[verdict], reason or f"modules.py: {prefix}"
 
 
-def _only_asks(name: str) -> bool:
+def _only_reads(name: str) -> bool:
     """Whether a function of torch.backends, by its name, looks at a switch of the process and sets none."""
     return name == "version" or name.startswith(("is_", "get_", "can_use_")) or name.endswith(("_enabled", "_allowed"))
 

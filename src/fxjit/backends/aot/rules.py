@@ -98,7 +98,7 @@ def _observes_gradients_of_views(candidate: Candidate) -> bool:
     gm = candidate.captured
     if not torch.is_grad_enabled():
         return False
-    if any("watched" in node.meta for node in gm.graph.nodes):
+    if any("observed" in node.meta for node in gm.graph.nodes):
         return True
     observed = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _observed_views(node)}
     if not observed:

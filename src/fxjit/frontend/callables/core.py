@@ -16,15 +16,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from fxjit.frontend.callables.table import NotPlain, callable_name, fold_call, function, handles, plain
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
+from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
-from fxjit.frontend.values.drawn import DrawnValue, compute, is_drawn
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.pymodule import PyModuleValue
+from fxjit.frontend.values.random_values import RandomValue, are_random, compute
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.guards.kinds import PythonCheck
 from fxjit.guards.source import ConstSource
@@ -165,7 +166,7 @@ def round_(t: Tracer, number: Value, ndigits: Value | None = None) -> Value:
         t.raise_(TypeError, f"type {number.pytype().__name__} doesn't define __round__ method")
     if not digits and issubclass(number.pytype(), (int, float)):
         return protocol.unary(t, "round", number)
-    if isinstance(number, DrawnValue) and digits[0].is_constant():
+    if isinstance(number, RandomValue) and digits[0].is_constant():
         return compute(t, round, [number, *digits], may_fail=True)
     specialize = getattr(number, "specialize", None)
     if specialize is not None:
@@ -516,7 +517,7 @@ def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) ->
         symbolic = _symbolic_extreme(t, items, fn)
         if symbolic is not None:
             return symbolic
-    if key is None and is_drawn(items):
+    if key is None and are_random(items):
         return compute(t, fn, items, may_fail=False)
     best = 0
     for index in range(1, len(items)):

@@ -1,18 +1,12 @@
-"""Imports every file of handlers and every polyfill, so that they sign up in the table. trace.py imports this."""
+"""Imports every file of handlers and every polyfill, so that they register in values/calls.py. trace.py imports this."""
 
-from fxjit.frontend.callables import core, library, logging_, reorder, strings, typecalls, warnings_
-from fxjit.frontend.polyfills import (
-           builtins_,
-           collections_,
-           copy_,
-           distributions_,
-           functools_,
-           groups_,
-           itertools_,
-           pytree,
-           re_,
-           torch_,
-)
+from __future__ import annotations
 
-__all__ = ["builtins_", "collections_", "copy_", "core", "distributions_", "functools_", "groups_", "itertools_", "library",
-           "logging_", "pytree", "re_", "reorder", "strings", "torch_", "typecalls", "warnings_"]
+import importlib
+import pkgutil
+
+from fxjit.frontend import callables, polyfills
+
+for _package in (callables, polyfills):
+    for _module in pkgutil.iter_modules(_package.__path__):
+        importlib.import_module(f"{_package.__name__}.{_module.name}")

@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.callables.table import (
+from fxjit.frontend.values import descriptors, protocol, random_values
+from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import (
     Handler,
     callable_name,
     fold_call,
@@ -34,8 +36,6 @@ from fxjit.frontend.callables.table import (
     handles_code,
     pure,
 )
-from fxjit.frontend.values import descriptors, drawn, protocol
-from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
@@ -240,7 +240,7 @@ def _math(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if slot is None and not kwargs:
-            computed = drawn.of_math(t, fn, args)
+            computed = random_values.of_math(t, fn, args)
             if computed is not None:
                 return computed
         if len(args) == 1 and not args[0].is_constant():
@@ -485,10 +485,10 @@ def _inspects(fn: Any, cls: Any) -> None:
         return t.make(issubclass(object.pytype(), cls))
 
 
-for _asks, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
+for _predicate, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ismethod, types.MethodType),
                      (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
                      (inspect.isgenerator, types.GeneratorType), (inspect.isclass, type)):
-    _inspects(_asks, _kind)
+    _inspects(_predicate, _kind)
 
 
 @function(copy.copy)
@@ -551,7 +551,7 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
-def _asked_again(fn: Callable[[], Any]) -> None:
+def _setting_handler(fn: Callable[[], Any]) -> None:
     """What a program may set between two calls: a constant, and asked for again before an entry runs."""
     @function(fn)
     def call(t: Tracer) -> Value:
@@ -561,7 +561,7 @@ def _asked_again(fn: Callable[[], Any]) -> None:
 
 
 for _setting in (sys.getswitchinterval, sys.get_int_max_str_digits, os.getcwd):
-    _asked_again(_setting)
+    _setting_handler(_setting)
 
 
 def _depends_on_process(fns: list[Any]) -> None:

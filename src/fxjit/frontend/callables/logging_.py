@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fxjit.frontend.callables.reorder import is_reorderable
-from fxjit.frontend.callables.table import NotPlain, fold_call, handles, plain
+from fxjit.frontend.callables.deferred_calls import is_reorderable
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.waiting import as_it_is_now
+from fxjit.frontend.values.calls import fold_call, handles
+from fxjit.frontend.values.deferred import snapshot
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import AttrSource, ConstSource
 
@@ -58,7 +59,7 @@ def _logs(name: str, level: int) -> None:
         if isinstance(logger, logging.Logger):
             if not _is_enabled(t, logger, level):
                 return t.make(None)
-            known = _that_can_wait(t, logger, getattr(logging.Logger, name), args[1:])
+            known = _deferrable(t, logger, getattr(logging.Logger, name), args[1:])
             if name != "exception" and not kwargs and known:
                 t.effects.call_later(write_record, (args[0], level, _where(t), *known))
                 return t.make(None)
@@ -69,7 +70,7 @@ def _logs(name: str, level: int) -> None:
         if not _is_enabled(t, logging.getLogger(), level):
             return t.make(None)
         if is_reorderable(getattr(logging, name)) and name != "exception" and not kwargs:
-            known = _that_can_wait(t, logging.getLogger(), getattr(logging, name), args)
+            known = _deferrable(t, logging.getLogger(), getattr(logging, name), args)
             if known:
                 t.effects.call_later(write_to_root, (level, _where(t), *known))
                 return t.make(None)
@@ -81,13 +82,13 @@ def _where(t: Tracer) -> tuple[str, int, str]:
     return where.filename, where.lineno, where.name
 
 
-def _that_can_wait(t: Tracer, logger: logging.Logger, fn: Any, args: list[Value]) -> list[Value] | None:
+def _deferrable(t: Tracer, logger: logging.Logger, fn: Any, args: list[Value]) -> list[Value] | None:
     """The message and its arguments as they will be then: the text is known, or may be made later with what it is made of as
     it is now; and the logger makes records in logging's own way."""
     if not all(getattr(type(logger), name) is getattr(logging.Logger, name) for name in ("_log", "findCaller")):
         return None
     if is_reorderable(fn):
-        now = [as_it_is_now(t, arg) for arg in args]
+        now = [snapshot(t, arg) for arg in args]
         return [arg for arg in now if arg is not None] if all(arg is not None for arg in now) else None
     try:
         return args if all(isinstance(plain(arg), (str, int, float, bool, type(None))) for arg in args) else None

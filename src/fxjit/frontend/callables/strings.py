@@ -5,11 +5,11 @@ from __future__ import annotations
 import string
 from typing import Any
 
-from fxjit.frontend.callables.table import fold_call, function, handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import fold_call, function, handles
+from fxjit.frontend.values.deferred import DeferredText, Marked, joined
 from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.waiting import Marked, WaitingText, joined
 
 
 @function(str.join)
@@ -18,7 +18,7 @@ def join(t: Tracer, separator: Value, parts: Value, /) -> Value:
     for index, item in enumerate(items):
         if not issubclass(item.pytype(), str):
             t.raise_(TypeError, f"sequence item {index}: expected str instance, {item.pytype().__name__} found")
-    if not any(isinstance(item, WaitingText) for item in items):
+    if not any(isinstance(item, DeferredText) for item in items):
         return fold_call(t, str.join, [separator, TupleValue(items)])
     return joined(t, [part for item in items for part in (separator, item)][1:])
 

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
-from fxjit.frontend.callables.table import NotPlain, fold_call, function, handles, plain
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
-from fxjit.frontend.values.drawn import DrawnValue
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
 from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
@@ -66,8 +67,8 @@ def _number(cls: type, slot: str) -> None:
 
 
 def _known_at_run_time(value: Value) -> bool:
-    """A number of the graph, or one that is drawn before it runs."""
-    return value.node is not None or isinstance(value, DrawnValue)
+    """A number of the graph, or random one computed before it runs."""
+    return value.node is not None or isinstance(value, RandomValue)
 
 
 def _fixed(t: Tracer, value: Value) -> Value:

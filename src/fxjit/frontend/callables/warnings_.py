@@ -9,8 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from fxjit.frontend.callables.table import function
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import function
 from fxjit.frontend.values.ranges import as_index
 
 

@@ -11,9 +11,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from fxjit.frontend.bytecode.versions import VERSION
-from fxjit.frontend.callables.table import ORIGINALS
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import ORIGINALS
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.wrap import wraps

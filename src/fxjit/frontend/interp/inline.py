@@ -1,4 +1,5 @@
-"""Calling a Python function while tracing: what skips/ says about it, binding the arguments, running its frame.
+"""Calling a Python function while tracing: what skips/ says about it (the last stage of `calls.resolve`), binding the
+arguments, running its frame.
 
 `Tracer.inline` is `inline`. The error messages of bad calls are CPython's (Python/ceval.c, `initialize_locals`).
 """
@@ -8,22 +9,23 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
-from typing import Final, NoReturn
+from types import CodeType, FunctionType
+from typing import Any, Final, NoReturn
 
 import torch
 
 from fxjit.errors import SkipFrameSignal
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.frontend.callables.table import NotPlain, callable_name, handles, plain
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
 from fxjit.frontend.interp.nesting import is_own, is_rest
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
@@ -38,44 +40,53 @@ _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_I
 
 
 def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """`fn(*args, **kwargs)` for a Python function: traced, put in the graph, computed now, or a graph break."""
+    """`fn(*args, **kwargs)` for a Python function that is traced."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
     caller, t.caller = t.caller, None
-    if fn.fn is not None and not is_own(fn.globals) and not is_rest(fn.code):
-        verdict, rule = function_verdict(fn.fn)
-        if verdict is not Verdict.TRACE:
-            return _not_traced(t, fn, args, kwargs, verdict, rule)
-        stand_in = marks.substitute_for(fn.fn)
-        if stand_in is None and marks.is_compiled(fn.fn):
-            stand_in = marks.unwrapped(fn.fn)
-        if stand_in is not None and stand_in is not fn.fn:
-            t.caller = caller
-            return t.call(t.make(stand_in), args, kwargs)
     return run_function(t, fn, args, kwargs, caller)
 
 
-def _not_traced(
-    t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value], verdict: Verdict, rule: str
-) -> Value:
-    name = fn.qualname
-    if verdict is Verdict.GRAPH:
-        return call_in_graph(t, fn.fn, args, kwargs)
-    if verdict is Verdict.CONSTANT:
-        return _constant_result(t, fn, args, kwargs, _real if rule.startswith("marked") else _plain)
-    asked = steering(fn.fn)
+# -- functions that are not inlined --------------------------------------------------------------------------------
+
+
+@resolves(Stage.VERDICT)
+def _by_verdict(fn: Any) -> Handler | None:
+    """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and the rest of a
+    function, which was traced up to there, are not judged."""
+    if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_rest(fn.__code__):
+        return None
+    asked = steering(fn)
     if asked is not None:
-        return _steer(t, asked, args, kwargs)
+        return lambda t, args, kwargs: _steer(t, asked, args, kwargs)  # type: ignore[arg-type]  # the interpreter's own tracer
+    verdict, rule = function_verdict(fn)
+    if verdict is Verdict.TRACE:
+        stand_in = marks.substitute_for(fn)
+        if stand_in is None and marks.is_compiled(fn):
+            stand_in = marks.unwrapped(fn)
+        return None if stand_in is None or stand_in is fn else Substitute(stand_in)
+    if verdict is Verdict.GRAPH:
+        return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
+    if verdict is Verdict.CONSTANT:
+        read = _real if rule.startswith("marked") else _plain
+        return lambda t, args, kwargs: _constant_result(t, fn, args, kwargs, read)
     if verdict is Verdict.CALL:
-        t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
-    said = marks.disabled(fn.fn)
+        return lambda t, args, kwargs: t.break_("call-builtin", function=fn.__qualname__,
+                                                args=", ".join(arg.describe() for arg in args))
+    return lambda t, args, kwargs: _refuse(t, fn, args, rule)
+
+
+def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> NoReturn:
+    """Break the graph at a call of a function that runs as it stands."""
+    said = marks.disabled(fn)
     if said is None and rule == "call-compile-api" and args:
         said = marks.disabled_module(getattr(args[0].realize(), "obj", None))
         rule = rule if said is None else "user-disabled-call"
     if said is not None:
-        of_module = args and fn.name == "_wrapped_call_impl" and issubclass(args[0].pytype(), torch.nn.Module)
+        of_module = args and fn.__name__ == "_wrapped_call_impl" and issubclass(args[0].pytype(), torch.nn.Module)
         target = f"module {args[0].pytype().__qualname__}" if of_module else marks.shown(said.target)
         t.break_(rule, function=target, message=said.reason)
-    t.break_(rule, function=name, module=fn.globals.get("__name__"), rule=rule, message=None, why="is run as it stands")
+    t.break_(rule, function=fn.__qualname__, module=fn.__globals__.get("__name__"), rule=rule, message=None,
+             why="is run as it stands")
 
 
 #: Its `step` asks for breaks because of how another compiler writes updated parameters back.
@@ -142,22 +153,22 @@ _reads_own_frame(sys._getframe)
 _reads_own_frame(inspect.currentframe)
 
 
-def _constant_result(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],
-                     read: Callable[[InterpTracer, Value], object]) -> Value:
+def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value],
+                     read: Callable[[Tracer, Value], object]) -> Value:
     try:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}
     except NotPlain:
-        t.break_("call-builtin", function=fn.qualname, args=", ".join(arg.describe() for arg in args))
-    return protocol.fold(t, lambda: fn.fn(*known, **named))
+        t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
+    return protocol.fold(t, lambda: fn(*known, **named))
 
 
-def _plain(t: InterpTracer, value: Value) -> object:
+def _plain(t: Tracer, value: Value) -> object:
     """What a function of a module of pure functions gets: a constant, and no object that may be another tomorrow."""
     return plain(value.realize())
 
 
-def _real(t: InterpTracer, value: Value) -> object:
+def _real(t: Tracer, value: Value) -> object:
     """The object that a function marked with `assume_constant_result` gets: a constant, or an object that exists, which
     entries are then bound to."""
     value = value.realize()
@@ -187,7 +198,7 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
     if caller is not None and caller is parent:
-        machine.tail, machine.through, machine.makes = True, t.through, t.makes
+        machine.is_tail_call, machine.forwarders, machine.constructor_result = True, t.forwarders, t.constructor_result
     result = machine.run()
     if isinstance(result, GeneratorValue) and result.machine is machine:
         result.made_by = (fn, list(args), dict(kwargs))

@@ -21,7 +21,7 @@ from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
 from fxjit.frontend.interp import lifetimes, places
 from fxjit.frontend.interp.dispatch import HANDLERS
-from fxjit.frontend.interp.nesting import frame_to_stop_in, passed_through
+from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_stop_in
 from fxjit.frontend.interp.restart import Stop, StopList
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
@@ -66,10 +66,10 @@ class InterpTracer(Tracer, Protocol):
     stop_at: int | None
     #: The frame that is about to call a function and takes what that returns as it is.
     caller: Machine | None
-    #: What it goes through in eager code to call that function, as `Callee.through` says.
-    through: tuple[tuple[FunctionType, int], ...]
-    #: What the call gives in the place of what that returns, as `Callee.makes` says.
-    makes: Value | None
+    #: What it goes through in eager code to call that function, as `Callee.forwarders` says.
+    forwarders: tuple[tuple[FunctionType, int], ...]
+    #: What the call gives in the place of what that returns, as `Callee.constructor_result` says.
+    constructor_result: Value | None
 
     def literal(self, obj: Any) -> Value:
         """The value of a constant of a code object."""
@@ -85,9 +85,31 @@ class Machine:
     """One frame under way. `index` is the instruction being run, `pc` the next one."""
 
     __slots__ = (
-        "_prefix", "_texts", "backward_jumps", "cells", "closure", "code", "depth", "function", "generator",
-        "globals", "handled", "index", "instructions", "locals", "makes", "origins", "parent", "pc", "recursion_limit", "stack",
-        "steps", "suspended", "t", "tail", "through",
+        "_prefix",
+        "_texts",
+        "backward_jumps",
+        "cells",
+        "closure",
+        "code",
+        "constructor_result",
+        "depth",
+        "forwarders",
+        "function",
+        "generator",
+        "globals",
+        "handled",
+        "index",
+        "instructions",
+        "is_tail_call",
+        "locals",
+        "origins",
+        "parent",
+        "pc",
+        "recursion_limit",
+        "stack",
+        "steps",
+        "suspended",
+        "t",
     )  # fmt: skip
 
     def __init__(
@@ -116,11 +138,11 @@ class Machine:
         #: The trace's `steps` when the instruction at `index` began.
         self.steps = 0
         #: Whether the instruction of the caller that runs this frame does nothing but push what it returns.
-        self.tail = False
+        self.is_tail_call = False
         #: And the functions that eager code goes through on the way from there, which are not traced.
-        self.through: tuple[tuple[FunctionType, int], ...] = ()
+        self.forwarders: tuple[tuple[FunctionType, int], ...] = ()
         #: Of a constructor: the object that it is called for.
-        self.makes: Value | None = None
+        self.constructor_result: Value | None = None
         self.backward_jumps = 0
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
@@ -269,8 +291,8 @@ class Machine:
         frames = running(self)
         states = [frame._state(stop.cause) for frame in frames]
         for nth, frame in enumerate(frames[1:]):
-            if frame.makes is not None:  # what the call that is under way will give lies ready
-                states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.makes))
+            if frame.constructor_result is not None:  # what the call that is under way will give lies ready
+                states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.constructor_result))
         if stop.kind == "resume":  # it is about to return
             states[-1] = replace(states[-1], locals={}, kept=frozenset())
         left: list[Value] = []
@@ -284,10 +306,10 @@ class Machine:
             return Break(self.pc, stop.kind, states[0], stop.cause, keeps_blocks=stop.cause.keeps_blocks)
         inner = []
         for frame, state in zip(frames[1:], states[1:], strict=True):
-            inner += [passed_through(fn, call) for fn, call in frame.through]
+            inner += [forwarder_frame(fn, call) for fn, call in frame.forwarders]
             index = self.pc if frame is self else frame.index
             inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot,
-                                    constructs=frame.makes is not None))
+                                    constructs=frame.constructor_result is not None))
         return Break(root.index, stop.kind, states[0], stop.cause, tuple(inner))
 
     def _state(self, cause: BreakGraph | None) -> FrameState:

@@ -2,7 +2,7 @@
 together with all that wait for it, and in the outermost where `config.nested_graph_breaks` is off.
 
 machine.py asks when a break was found. A frame that waits for another is resumed behind its call: so the call may do
-nothing with the result but push it (`Machine.tail`)."""
+nothing with the result but push it (`Machine.is_tail_call`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
     found = root
     for frame in frames[1:_MAX_FRAMES]:
         known[_function(frame)] += 1
-        if not frame.tail or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
+        if not frame.is_tail_call or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
             break
         found = frame
     through = frames[: frames.index(found) + 1]
@@ -105,7 +105,7 @@ def _only_blocks_are_open(frame: Machine) -> bool:
     return True
 
 
-def passed_through(fn: FunctionType, call: int) -> InnerFrame:
+def forwarder_frame(fn: FunctionType, call: int) -> InnerFrame:
     """The frame of a function that is not traced because all it does is the `call`th of its calls that take `*args`, and
     return what that gives."""
     code = decode(fn.__code__)

@@ -9,11 +9,11 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.deferred import joined
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
-from fxjit.frontend.values.waiting import joined
 
 
 def _pop_n(m: Machine, count: int | None) -> list[Value]:

@@ -7,10 +7,10 @@ import sys
 from typing import Any, Final
 
 from fxjit.frontend.bytecode.instruction import Instruction
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import InterpTracer, Machine
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.functions import MadeFunctionValue
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource, ItemSource

@@ -6,7 +6,7 @@ import bisect
 import heapq
 from typing import Any
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 
 @polyfill(bisect.bisect_right)

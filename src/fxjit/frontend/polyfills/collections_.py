@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterable
 from typing import Any
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 
 @polyfill(collections._count_elements)  # type: ignore[attr-defined]  # what Counter.update calls

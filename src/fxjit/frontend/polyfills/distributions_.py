@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributions import constraints
+from torch.distributions import constraints, distribution
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 _SQUARE: Any = constraints.square
 _SYMMETRIC: Any = constraints.symmetric
@@ -39,3 +39,13 @@ def is_positive_definite(self: Any, value: torch.Tensor) -> torch.Tensor:
     if value.shape[-2] != value.shape[-1]:
         return symmetric  # type: ignore[no-any-return]  # torch leaves it open
     return torch.where(symmetric.all(), torch.linalg.cholesky_ex(value).info.eq(0), symmetric)
+
+
+_ALL_TRUE: Any = getattr(distribution, "_all_true_or_runtime_assert", None)  # from torch 2.14 on
+
+if _ALL_TRUE is not None:
+
+    @polyfill(_ALL_TRUE)
+    def all_true(valid: torch.Tensor, error_message: str) -> torch.Tensor:
+        """Left a tensor: what it is for is a branch of which one side raises, which the graph tells afterwards."""
+        return torch._is_all_true(valid)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 _missing: Any = functools.singledispatch  # an object that nobody passes as an initial value
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fxjit.frontend.callables.table import polyfill, stands_for
+from fxjit.frontend.values.calls import polyfill, stands_for
 
 
 @polyfill(itertools.islice)

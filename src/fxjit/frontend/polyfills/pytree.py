@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from fxjit.frontend.callables.table import polyfill
+from fxjit.frontend.values.calls import polyfill
 
 _REGISTRY = _pytree.SUPPORTED_NODES
 

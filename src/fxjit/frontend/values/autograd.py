@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import torch
 
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
@@ -24,7 +24,8 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
-_APPLY: Final[Any] = torch.autograd.Function.apply
+#: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
+_APPLY: Final[Any] = getattr(torch.autograd.Function.apply, "__func__", torch.autograd.Function.__dict__["apply"])
 
 
 class FunctionContextValue(UserObjectValue):
@@ -95,7 +96,7 @@ def _wrap_context(t: Tracer, obj: Any, source: Source) -> Value:
     return RunningContextValue(type(obj), source, obj)
 
 
-@handles(_APPLY.__func__)
+@handles(_APPLY)
 def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`MyFunction.apply(...)`: the class is the first argument."""
     owner, *given = args

@@ -154,13 +154,13 @@ class Callee(NamedTuple):
     args: list[Value]
     #: Functions of Python that eager code goes through on the way, outermost first, each with which of its calls it is
     #: (an index into those that take `*args`).
-    through: tuple[tuple[types.FunctionType, int], ...] = ()
+    forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
     #: Where `fn` is a constructor: what the call gives in the place of its result, which has to be None.
-    makes: Value | None = None
+    constructor_result: Value | None = None
 
 
 #: A time at which a value was made: later ones are greater.
-now: Final[Callable[[], int]] = itertools.count(1).__next__
+next_creation_id: Final[Callable[[], int]] = itertools.count(1).__next__
 
 
 class Value:
@@ -177,15 +177,15 @@ class Value:
     #: everything that can (indirectly) contain itself.
     shell: ClassVar[bool] = False
     #: Lives in the graph, and leaves it in another form: `rebuild` makes that of what the graph gives out.
-    dressed: ClassVar[bool] = False
+    in_subclass: ClassVar[bool] = False
     #: `object` where the `meth_` methods are object's own, and a class of C between may have others.
     methods_of: ClassVar[type | None] = None
-    #: When it was made, as `now` counts.
-    born: int = 0
+    #: When it was made, as `next_creation_id` counts.
+    creation_id: int = 0
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
-        self.born = now()
+        self.creation_id = next_creation_id()
 
     # -- what is known -------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Value:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.describe()}>"
 
-    def snapshot(self) -> Callable[[], bool] | None:
+    def undo_check(self) -> Callable[[], bool] | None:
         """Asked before a change of its state: tells later whether that is undone, and then leaves no trace of it. None: who
         knows."""
         return None

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from fxjit.frontend.callables import table
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import descriptors, exceptions, objects, protocol
+from fxjit.frontend.values import calls, descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
@@ -126,11 +125,11 @@ class ClassValue(Value):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = table.lookup(self.cls)
+        handler = calls.resolve(self.cls)
         if handler is not None:
-            if not table.is_made_as_it_was(self.cls):
+            if not calls.has_original_constructor(self.cls):
                 t.break_("call-unsupported", callable=self.describe())
-            for name in table.CONSTRUCTORS:
+            for name in calls.CONSTRUCTORS:
                 descriptors.look_up(t, self.cls, name)
             return handler(t, list(args), dict(kwargs))
         meta_call, owner = descriptors.look_up(t, type(self.cls), "__call__")
@@ -157,10 +156,10 @@ class ClassValue(Value):
         init, owner = descriptors.look_up(t, cls, "__init__")
         if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new(t):
             return None
-        if table.lookup(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
+        if calls.resolve(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
             return None
         obj = objects.new_instance(t, cls)
-        return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, makes=obj)
+        return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, constructor_result=obj)
 
     def _has_objects_new(self, t: Tracer) -> bool:
         """Whether `object.__new__` makes the instances, and does no more."""

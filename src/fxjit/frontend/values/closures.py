@@ -9,10 +9,10 @@ from __future__ import annotations
 import types
 
 from fxjit import _C
-from fxjit.frontend.callables.table import function
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.calls import function
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import PythonCheck, TypeIs
 from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, Source
 
@@ -130,6 +130,6 @@ def read_cell(t: Tracer, cell: Value, name: Value) -> Value:
     return contents
 
 
-@makes(types.CellType)
+@creates(types.CellType)
 def make_cell(t: Tracer, cell: types.CellType) -> Value:
     return wrap_cell(t, cell, ConstSource(cell, "cell"))

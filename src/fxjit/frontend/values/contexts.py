@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 import torch.nn.attention
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import descriptors, modes, protocol
+from fxjit.frontend.values import descriptors, overrides, protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
@@ -37,7 +37,7 @@ class ContextValue(Value):
     #: The grad mode that entering it sets; None where it sets none.
     grad_mode_inside: bool | None = None
     #: See result.ManagerValue.
-    as_left: Callable[[Any], Any] | None = None
+    exit_state: Callable[[Any], Any] | None = None
 
     def __init__(self, cls: type, arguments: tuple[Any, ...] = (), source: Source | None = None) -> None:
         super().__init__(source)
@@ -115,8 +115,8 @@ class ContextMethodValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         manager = self.manager
-        if isinstance(manager, DeviceValue) and modes.innermost(t) is not None:
-            modes.refuse(t, "a default device, which is a mode as well, is entered under it")
+        if isinstance(manager, DeviceValue) and overrides.innermost(t) is not None:
+            overrides.refuse(t, "a default device, which is a mode as well, is entered under it")
         if self.name == "__enter__":
             manager.entered.append((t.root.steps, t.root.index))  # type: ignore[attr-defined]  # InterpTracer
             _entered_managers(t).append(manager)
@@ -182,8 +182,8 @@ def leave_state(t: Tracer, grad_mode_before: bool) -> None:
 
 def set_grad_mode(t: Tracer, mode: bool) -> None:
     """From here on, in the graph and in the trace."""
-    if modes.innermost(t) is not None:
-        modes.refuse(t, "the grad mode is set under it")
+    if overrides.innermost(t) is not None:
+        overrides.refuse(t, "the grad mode is set under it")
     if torch.is_grad_enabled() != mode:
         t.emit(torch._C._set_grad_enabled, [t.make(mode)])
         root = t.root  # type: ignore[attr-defined]  # InterpTracer
@@ -196,7 +196,7 @@ def grad_mode_set_at(t: Tracer) -> tuple[int, int]:
     return place
 
 
-def grad_mode_as_left(manager: Any) -> Any:
+def grad_mode_exit_state(manager: Any) -> Any:
     """`manager`, or one for the grad mode that code which nobody traced has set in its block."""
     now = torch.is_grad_enabled()
     meant = manager.mode if type(manager) is torch.set_grad_enabled else type(manager) is torch.enable_grad
@@ -207,7 +207,7 @@ class GradModeValue(ContextValue):
     """no_grad, enable_grad and set_grad_enabled."""
 
     leaves_what_was_open = True
-    as_left = staticmethod(grad_mode_as_left)
+    exit_state = staticmethod(grad_mode_exit_state)
 
     def __init__(self, cls: type, mode: bool, arguments: tuple[Any, ...], previous: bool | None = None,
                  source: Source | None = None, obj: Any = None) -> None:
@@ -347,7 +347,7 @@ def _wrap_inference_mode(t: Tracer, obj: Any, source: Source) -> Value:
 # -- autocast ------------------------------------------------------------------------------------------------------
 
 
-def autocast_as_left(manager: torch.autocast) -> torch.autocast:
+def autocast_exit_state(manager: torch.autocast) -> torch.autocast:
     """`manager`, or one for the state of autocast that code which nobody traced has set in its block."""
     device = manager.device
     now = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
@@ -359,7 +359,7 @@ def autocast_as_left(manager: torch.autocast) -> torch.autocast:
 class AutocastValue(GuardedValue):
     """torch.autocast and its spellings for one device; `settings` are what `_enter_autocast` takes."""
 
-    as_left = staticmethod(autocast_as_left)
+    exit_state = staticmethod(autocast_exit_state)
 
     def __init__(self, manager: Any, source: Source | None = None) -> None:
         self.settings = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
@@ -665,11 +665,11 @@ class WithoutTorchFunction(ContextValue):
     """`__torch_function__` of arguments, or that of modes too, is not asked inside."""
 
     def enter(self, t: Tracer) -> Value:
-        modes.switched_off(t).append(self.cls)
+        overrides.disabled_by(t).append(self.cls)
         return t.make(None)
 
     def leave(self, t: Tracer) -> None:
-        modes.switched_off(t).remove(self.cls)
+        overrides.disabled_by(t).remove(self.cls)
 
 
 def _without_torch_function(cls: Any) -> None:
@@ -716,7 +716,7 @@ def _method_of_class(fn: Any, name: str) -> None:
         manager = args[0].realize() if args else None
         if isinstance(manager, ContextValue):
             return ContextMethodValue(manager, name).tp_call(t, args[1:], kwargs)
-        return t.inline(t.make(fn), args, kwargs)
+        return pass_on(t, fn, args, kwargs)
 
 
 for _cls in (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, *_AUTOCASTS, AttentionKernels,

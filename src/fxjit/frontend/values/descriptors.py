@@ -126,7 +126,7 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
 
 
 #: They bind as functions do.
-_OURS = (_C.DisabledFunction, _C.CompiledFunction)
+_FXJIT_CALLABLES = (_C.DisabledFunction, _C.CompiledFunction)
 
 
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
@@ -159,7 +159,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if kind is staticmethod:
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if kind is classmethod:
-        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_OURS)):
+        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
     if isinstance(raw, property) and _binds_as_builtin(t, raw):

@@ -1,6 +1,6 @@
 """Python functions, found or made while tracing, and their bound methods.
 
-Calling a function asks the table of callables first (natives.py) and inlines it otherwise, through `Tracer.inline`.
+Calling a function goes by `calls.resolve`; what no stage there claims is inlined, through `Tracer.inline`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Tracer, Value, _NotImplemented
-from fxjit.frontend.values.natives import find_handler
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.calls import Substitute, resolve
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
@@ -95,11 +95,15 @@ class FunctionValue(Value):
 
     @property
     def runs_its_code(self) -> bool:
-        """Whether nothing of ours stands in for it: calling it is `Tracer.inline`."""
-        return find_handler(self.fn) is None
+        """Whether no stage of `calls.resolve` claims it: calling it is `Tracer.inline`."""
+        return resolve(self.fn) is None
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        handler = resolve(self.fn)
+        return Callee(t.make(handler.fn), args) if isinstance(handler, Substitute) else None
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(self.fn)
+        handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
         return t.inline(self, args, kwargs)
@@ -197,6 +201,9 @@ class MadeFunctionValue(FunctionValue):
     @property
     def runs_its_code(self) -> bool:
         return True
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return None
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.inline(self, args, kwargs)
@@ -385,7 +392,7 @@ def wrap_function(t: Tracer, fn: types.FunctionType, source: Source) -> Value:
     return FunctionValue(fn, source)
 
 
-@makes(types.FunctionType)
+@creates(types.FunctionType)
 def make_function_value(t: Tracer, fn: types.FunctionType) -> Value:
     return FunctionValue(fn)
 
@@ -397,6 +404,6 @@ def wrap_method(t: Tracer, method: types.MethodType, source: Source) -> Value:
     return MethodValue(func, t.wrap(method.__self__, AttrSource(source, "__self__")), source)
 
 
-@makes(types.MethodType)
+@creates(types.MethodType)
 def make_method(t: Tracer, method: types.MethodType) -> Value:
     return wrap_method(t, method, ConstSource(method, method.__qualname__))

@@ -37,7 +37,7 @@ class IdentityKey:
         return hash(id(self.value))
 
 
-class AskedKey:
+class QueriedKey:
     """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one among its
     like; whether it is equal to a key of another kind with the same hash, only the program that runs tells."""
 
@@ -48,8 +48,8 @@ class AskedKey:
         self.known_hash = known_hash
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, AskedKey) or hash(other) != self.known_hash:
-            return isinstance(other, AskedKey) and other.value is self.value
+        if isinstance(other, QueriedKey) or hash(other) != self.known_hash:
+            return isinstance(other, QueriedKey) and other.value is self.value
         raise NotConstant(self.value)
 
     def __hash__(self) -> int:
@@ -91,7 +91,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     base = getattr(value, "base", None)
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
-    return _asked(t, value, among)
+    return _queried(t, value, among)
 
 
 def _holds_int(key: HashKey) -> bool:
@@ -99,7 +99,7 @@ def _holds_int(key: HashKey) -> bool:
     return any(map(_holds_int, key)) if isinstance(key, tuple) else isinstance(key, int)
 
 
-def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
+def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     elements = getattr(value, "elements", None)
     if value.pytype() is frozenset and isinstance(elements, Mapping):
         return frozenset(elements)
@@ -111,10 +111,10 @@ def _asked(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
     known: int = found.as_constant()
     for key in among:
-        if isinstance(key, AskedKey) and key.known_hash == known:
+        if isinstance(key, QueriedKey) and key.known_hash == known:
             if key.value is value or protocol.equal(t, key.value, value):
                 return key
-    return AskedKey(value, known)
+    return QueriedKey(value, known)
 
 
 def compared_by_c(keys: Iterable[object]) -> bool:

@@ -24,7 +24,7 @@ from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
 from fxjit.frontend.values.untraceable import UntraceableValue
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, IdIs, KeysAre, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source, stored_keys
 
@@ -47,7 +47,7 @@ class DictValue(Value):
         self._changed: set[HashKey] = set()
         self._removed: dict[HashKey, Value] = {}
         self._reordered = False
-        self._asks_nobody: bool | None = None
+        self._compared_in_c: bool | None = None
         for key, value in pairs:
             self._put(key_of(t, key, self._items), key, value)
 
@@ -115,10 +115,10 @@ class DictValue(Value):
         return items.get(key_of(t, key, items))
 
     def _compared_by_c(self) -> bool:
-        if self._asks_nobody is None:
+        if self._compared_in_c is None:
             assert self._real is not None
-            self._asks_nobody = compared_by_c(stored_keys(self._real)) if isinstance(self._real, dict) else True
-        return self._asks_nobody
+            self._compared_in_c = compared_by_c(stored_keys(self._real)) if isinstance(self._real, dict) else True
+        return self._compared_in_c
 
     def get(self, t: Tracer, key: Value) -> Value | None:
         entry = self.find(t, key)
@@ -129,7 +129,7 @@ class DictValue(Value):
         self._items[key] = (key_value if old is None else old[0], value)
         self._changed.add(key)
 
-    def snapshot(self) -> Callable[[], bool]:
+    def undo_check(self) -> Callable[[], bool]:
         entries, changed, removed, reordered = dict(self._items), set(self._changed), dict(self._removed), self._reordered
 
         def restored() -> bool:
@@ -725,8 +725,8 @@ def _mapping_behind(t: Tracer, view: Any, source: Source) -> DictValue | None:
 @wraps(types.MappingProxyType)
 def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.MappingProxyType))
-    asks_nobody = all(type(behind) in (dict, collections.OrderedDict) for behind in gc.get_referents(obj))
-    mapping = _mapping_behind(t, obj, source) if asks_nobody else None
+    compared_in_c = all(type(behind) in (dict, collections.OrderedDict) for behind in gc.get_referents(obj))
+    mapping = _mapping_behind(t, obj, source) if compared_in_c else None
     if mapping is None:
         return UntraceableValue(obj, source, "attribute-unsupported", value="mappingproxy", name="the mapping behind it")
     return MappingProxyValue(mapping, source)
@@ -746,7 +746,7 @@ for _kind in ("keys", "values", "items"):
     _wraps_view(_kind)
 
 
-@makes(dict, collections.OrderedDict)
+@creates(dict, collections.OrderedDict)
 def make_dict(t: Tracer, obj: dict[Any, Any]) -> Value:
     """A new dict of things known while tracing: what a folded call gave."""
     return DictValue(t, [(t.make(key), t.make(value)) for key, value in obj.items()], type(obj))

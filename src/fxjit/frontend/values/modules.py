@@ -8,16 +8,18 @@ pass is traced from nn.Module's own Python code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.nn.modules.module as torch_module
+from torch.nn.modules.lazy import LazyModuleMixin
 
+from fxjit.errors import RestartAfter, SkipFrameSignal
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
-from fxjit.frontend.values.lazy_modules import settle
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
@@ -131,7 +133,7 @@ class ModuleValue(UserObjectValue):
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         if not (self._has_torchs(t, "__call__") and self._has_torchs(t, "_call_impl")):
             return super().callee(t, args)
-        settle(t, self.obj, args)  # type: ignore[arg-type]  # trace.py has what it needs beside the Tracer protocol
+        initialize_lazy_module(t, self.obj, args)  # type: ignore[arg-type]  # trace.py has what it needs beside the Tracer protocol
         outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`
         if self._no_hooks(t):
             inner: Any = (Module._call_impl, 0)  # and the first of that one's is that of `forward`, where there are no hooks
@@ -188,3 +190,42 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
         return UntraceableValue(obj, source, "value-unknown-type", value=source.name, type=type(obj).__name__)
     t.guard(TypeIs(source, type(obj)))
     return ModuleValue(type(obj), source, obj)
+
+
+# -- lazy modules -------------------------------------------------------------------------------------------------
+
+infer_parameters: Final[Any] = LazyModuleMixin._infer_parameters
+
+
+class LazyModuleTracer(Tracer, Protocol):
+    """The trace as this file sees it."""
+
+    @property
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
+
+
+def initialize_lazy_module(t: LazyModuleTracer, module: Any, args: Sequence[Value]) -> None:
+    """Called where `module` is about to be called: starts the trace again with its parameters made, if they are not.
+
+    Making them draws random numbers, which must not come before others that the frame draws first: there this call of the
+    frame runs as it stands, and the next one is traced."""
+    if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]  # typed for modules that are both
+        return
+    torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
+    fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
+    if not torchs or t.graph_uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
+        raise _not_now(module)
+    given = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
+
+    def make_parameters() -> None:
+        try:
+            infer_parameters(module, module, (given,))
+        except Exception as error:  # an input that does not fit, say: the program will see
+            raise _not_now(module) from error
+
+    raise RestartAfter(make_parameters, "a lazy module got its parameters")
+
+
+def _not_now(module: Any) -> SkipFrameSignal:
+    return SkipFrameSignal("skip-lazy-module", {"module": type(module).__name__})

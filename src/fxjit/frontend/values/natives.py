@@ -1,39 +1,25 @@
 """Callables that C implements: builtin functions, methods of builtin types, special methods by name.
 
-Calling one asks the table of callables: callables/table.py puts its lookup into `CALL_TABLE`, because values may not
-import what stands above them. Methods are `meth_<name>` of the value they are called on; special methods its slots.
+A call goes by `calls.resolve`. Methods are `meth_<name>` of the value they are called on; special methods its slots.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import inspect
-import itertools
 import operator
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from fxjit.frontend.values import protocol
+from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.plain import builtin_part, is_plain, plain
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
-
-Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
-#: Lookups of handlers by the callable itself; the first answer counts.
-CALL_TABLE: Final[list[Callable[[object], Handler | None]]] = []
-
-
-def find_handler(fn: object) -> Handler | None:
-    """The handler that callables/ or polyfills/ has for this very callable."""
-    for lookup in CALL_TABLE:
-        handler = lookup(fn)
-        if handler is not None:
-            return handler
-    return None
 
 
 class BuiltinValue(Value):
@@ -50,7 +36,7 @@ class BuiltinValue(Value):
         return f"builtin `{builtin_name(self.fn)}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(self.fn)
+        handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
         if isinstance(self.fn, _METHOD_DESCRIPTORS):
@@ -237,12 +223,12 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
                 t.break_("repr-unsupported", value=receiver.describe())
             return call_builtin_method(t, base, name, args, kwargs, owner)
         if name == "__init__":
-            handler = find_handler(descriptor)
+            handler = resolve(descriptor)
             if handler is not None:
                 return handler(t, [receiver, *args], dict(kwargs))
         t.break_("call-builtin", function=f"{owner.__name__}.{name}", args=receiver.describe())
     if method is None:
-        handler = find_handler(descriptor) if descriptor is not NOT_IMPLEMENTED else None
+        handler = resolve(descriptor) if descriptor is not NOT_IMPLEMENTED else None
         if handler is not None:
             return handler(t, [receiver, *args], dict(kwargs))
         known = receiver.is_constant() and all(arg.is_constant() for arg in args)
@@ -251,9 +237,9 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         if slot is not None and not kwargs and len(args) == slot[0]:
             return slot[1](t, receiver, *args)
         return _call_on_constants(t, receiver, name, args, kwargs, owner)
-    problem = _misfit(method, args, kwargs)
+    problem = misfit(method, args, kwargs)
     if problem is not None:
-        _refuse(t, receiver, name, len(args), kwargs, problem)
+        refuse_arguments(t, receiver, name, len(args), kwargs, problem)
     result = method(t, *args, **kwargs)
     assert isinstance(result, Value), f"meth_{name} of {type(receiver).__name__} gave {result!r}"
     return result
@@ -274,75 +260,6 @@ def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Val
 
 #: Operands whose special methods are called as they are when all arguments are known.
 PLAIN_OPERANDS: Final = (int, float, complex, str, bytes)
-
-_signatures: dict[Any, inspect.Signature | None] = {}
-
-
-def refusal(fn: Any, count: int, names: Iterable[str]) -> str | None:
-    """In what words `fn` itself refuses this many arguments and these names. None where its signature would take them, or is
-    not known: then nothing is called."""
-    if hasattr(fn, "__wrapped__"):
-        return None
-    given, named = [None] * count, dict.fromkeys(names)
-    try:
-        inspect.signature(fn).bind(*given, **named)
-    except TypeError:
-        pass
-    except ValueError:
-        if fn not in _HARMLESS:
-            return None
-    else:
-        return None
-    try:
-        fn(*given, **named)
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-#: Callables without a signature that do nothing when they are called with None.
-_HARMLESS: Final = frozenset({functools.reduce, itertools.repeat, itertools.zip_longest})
-#: Builtin types whose methods an empty instance can be asked for.
-_EMPTY: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, collections.deque, collections.OrderedDict)
-
-
-def _refuse(t: Tracer, receiver: Value, name: str, count: int, names: Iterable[str], problem: str) -> NoReturn:
-    cls = receiver.pytype()
-    text = refusal(getattr(cls(), name), count, names) if cls in _EMPTY else None
-    t.raise_(TypeError, text or f"{cls.__name__}.{name}() {problem}")
-
-
-def _misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:
-    """What is wrong with these arguments for `meth_...(tracer, *args, **kwargs)`; None when they fit."""
-    fn = method.__func__ if isinstance(method, types.MethodType) else method
-    if fn not in _signatures:
-        try:
-            _signatures[fn] = inspect.signature(method)
-        except (TypeError, ValueError):
-            _signatures[fn] = None
-    signature = _signatures[fn]
-    if signature is None:
-        return None
-    try:
-        signature.bind(None, *args, **kwargs)
-    except TypeError:
-        positional = [parameter for parameter in list(signature.parameters.values())[1:]
-                      if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
-        if kwargs:
-            return "got unexpected arguments"
-        if not positional:
-            return f"takes no arguments ({len(args)} given)"
-        required = sum(parameter.default is inspect.Parameter.empty for parameter in positional)
-        if required == len(positional):
-            return f"takes exactly {_number(required)} ({len(args)} given)"
-        if len(args) < required:
-            return f"expected at least {required} argument{'s' * (required != 1)}, got {len(args)}"
-        return f"expected at most {len(positional)} arguments, got {len(args)}"
-    return None
-
-
-def _number(count: int) -> str:
-    return "one argument" if count == 1 else f"{count} arguments"
 
 
 #: Sequences that `__mul__` repeats as often as an object with `__index__` says.
@@ -446,7 +363,7 @@ def _bound_method(fn: Any) -> bool:
 
 @wraps(*_BUILTIN_TYPES)
 def wrap_builtin(t: Tracer, fn: Any, source: Source) -> Value:
-    if _bound_method(fn) and find_handler(fn) is None:
+    if _bound_method(fn) and resolve(fn) is None:
         t.guard(TypeIs(source, type(fn)))
         name_source = AttrSource(source, "__name__")
         t.wrap(fn.__name__, name_source)
@@ -455,6 +372,6 @@ def wrap_builtin(t: Tracer, fn: Any, source: Source) -> Value:
     return BuiltinValue(fn, source)
 
 
-@makes(*_BUILTIN_TYPES)
+@creates(*_BUILTIN_TYPES)
 def make_builtin(t: Tracer, fn: Any) -> Value:
     return BuiltinValue(fn)

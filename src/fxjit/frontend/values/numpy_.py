@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from fxjit import config
-from fxjit.frontend.callables.table import NotPlain, handles, plain
 from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.tensor import GivenTensor, GraphTracer, TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue

@@ -1,7 +1,7 @@
 """NumPy's random numbers: the functions of `numpy.random`, `RandomState` and `Generator`.
 
 As with Python's own generators (rng.py), a draw is a step that new code takes before its graph runs: Python's numbers as
-drawn numbers, arrays and NumPy's numbers as inputs of the graph.
+random numbers, arrays and NumPy's numbers as inputs of the graph.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ import numpy as np
 import torch
 
 from fxjit import config
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.draws import Draws, Slot
+from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, step
-from fxjit.frontend.values.natives import BuiltinValue, find_handler
+from fxjit.frontend.values.calls import handles, resolve
+from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
-from fxjit.frontend.values.rng import GeneratorValue, generator_argument, known_arguments, known_state, refuse, state_value
+from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, step
+from fxjit.frontend.values.rng import RngValue, generator_argument, known_arguments, known_state, refuse, state_value
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
-from fxjit.guards.source import ApplySource, DrawnSource, Source
+from fxjit.guards.source import ApplySource, RandomSource, Source
 
 
-class DrawingTracer(Tracer, Protocol):
-    """The trace as drawn arrays see it."""
+class NumpyRngTracer(Tracer, Protocol):
+    """The trace as random arrays see it."""
 
     @property
-    def draws(self) -> Draws: ...
+    def rng_steps(self) -> RngSteps: ...
 
-    def drawn_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """An input of the graph for what is drawn before it runs; `tensor` is an example."""
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """An input of the graph for a random array that is computed before it runs; `tensor` is an example."""
 
 
-class NumpyGeneratorValue(GeneratorValue):
+class NumpyRngValue(RngValue):
     """A `numpy.random.RandomState` or `numpy.random.Generator`, found outside or made by a step."""
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         method = protocol.type_lookup(self.pytype(), name)
-        if find_handler(method) is None:
+        if resolve(method) is None:
             return super().tp_getattro(t, name)
-        return _DrawValue(self, name)
+        return _RngMethodValue(self, name)
 
 
 @wraps(np.random.RandomState, np.random.Generator)
 def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    return NumpyGeneratorValue(obj, source)
+    return NumpyRngValue(obj, source)
 
 
-class _DrawValue(Value):
+class _RngMethodValue(Value):
     """`generator.name`, a bound method."""
 
-    def __init__(self, generator: NumpyGeneratorValue, name: str) -> None:
+    def __init__(self, generator: NumpyRngValue, name: str) -> None:
         super().__init__(None)
         self.generator = generator
         self.name = name
@@ -66,7 +66,7 @@ class _DrawValue(Value):
         return type(getattr(self.generator.obj, self.name))
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(getattr(self.generator.pytype(), self.name))
+        handler = resolve(getattr(self.generator.pytype(), self.name))
         assert handler is not None, f"{self.name} is one of the methods that have one"
         return handler(t, [self.generator, *args], dict(kwargs))
 
@@ -78,14 +78,14 @@ class _DrawValue(Value):
 _CYTHON_FUNCTION: Final = type(np.random.RandomState.rand)
 
 
-@wraps_if(lambda obj: type(obj) is _CYTHON_FUNCTION and find_handler(obj) is not None, order=5)
+@wraps_if(lambda obj: type(obj) is _CYTHON_FUNCTION and resolve(obj) is not None, order=5)
 def _wrap_method(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return BuiltinValue(obj, source)
 
 
 #: What changes its argument or gives something else than numbers.
-_NO_DRAW: Final = frozenset({"shuffle", "permuted", "spawn", "bytes", "bit_generator"})
+_NOT_NUMBERS: Final = frozenset({"shuffle", "permuted", "spawn", "bytes", "bit_generator"})
 
 
 def scalar_tensor(number: np.generic) -> torch.Tensor:
@@ -93,37 +93,37 @@ def scalar_tensor(number: np.generic) -> torch.Tensor:
     return torch.from_numpy(np.array(number))
 
 
-def _drawn(t: DrawingTracer, at: int, name: str) -> Value:
-    example = t.draws.example(at)
-    if type(example) in DRAWN_TYPES:
-        return DrawnValue(at, example)
-    source = DrawnSource(at)
+def _result(t: NumpyRngTracer, at: int, name: str) -> Value:
+    example = t.rng_steps.example(at)
+    if type(example) in RANDOM_TYPES:
+        return RandomValue(at, example)
+    source = RandomSource(at)
     if isinstance(example, np.generic) and example.dtype.kind in "bif":
-        return ArrayValue(t.drawn_tensor(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
+        return ArrayValue(t.random_tensor(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
     tensor = writable_tensor(example) if isinstance(example, np.ndarray) else None
     if tensor is None:
         refuse(t, name)
-    return ArrayValue(t.drawn_tensor(tensor, ApplySource(source, tensor_of)), False, source)
+    return ArrayValue(t.random_tensor(tensor, ApplySource(source, tensor_of)), False, source)
 
 
 def _method(cls: type, name: str) -> None:
     fn, label = getattr(cls, name), f"numpy.random.{name}"
 
     @handles(fn)
-    def call(t: DrawingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(t: NumpyRngTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = args[0] if args else None
-        if not isinstance(generator, NumpyGeneratorValue) or not config.trace_numpy:
+        if not isinstance(generator, NumpyRngValue) or not config.trace_numpy:
             refuse(t, label)
         mine = generator_argument(t, generator, copy.deepcopy)
         if name == "set_state":
             step(t, fn, [mine, known_state(t, label, args[1:])], {}, may_fail=False)
             return t.make(None)
         given, named = known_arguments(t, label, args[1:], kwargs)
-        may_fail = any(isinstance(arg, Slot) for arg in (*given, *named.values()))
+        may_fail = any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
-            return state_value(t.draws.example(at), at)
-        return t.make(None) if name == "seed" else _drawn(t, at, label)
+            return state_value(t.rng_steps.example(at), at)
+        return t.make(None) if name == "seed" else _result(t, at, label)
 
 
 def _of_module(fn: Any, method: Any) -> None:
@@ -135,20 +135,20 @@ def _of_module(fn: Any, method: Any) -> None:
 
 for _cls in (np.random.RandomState, np.random.Generator):
     for _name in dir(_cls):
-        if not _name.startswith("_") and _name not in _NO_DRAW and type(getattr(_cls, _name)) is _CYTHON_FUNCTION:
+        if not _name.startswith("_") and _name not in _NOT_NUMBERS and type(getattr(_cls, _name)) is _CYTHON_FUNCTION:
             _method(_cls, _name)
 _of_module(np.random.seed, np.random.mtrand._rand.seed)  # type: ignore[attr-defined]  # where the module's functions are
 _of_module(np.random.ranf, np.random.random_sample)
 _of_module(np.random.sample, np.random.random_sample)
 
 
-def _makes(make: Any) -> None:
+def _creates_generator(make: Any) -> None:
     @handles(make)
-    def call(t: DrawingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(t: NumpyRngTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given, named = known_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
         at = step(t, make, given, named, may_fail=False)
-        return NumpyGeneratorValue(t.draws.example(at), DrawnSource(at))
+        return NumpyRngValue(t.rng_steps.example(at), RandomSource(at))
 
 
-_makes(np.random.RandomState)
-_makes(np.random.default_rng)
+_creates_generator(np.random.RandomState)
+_creates_generator(np.random.default_rng)

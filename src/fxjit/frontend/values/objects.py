@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import descriptors, modes, protocol
+from fxjit.frontend.values import descriptors, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.functions import NAMESPACE, FunctionValue
 from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
@@ -469,7 +469,7 @@ INSTANCES: Final[list[tuple[type, type[UserObjectValue]]]] = []
 
 def new_instance(t: Tracer, cls: type, base: Value | None = None) -> UserObjectValue:
     """A fresh instance of `cls`, made while tracing."""
-    modes.met(t, cls)
+    overrides.note_class(t, cls)
     kind = next((kind for root, kind in INSTANCES if issubclass(cls, root)), UserObjectValue)
     return kind(cls, base=base)
 
@@ -600,7 +600,7 @@ _EXACT: Final[dict[type | None, Callable[[Any], Any]]] = {str: str.__str__, int:
 @wraps_everything_else
 def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    modes.met(t, type(obj))
+    overrides.note_class(t, type(obj))
     base_type = builtin_base(type(obj))
     if base_type in (str, int, float):
         t.guard(IdIs(source, obj))

@@ -404,21 +404,21 @@ def hash_(t: Tracer, v: Value) -> Value:
     return v.realize().tp_hash(t)
 
 
-#: values/waiting.py puts here what gives `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may wait.
-TEXT_THAT_WAITS: Final[list[Callable[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]]] = []
-#: And values/percent.py what gives `template % other`.
-PERCENT: Final[list[Callable[[Tracer, str, Value], Value]]] = []
+#: values/deferred.py puts here what gives `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may wait.
+DEFERRED_TEXT: Final[list[Callable[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]]] = []
+#: And callables/printf.py what gives `template % other`.
+PRINTF: Final[list[Callable[[Tracer, str, Value], Value]]] = []
 
 
 def repr_(t: Tracer, v: Value) -> Value:
     v = v.realize()
-    waiting = TEXT_THAT_WAITS[0](t, "repr", v, "")
+    waiting = DEFERRED_TEXT[0](t, "repr", v, "")
     return waiting if waiting is not None else _text(t, v.tp_repr(t), "__repr__ returned non-string (type {})")
 
 
 def str_(t: Tracer, v: Value) -> Value:
     v = v.realize()
-    waiting = TEXT_THAT_WAITS[0](t, "str", v, "")
+    waiting = DEFERRED_TEXT[0](t, "str", v, "")
     return waiting if waiting is not None else _text(t, v.tp_str(t), "__str__ returned non-string (type {})")
 
 
@@ -447,7 +447,7 @@ _FORMATTED_AS_STR: Final = tuple(cls.__dict__["__format__"] for cls in (object, 
 def format_(t: Tracer, v: Value, spec: str) -> Value:
     """`format(v, spec)`."""
     v = v.realize()
-    waiting = TEXT_THAT_WAITS[0](t, "format", v, spec)
+    waiting = DEFERRED_TEXT[0](t, "format", v, spec)
     if waiting is not None:
         return waiting
     if v.is_constant():

@@ -13,7 +13,7 @@ import numpy as np
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import RangeIteratorValue
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 
@@ -184,11 +184,11 @@ def wrap_slice(t: Tracer, obj: slice, source: Source) -> Value:
     return SliceValue(start, stop, step, source)
 
 
-@makes(range)
+@creates(range)
 def make_range(t: Tracer, obj: range) -> Value:
     return RangeValue(obj)
 
 
-@makes(slice)
+@creates(slice)
 def make_slice(t: Tracer, obj: slice) -> Value:
     return SliceValue(t.make(obj.start), t.make(obj.stop), t.make(obj.step))

@@ -1,8 +1,8 @@
-"""Random numbers that Python itself draws: `random.Random` objects and the functions of the module `random`.
+"""Random generators of Python: `random.Random` objects and the functions of the module `random`; `torch.Generator`s break.
 
 Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only at run
-time: each draw whose type is known is a step that new code takes before its graph runs (frontend/draws.py); any other breaks
-the graph.
+time: each call whose type is known is a step that new code takes before its graph runs (frontend/rng_steps.py); any other
+breaks the graph.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit.frontend.callables.table import Handler, NotPlain, handles, plain
-from fxjit.frontend.draws import Slot
+from fxjit.frontend.rng_steps import StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import Handler, handles, pass_on
 from fxjit.frontend.values.descriptors import look_up
-from fxjit.frontend.values.drawn import DRAWN_TYPES, DrawnValue, drawn_value, step
+from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, random_value, step
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import ConstSource, DrawnSource, Source
+from fxjit.guards.source import ConstSource, RandomSource, Source
 
 
-class GeneratorValue(Value):
+class RngValue(Value):
     """A `torch.Generator`: it can be passed on; drawing from it or asking its state breaks."""
 
     def __init__(self, obj: object, source: Source) -> None:
@@ -51,18 +52,18 @@ class GeneratorValue(Value):
 @wraps(torch.Generator)
 def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(IdIs(source, obj))
-    return GeneratorValue(obj, source)
+    return RngValue(obj, source)
 
 
 def _is_patched() -> bool:
     """Whether a program (a test with mocks) has put methods of its own in the place of those that draw."""
     if any(getattr(random.Random, name) is not getattr(_random.Random, name) for name in ("random", "getrandbits")):
         return True
-    methods = (getattr(random.Random, name, None) for name in _DRAWS)
+    methods = (getattr(random.Random, name, None) for name in _METHODS)
     return any(method is not None and getattr(method, "__module__", "random") not in ("random", None) for method in methods)
 
 
-class RandomValue(GeneratorValue):
+class PythonRngValue(RngValue):
     """A `random.Random`, found outside or made by a step."""
 
     def __init__(self, obj: random.Random, source: Source) -> None:
@@ -70,10 +71,10 @@ class RandomValue(GeneratorValue):
         self.own: Mapping[str, object] = vars(obj)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name not in _DRAWS or name in self.own:
+        if name not in _METHODS or name in self.own:
             return super().tp_getattro(t, name)
         assert self.source is not None
-        if not isinstance(self.source, (DrawnSource, ConstSource)):
+        if not isinstance(self.source, (RandomSource, ConstSource)):
             t.guard(InstanceHasAttr(self.source, name, False))
         method = getattr(random.Random, name)
         if isinstance(method, types.FunctionType):
@@ -84,7 +85,7 @@ class RandomValue(GeneratorValue):
 @wraps(random.Random)
 def _wrap_random(t: Tracer, obj: random.Random, source: Source) -> Value:
     t.guard(TypeIs(source, random.Random))
-    return RandomValue(obj, source)
+    return PythonRngValue(obj, source)
 
 
 def _copy(generator: random.Random) -> random.Random:
@@ -93,24 +94,24 @@ def _copy(generator: random.Random) -> random.Random:
     return made
 
 
-def generator_argument(t: Tracer, value: GeneratorValue, copy: Callable[[Any], Any] = _copy) -> object:
+def generator_argument(t: Tracer, value: RngValue, copy: Callable[[Any], Any] = _copy) -> object:
     """The generator as an argument of a step; examples are drawn from its copy."""
     source = value.source
     assert source is not None
-    if isinstance(value, RandomValue):
+    if isinstance(value, PythonRngValue):
         if _is_patched():
             refuse(t, "random.Random")
-        for name in ("random", "getrandbits"):  # what draws are made of
+        for name in ("random", "getrandbits"):  # which all its methods use
             look_up(t, random.Random, name)
-    if isinstance(source, DrawnSource):
-        return Slot(source.at)
-    t.draws.found(value.obj, source, copy)  # type: ignore[attr-defined]  # DrawingTracer
+    if isinstance(source, RandomSource):
+        return StepResult(source.at)
+    t.rng_steps.found(value.obj, source, copy)  # type: ignore[attr-defined]  # RngTracer
     return source
 
 
 # -- the methods ---------------------------------------------------------------------------------------------------
 
-#: Methods that give a number, with whether one may raise for some numbers that it draws on the way.
+#: Methods that give a number, with whether one may raise for some random numbers on the way.
 _NUMBERS: Final = {
     "random": False, "uniform": False, "triangular": False, "gauss": False, "normalvariate": False, "randint": False,
     "randrange": False, "getrandbits": False, "betavariate": True, "expovariate": True, "gammavariate": True,
@@ -120,14 +121,14 @@ _MOST_ITEMS: Final = 1000
 
 
 def refuse(t: Tracer, name: str) -> NoReturn:
-    """The draw is left to the running program."""
+    """The call is left to the running program."""
     t.break_("call-rng-state", function=name)
 
 
 def _known(t: Tracer, name: str, value: Value) -> object:
-    """An argument that a step takes: a constant, or a number drawn before."""
-    if isinstance(value, DrawnValue):
-        return Slot(value.at)
+    """An argument that a step takes: a constant, or a random value of an earlier step."""
+    if isinstance(value, RandomValue):
+        return StepResult(value.at)
     try:
         return plain(value)
     except NotPlain:
@@ -135,59 +136,59 @@ def _known(t: Tracer, name: str, value: Value) -> object:
 
 
 def known_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> tuple[list[object], Any]:
-    """The arguments of a draw, as those of a step."""
+    """The arguments of such a call, as those of a step."""
     return [_known(t, name, arg) for arg in args], {key: _known(t, name, arg) for key, arg in kwargs.items()}
 
 
-def _number(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _number(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, f"random.{name}", args, kwargs)
-    may_fail = _NUMBERS[name] or any(isinstance(arg, Slot) for arg in (*given, *named.values()))
-    numbers = all(isinstance(arg, Slot) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
-    if not numbers or type(generator) is not RandomValue:
+    may_fail = _NUMBERS[name] or any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
+    numbers = all(isinstance(arg, StepResult) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
+    if not numbers or type(generator) is not PythonRngValue:
         refuse(t, f"random.{name}")
     fn = getattr(random.Random, name)
-    return drawn_value(t, step(t, fn, [generator_argument(t, generator), *given], named, may_fail=may_fail))
+    return random_value(t, step(t, fn, [generator_argument(t, generator), *given], named, may_fail=may_fail))
 
 
-def _seed(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _seed(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, f"random.{name}", args, kwargs)
     step(t, random.Random.seed, [generator_argument(t, generator), *given], named, may_fail=False)
     return t.make(None)
 
 
-def _getstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _getstate(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     at = step(t, random.Random.getstate, [generator_argument(t, generator)], {}, may_fail=False)
-    state = t.draws.example(at)  # type: ignore[attr-defined]  # DrawingTracer
+    state = t.rng_steps.example(at)  # type: ignore[attr-defined]  # RngTracer
     return state_value(state, at)
 
 
 def state_value(state: object, at: int) -> UntraceableValue:
     """A generator's state, which a step gives: it can be kept, and given back to the generator."""
-    return UntraceableValue(state, DrawnSource(at), "data-random", value="state of a random number generator")
+    return UntraceableValue(state, RandomSource(at), "data-random", value="state of a random number generator")
 
 
-def _setstate(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _setstate(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     state = known_state(t, f"random.{name}", args)
     step(t, random.Random.setstate, [generator_argument(t, generator), state], {}, may_fail=False)
     return t.make(None)
 
 
-def known_state(t: Tracer, name: str, args: Sequence[Value]) -> Slot:
+def known_state(t: Tracer, name: str, args: Sequence[Value]) -> StepResult:
     """The state that a generator is to have, which a step gave."""
     source = args[0].source if len(args) == 1 and isinstance(args[0], UntraceableValue) else None
-    if not isinstance(source, DrawnSource):
+    if not isinstance(source, RandomSource):
         refuse(t, name)
-    return Slot(source.at)
+    return StepResult(source.at)
 
 
 def _items(t: Tracer, name: str, population: Value) -> Any:
-    """What is drawn from: values of one type that steps can give."""
+    """What numbers are chosen from: values of one type that steps can give."""
     try:
         known = plain(population)
         items = list(known)
     except (NotPlain, TypeError):
         refuse(t, f"random.{name}")
-    if not items or len({type(item) for item in items}) > 1 or type(items[0]) not in DRAWN_TYPES:
+    if not items or len({type(item) for item in items}) > 1 or type(items[0]) not in RANDOM_TYPES:
         refuse(t, f"random.{name}")
     return known
 
@@ -196,27 +197,27 @@ def _list_of(t: Tracer, at: int, length: int, name: str) -> ListValue:
     """The list that a step gives, as a list of what further steps take from it."""
     if length > _MOST_ITEMS:
         refuse(t, f"random.{name}")
-    return ListValue([drawn_value(t, step(t, operator.getitem, [Slot(at), index], {}, may_fail=False))
+    return ListValue([random_value(t, step(t, operator.getitem, [StepResult(at), index], {}, may_fail=False))
                       for index in range(length)])
 
 
-def _choice(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _choice(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
-    return drawn_value(t, step(t, random.Random.choice, [generator_argument(t, generator), items], {}, may_fail=False))
+    return random_value(t, step(t, random.Random.choice, [generator_argument(t, generator), items], {}, may_fail=False))
 
 
-def _several(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _several(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`choices` and `sample`."""
     if not args:
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
     given, named = known_arguments(t, f"random.{name}", args[1:], kwargs)
-    if any(isinstance(arg, Slot) for arg in (*given, *named.values())):
+    if any(isinstance(arg, StepResult) for arg in (*given, *named.values())):
         refuse(t, f"random.{name}")
     at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
-    return _list_of(t, at, len(t.draws.example(at)), name)  # type: ignore[attr-defined]  # DrawingTracer
+    return _list_of(t, at, len(t.rng_steps.example(at)), name)  # type: ignore[attr-defined]  # RngTracer
 
 
 def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
@@ -226,7 +227,7 @@ def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
     return made
 
 
-def _shuffle(t: Tracer, generator: RandomValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _shuffle(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs or args[0].pytype() is not list:
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
@@ -236,23 +237,23 @@ def _shuffle(t: Tracer, generator: RandomValue, name: str, args: list[Value], kw
     return t.make(None)
 
 
-_Draw = Callable[[Tracer, RandomValue, str, list[Value], dict[str, Value]], Value]
-_DRAWS: Final[dict[str, _Draw]] = {
+_Method = Callable[[Tracer, PythonRngValue, str, list[Value], dict[str, Value]], Value]
+_METHODS: Final[dict[str, _Method]] = {
     **dict.fromkeys(_NUMBERS, _number), "seed": _seed, "choice": _choice, "choices": _several, "sample": _several,
     "shuffle": _shuffle, "getstate": _getstate, "setstate": _setstate,
 }
 
 
-def _method(name: str, draw: _Draw) -> None:
+def _method(name: str, sample: _Method) -> None:
     fn = getattr(random.Random, name)
 
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = args[0] if args else None
-        if isinstance(generator, RandomValue):
-            return draw(t, generator, name, args[1:], kwargs)
+        if isinstance(generator, PythonRngValue):
+            return sample(t, generator, name, args[1:], kwargs)
         if isinstance(fn, types.FunctionType):  # of a subclass: its own methods draw
-            return t.inline(t.make(fn), args, kwargs)
+            return pass_on(t, fn, args, kwargs)
         refuse(t, f"random.{name}")
 
     of_module = getattr(random, name)
@@ -266,13 +267,13 @@ def _of_module(method: Handler, fn: Any) -> Handler:
     return call
 
 
-for _name, _draw in _DRAWS.items():
+for _name, _sample in _METHODS.items():
     if hasattr(random.Random, _name):  # binomialvariate: since 3.12
-        _method(_name, _draw)
+        _method(_name, _sample)
 
 
 @handles(random.Random)
 def _make_random(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, "random.Random", args, kwargs)
     at = step(t, random.Random, given, named, may_fail=False)
-    return RandomValue(t.draws.example(at), DrawnSource(at))  # type: ignore[attr-defined]  # DrawingTracer
+    return PythonRngValue(t.rng_steps.example(at), RandomSource(at))  # type: ignore[attr-defined]  # RngTracer

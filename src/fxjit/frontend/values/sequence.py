@@ -19,7 +19,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
-from fxjit.frontend.values.wrap import makes, wraps, wraps_if
+from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, ClassItemSource, ConstSource, ItemSource, Source
 
@@ -313,14 +313,14 @@ class TupleValue(SequenceValue):
 
     base_type = tuple
     #: The constant of a code object that this is.
-    very: Any = None
+    interned: Any = None
 
     def is_constant(self) -> bool:
         return all(item.realize().is_constant() for item in self.items)
 
     def as_constant(self) -> Any:
-        if self.very is not None:
-            return self.very
+        if self.interned is not None:
+            return self.interned
         return make_tuple(self.cls, tuple(item.realize().as_constant() for item in self.items))
 
     def graph_arg(self, t: Tracer) -> Any:
@@ -336,8 +336,8 @@ class TupleValue(SequenceValue):
         return super().mp_subscript(t, key)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        if self.very is not None:
-            cg.push_const(self.very)
+        if self.interned is not None:
+            cg.push_const(self.interned)
             return
         if self.cls is not tuple:
             cg.asm.begin_call(make_tuple)
@@ -572,13 +572,13 @@ def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 wraps_if(lambda obj: issubclass(type(obj), tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
 
 
-@makes(list)
+@creates(list)
 def make_list(t: Tracer, obj: list[Any]) -> Value:
     """A new list of things known while tracing: what a folded call gave."""
     return ListValue([t.make(item) for item in obj])
 
 
-@makes(tuple, torch.Size)
+@creates(tuple, torch.Size)
 def make_tuple_value(t: Tracer, obj: tuple[Any, ...]) -> Value:
     return TupleValue([t.make(item) for item in obj], cls=type(obj))
 

@@ -17,7 +17,7 @@ from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
 from fxjit.frontend.values.keys import HashKey, key_of
 from fxjit.frontend.values.sequence import known_hash
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, LengthIs, SetIs, TypeIs
 from fxjit.guards.source import DictKeySource, Source
 
@@ -65,12 +65,12 @@ class SetValue(Value):
         return self.cls is frozenset and all(value.is_constant() for value in self.elements.values())
 
     def as_constant(self) -> frozenset[Any]:
-        return frozenset(self.order) if self.very is None else self.very
+        return frozenset(self.order) if self.interned is None else self.interned
 
     #: Keys and elements, and the keys in iteration order.
     elements: dict[HashKey, Value]
     #: The constant of a code object that this frozenset is.
-    very: Any = None
+    interned: Any = None
     order: Any
     _obj: set[Any] | frozenset[Any] | None = None
 
@@ -113,8 +113,8 @@ class SetValue(Value):
         if self.shell:
             cg.asm.build_set(0)
             return
-        if self.very is not None:
-            cg.push_const(self.very)
+        if self.interned is not None:
+            cg.push_const(self.interned)
             return
         cg.asm.begin_call(frozenset)
         self._push_items(cg)
@@ -398,7 +398,7 @@ def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value
     return SourcedSetValue(t, obj, cls, source)
 
 
-@makes(set, frozenset)
+@creates(set, frozenset)
 def make_set(t: Tracer, obj: set[Any] | frozenset[Any]) -> Value:
     return SetValue(t, [t.make(item) for item in obj], type(obj), order=obj if _keyed_by_itself(obj) else None)
 

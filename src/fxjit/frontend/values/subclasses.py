@@ -2,7 +2,7 @@
 
 A graph knows tensors only: one of a subclass that existed before goes in as a plain tensor over the same memory, one made
 while tracing is a plain tensor of the graph that gets its class where it leaves. What the class has to say about operators is
-asked while tracing (modes.py).
+asked while tracing (overrides.py).
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from typing import Any, cast
 
 import torch
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import classes, modes, protocol, tensor_methods
+from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.tensor import GraphTracer, TensorValue, can_be_traced
 from fxjit.guards.source import ApplySource, Source
 
 
-class DressedTensor(TensorValue):
+class SubclassTensorValue(TensorValue):
     """A tensor of a subclass, made while tracing: `plain` is what the graph gives out for it."""
 
-    dressed = True
+    in_subclass = True
 
     def __init__(self, plain: TensorValue, cls: type) -> None:
         super().__init__(plain.node, plain.fake, cls)
         self.plain = plain
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(dress, self.plain, self.cls)
+        cg.call(to_subclass, self.plain, self.cls)
 
 
-def dress(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+def to_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """What new bytecode calls: `tensor` as an instance of `cls`, with the gradient that it has."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
         return tensor.as_subclass(cls)
 
 
-def undress(tensor: torch.Tensor) -> torch.Tensor:
+def as_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A plain tensor over the same memory, through which gradients arrive at this one."""
-    return dress(tensor, torch.Tensor)
+    return to_subclass(tensor, torch.Tensor)
 
 
-def undressed(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Source]:
+def as_base_tensor(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Source]:
     """What a graph gets in the place of a tensor of a subclass, and where from."""
-    plain = undress(tensor)
+    plain = as_tensor(tensor)
     plain.__dict__.update(tensor.__dict__)  # marks of sizes that vary
-    return plain, ApplySource(source, undress)
+    return plain, ApplySource(source, as_tensor)
 
 
 def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
@@ -57,8 +57,8 @@ def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
     alias = cast(TensorValue, t.emit(torch.ops.aten.alias.default, [tensor]))
     if cls is torch.Tensor:
         return alias
-    made = DressedTensor(alias, cls)
-    modes.met(t, cls)
+    made = SubclassTensorValue(alias, cls)
+    overrides.note_class(t, cls)
     cast(GraphTracer, t).register_tensor(made)
     return made
 

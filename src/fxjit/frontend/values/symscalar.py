@@ -60,8 +60,8 @@ class SymValue(Value):
         return t.make(self._decide(t, self.pytype()))
 
     def _decide(self, t: Tracer, convert: Callable[[Any], Any]) -> Any:
-        drawn = t.new_source_state("drawn symbols").get("all")
-        if drawn is not None and drawn & self.sym.node.expr.free_symbols:
+        random = t.new_source_state("random symbols").get("all")
+        if random is not None and random & self.sym.node.expr.free_symbols:
             t.break_("data-random", value=self.describe())
         from_data = torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode
         try:

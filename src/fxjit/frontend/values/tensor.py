@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit.frontend.values import descriptors, modes, protocol, tensor_index, tensor_methods
+from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -28,9 +28,9 @@ from fxjit.guards.source import (
     AttrSource,
     ClassItemSource,
     ConstSource,
-    DrawnSource,
     InstanceDictSource,
     ItemSource,
+    RandomSource,
     Source,
 )
 
@@ -135,7 +135,7 @@ class TensorValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         self._refuse_others(t, "__getattribute__")
-        told = modes.ask_about_attribute(t, self, name)
+        told = overrides.dispatch_attribute(t, self, name)
         if told is not None:
             return told
         pending = t.effects.load_attr(self, name)
@@ -179,7 +179,7 @@ class TensorValue(Value):
     def source_of(self, name: str) -> Source:
         """Where an attribute of a tensor that existed before is found again, without asking its class."""
         assert self.source is not None
-        if not modes.overrides(self.cls):
+        if not overrides.has_torch_function(self.cls):
             return AttrSource(self.source, name)
         return ApplySource(self.source, TorchsAttribute(name), f"Tensor.{name}")
 
@@ -227,7 +227,7 @@ class TensorValue(Value):
         if not tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw) or isinstance(raw, _OF_THE_CLASS):
             return None
         if isinstance(raw, (types.GetSetDescriptorType, property)):
-            told = modes.ask(t, raw.__get__, [self])
+            told = overrides.dispatch(t, raw.__get__, [self])
             return self._torchs_attribute(t, name) if told is None else told
         return tensor_methods.TensorMethodValue(self, name, raw)
 
@@ -245,8 +245,8 @@ class TensorValue(Value):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
-        if modes.sees_attribute(t, self, name):
-            modes.refuse(t, f"`{name}` of a tensor is written", [self])
+        if overrides.intercepts_attribute(t, self, name):
+            overrides.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
             tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
             return
@@ -284,13 +284,13 @@ class TensorValue(Value):
     def _is_plain(self, value: TensorValue) -> bool:
         """Whether `value` and this tensor are of the common kind."""
         fakes = (self.fake, value.fake)
-        return not modes.overrides(self.cls) and value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
+        return not overrides.has_torch_function(self.cls) and value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
             fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:
-        told = self._own(t, "__bool__") or modes.ask(t, bool, [self])
+        told = self._own(t, "__bool__") or overrides.dispatch(t, bool, [self])
         if told is not None:
             return t.make(protocol.truth(t, told))
         known = tensor_methods.known_item(self)
@@ -311,7 +311,7 @@ class TensorValue(Value):
         operand = as_operand(t, other)
         if operand is None:
             return NOT_IMPLEMENTED
-        told = modes.ask(t, getattr(torch.Tensor, name, protocol.BINARY[op]), [self, operand])
+        told = overrides.dispatch(t, getattr(torch.Tensor, name, protocol.BINARY[op]), [self, operand])
         return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand]) if told is None else told
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
@@ -330,8 +330,8 @@ class TensorValue(Value):
             own: Value | _NotImplemented | None = self._own(t, f"__{op}__")
             if own is not None:
                 return own
-            if modes.innermost(t) is not None or modes.asked_among(t, [self]):
-                modes.refuse(t, f"`{op}` of a tensor is asked for", [self])
+            if overrides.innermost(t) is not None or overrides.overriding_arguments(t, [self]):
+                overrides.refuse(t, f"`{op}` of a tensor is asked for", [self])
             return tensor_methods.as_number(t, self, op)
         return NOT_IMPLEMENTED
 
@@ -347,7 +347,7 @@ class TensorValue(Value):
     # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
-        told = self._own(t, "__len__") or modes.ask(t, len, [self])
+        told = self._own(t, "__len__") or overrides.dispatch(t, len, [self])
         if told is not None:
             return told
         if self.fake.dim() == 0:
@@ -358,7 +358,8 @@ class TensorValue(Value):
         own = self._own(t, "__iter__")
         if own is not None:
             return cast(Value, own)
-        if modes.innermost(t) is not None or modes.asked_among(t, [self]):  # they are told of what torch's Python calls
+        # They are given what torch's Python calls.
+        if overrides.innermost(t) is not None or overrides.overriding_arguments(t, [self]):
             if protocol.truth(t, protocol.compare(t, "==", protocol.call_method(t, self, "dim"), t.make(0))):
                 t.raise_(TypeError, "iteration over a 0-d tensor")
             return protocol.iter_(t, protocol.call_method(t, self, "unbind", t.make(0)))
@@ -374,17 +375,19 @@ class TensorValue(Value):
         if operand is None:
             t.raise_(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
                                    f"{item.pytype()}.")
-        told = modes.ask(t, operator.contains, [self, operand])
+        told = overrides.dispatch(t, operator.contains, [self, operand])
         return t.emit("any", [t.emit(operator.eq, [self, operand])]) if told is None else told
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
-        told = self._own(t, "__getitem__", key) or modes.ask(t, operator.getitem, [self, key])
+        told = self._own(t, "__getitem__", key) or overrides.dispatch(t, operator.getitem, [self, key])
         return tensor_index.load(t, self, key) if told is None else told
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(TypeError, "Tensor does not support deleting items")
-        if self._own(t, "__setitem__", key, value) is None and modes.ask(t, operator.setitem, [self, key, value]) is None:
+        if self._own(t, "__setitem__", key, value) is not None:
+            return
+        if overrides.dispatch(t, operator.setitem, [self, key, value]) is None:
             tensor_index.store(t, self, key, value)
 
     # -- text ----------------------------------------------------------------------------------------------------
@@ -476,7 +479,7 @@ class OpaqueValue(Value):
 
 def _operate(t: Tracer, target: Callable[..., Any], operands: list[Value]) -> Value:
     """An operator of Python's on tensors."""
-    told = modes.ask(t, target, operands)
+    told = overrides.dispatch(t, target, operands)
     return t.emit(target, operands) if told is None else told
 
 
@@ -489,11 +492,11 @@ def same_or(value: TensorValue, result: Value) -> Value:
 
 def as_operand(t: Tracer, other: Value) -> Value | None:
     """`other` as the operand of a tensor's operator; None where Tensor's own operators answer NotImplemented."""
-    if modes.overrides(other.pytype()) and not modes.switched_off(t):
+    if overrides.has_torch_function(other.pytype()) and not overrides.disabled_by(t):
         return other  # who says what the operator gives
     if other.node is not None:
         return other if not isinstance(other, OpaqueValue) else None
-    if isinstance(other.source, DrawnSource) and other.pytype() in (bool, int, float):
+    if isinstance(other.source, RandomSource) and other.pytype() in (bool, int, float):
         return other  # an input of the graph
     if not other.is_constant():
         return None
@@ -604,7 +607,7 @@ def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
             t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
             layout = str(obj.layout)
         return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=layout, why=reason[1])
-    modes.met(t, type(obj))
+    overrides.note_class(t, type(obj))
     t.given_tensor(obj, source)
     return GivenTensor(t, obj, source)
 

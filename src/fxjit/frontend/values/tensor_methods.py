@@ -17,8 +17,8 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
+from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.watched import watching
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.tensor import GraphTracer, TensorValue
@@ -341,13 +341,13 @@ for _name, _why in (
 
 @method("retain_grad")
 def _retain_grad(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **watching(tensor))
+    t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **observation(tensor))
 
 
 @method("backward")
 def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     inputs = kwargs.get("inputs", args[3] if len(args) > 3 else None)
-    t.break_("call-autograd-engine", function="Tensor.backward", **watching(inputs))
+    t.break_("call-autograd-engine", function="Tensor.backward", **observation(inputs))
 
 
 # -- changes of the tensor itself ----------------------------------------------------------------------------------

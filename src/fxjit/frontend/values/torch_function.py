@@ -1,7 +1,7 @@
 """Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that ask.
 
 A mode of `__torch_function__` is entered by `with`, and from then on
-modes.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
+overrides.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
 whatever it is of.
 """
 
@@ -13,9 +13,9 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import modes, protocol, tensor_index
+from fxjit.frontend.values import overrides, protocol, tensor_index
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -47,10 +47,11 @@ def _handle_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value
     api, relevant, *rest = args
     with torch._C._EnableTorchFunction():
         asked: list[Value] = torch.overrides._get_overloaded_args(protocol.unpack(t, relevant), lambda each: each.pytype())
-    if modes.innermost(t) is None and not asked:
+    if overrides.innermost(t) is None and not asked:
         t.raise_(TypeError, "no implementation found for a function that nothing overrides")
     classes = [each.pytype() for each in asked]
-    return modes.tell(t, api.as_constant() if api.is_constant() else getattr(api, "fn", None), classes, asked, rest, kwargs)
+    func = api.as_constant() if api.is_constant() else getattr(api, "fn", None)
+    return overrides.call_torch_function(t, func, classes, asked, rest, kwargs)
 
 
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # a class method
@@ -62,7 +63,7 @@ def _default(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.make(NotImplemented)
     passed = protocol.unpack(t, given["args"]) if "args" in given else []
     named = _keywords(t, given.get("kwargs"))
-    with modes.without_arguments(t):
+    with overrides.subclasses_disabled(t):
         result = t.call(func, passed, named)
     known = func.as_constant() if func.is_constant() else getattr(func, "fn", None)
     if known in torch.overrides.get_default_nowrap_functions():
@@ -85,10 +86,10 @@ class FrameTracer(Tracer, Protocol):
 @handles(torch._C._push_on_torch_function_stack)
 def _push_mode(t: FrameTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     mode = args[0]
-    if not modes.is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode and not _is_entered_by_with(t.frame):
+    if not overrides.is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode and not _is_entered_by_with(t.frame):
         t.break_("context-unsupported", value=mode.describe(), type=mode.pytype().__name__,
                  why="it is entered by a call, and who leaves it is not known")
-    modes.entered(t).append(mode)
+    overrides.entered_modes(t).append(mode)
     return t.make(None)
 
 
@@ -102,14 +103,14 @@ def _is_entered_by_with(frame: Any) -> bool:
 
 @handles(torch._C._pop_torch_function_stack)
 def _pop_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not modes.entered(t):
+    if not overrides.entered_modes(t):
         t.break_("call-c-extension", function="torch._C._pop_torch_function_stack", module="torch._C")
-    return modes.entered(t).pop()
+    return overrides.entered_modes(t).pop()
 
 
 def _load_or_index(t: Tracer, tensor: TensorValue, key: Value) -> Value | None:
     """`tensor[key]` where a mode that was entered makes an operator of it."""
-    if not any(map(modes.is_subscripts, modes.entered(t))):
+    if not any(map(overrides.is_subscripts, overrides.entered_modes(t))):
         return None
     keys = [each.realize() for each in (key.realized() if isinstance(key, TupleValue) else [key])]
     if not all(isinstance(each, TensorValue) or each.pytype() is int for each in keys):

@@ -1,43 +1,35 @@
-"""Torch functions: those that become one node, those that are known while tracing, and those that steer the process.
+"""torch's callable objects (operators by name, custom operators, scripted functions), and the call that becomes one node.
 
-`call_in_graph` makes the node; interp/ calls it for Python functions that skips/ wants in the graph. C functions come
-here through `CALL_TABLE` (functions.py asks it for every callable it has no rule for), methods spelled as functions
-(`torch.Tensor.add(x, y)`) too. Handlers below answer what is no operator.
+`call_in_graph` makes the node; interp/ calls it for Python functions that skips/ wants in the graph. Which functions of
+torch's do become one is in callables/torch_functions.py.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.overrides
 import torch.utils._device
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.nn.utils.rnn import PackedSequence
 
-from fxjit.frontend.callables.table import handles
-from fxjit.frontend.values import modes, protocol, tensor_methods
+from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Tracer, Value
-from fxjit.frontend.values.contexts import autocast_opened, default_device
-from fxjit.frontend.values.natives import CALL_TABLE, Handler
+from fxjit.frontend.values.calls import resolve
+from fxjit.frontend.values.contexts import default_device
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.watched import watching
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import ConstIs, IdIs
-from fxjit.guards.source import CallSource, ConstSource, Source
+from fxjit.guards.kinds import IdIs
+from fxjit.guards.source import Source
 from fxjit.skips import marks
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
-
-#: What is done for a call of an operator that takes functions (hops.py).
-HIGHER_ORDER: Final[dict[HigherOrderOperator, Handler]] = {}
 
 
 # -- one node ------------------------------------------------------------------------------------------------------
@@ -154,7 +146,7 @@ class TorchFunctionValue(Value):
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):
-            handler = HIGHER_ORDER.get(self.fn)
+            handler = resolve(self.fn)
             if handler is None:
                 t.break_("call-higher-order", function=str(self.fn), why="there is no rule for this operator")
             return handler(t, list(args), dict(kwargs))
@@ -215,402 +207,3 @@ def _wrap_operator(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(type(torch.ops), type(torch.ops.aten))
 def _wrap_namespace(t: Tracer, obj: Any, source: Source) -> Value:
     return OperatorNamespaceValue(obj, source)
-
-
-# -- which C functions are operators -------------------------------------------------------------------------------
-
-
-def _operators() -> dict[int, Any]:
-    """The C functions that are ATen operators under a Python name, by id."""
-    found: dict[int, Any] = {}
-    spaces: list[Any] = [torch, torch._C._VariableFunctions]
-    spaces += [getattr(torch._C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_nested")]
-    for space in filter(None, spaces):
-        for name in dir(space):
-            fn = getattr(space, name)
-            is_builtin = isinstance(fn, types.BuiltinFunctionType)
-            if is_builtin and (space is not torch or getattr(torch._C._VariableFunctions, name, None) is fn):
-                found[id(fn)] = fn
-    return found
-
-
-_OPERATORS: Final = _operators()
-modes.OPERATORS.update(_OPERATORS)
-
-
-def lookup(fn: Any) -> Handler | None:
-    """The handler for a callable of torch that callables/ does not know."""
-    if isinstance(fn, types.BuiltinFunctionType):
-        module = fn.__module__
-        if id(fn) in _OPERATORS:
-            return _node_handler(fn)
-        if module == "torch._C" and fn.__name__.startswith(("_get_", "_is_", "_has_", "_cuda_get", "_cuda_is")):
-            return _state_handler(fn)
-        return None
-    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        owner: type = fn.__objclass__
-        name: str = fn.__name__
-        return _method_handler(name) if issubclass(torch.Tensor, owner) and owner is not object else None
-    if isinstance(fn, types.MethodWrapperType):
-        return _attribute_handler(fn)
-    if isinstance(fn, types.FunctionType) and fn.__module__ is not None:
-        spelled = str(fn.__name__)
-        if torch.Tensor.__dict__.get(spelled) is fn:
-            return _method_handler(spelled)
-        if spelled in _COMPILING and str(fn.__module__).partition(".")[0] in ("torch", "fxjit"):
-            return _known_handler(_COMPILING[spelled])
-    return None
-
-
-CALL_TABLE.append(lookup)
-
-
-def _node_handler(fn: Any) -> Handler:
-    return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
-
-
-def _method_handler(name: str) -> Handler:
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not args:
-            t.raise_(TypeError, f"unbound method Tensor.{name}() needs an argument")
-        receiver = args[0].realize()
-        if not isinstance(receiver, TensorValue):
-            if issubclass(receiver.pytype(), torch.Tensor):  # of a kind that is not traced, which says why
-                return t.call(protocol.getattr_(t, receiver, name), args[1:], kwargs)
-            t.raise_(TypeError, f"descriptor '{name}' for 'torch._C.TensorBase' objects doesn't apply to a "
-                                f"'{receiver.pytype().__name__}' object")
-        return tensor_methods.call_method(t, receiver, name, args[1:], kwargs)
-    return call
-
-
-def _attribute_handler(fn: types.MethodWrapperType) -> Handler | None:
-    """`torch.Tensor.shape.__get__`, which is what modes are told of an attribute."""
-    descriptor: Any = fn.__self__
-    getter: Any = descriptor.fget if isinstance(descriptor, property) else descriptor
-    name: str = getattr(getter, "__name__", "")
-    if fn.__name__ != "__get__" or getattr(torch.Tensor, name, None) is not descriptor:
-        return None
-    return lambda t, args, kwargs: protocol.getattr_(t, args[0], name)
-
-
-# -- what the program may ask --------------------------------------------------------------------------------------
-
-#: Functions of compilers that say whether they are at work, wherever they are imported from.
-_COMPILING: Final = {"is_compiling": True, "is_dynamo_compiling": True, "is_exporting": False}
-
-
-def _known_handler(answer: object) -> Handler:
-    return lambda t, args, kwargs: t.make(answer)
-
-
-for _fn, _answer in (
-    (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True),
-    (torch.compiler.is_exporting, False),
-    (torch._jit_internal.is_scripting, False), (torch.jit._trace.is_tracing, False), (torch._C._get_tracing_state, None),
-    (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
-    (torch._C._len_torch_dispatch_stack, 0),
-    (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
-):
-    handles(_fn)(_known_handler(_answer))
-
-
-@handles(torch._C._len_torch_function_stack)
-def _len_function_stack(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(len(modes.entered(t)))
-
-
-@handles(torch._C._is_torch_function_enabled)
-def _is_function_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(not modes.switched_off(t))
-
-
-@handles(torch._C._is_torch_function_all_disabled)
-def _is_function_all_disabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(torch._C.DisableTorchFunction in modes.switched_off(t))
-
-
-@handles(torch._C._is_torch_function_mode_enabled)
-def _is_function_mode_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(bool(modes.entered(t)))
-
-
-def _state_handler(fn: Callable[..., Any]) -> Handler:
-    """Read-only state of the process, as it is while tracing; what matters of it is guarded as ambient state."""
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not all(value.is_constant() for value in (*args, *kwargs.values())):
-            t.break_("call-c-extension", function=name_of(fn), module="torch")
-        return protocol.fold(t, lambda: fn(*[value.as_constant() for value in args],
-                                           **{key: value.as_constant() for key, value in kwargs.items()}))
-    return call
-
-
-_STATE: Final[tuple[Callable[..., Any], ...]] = (
-    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.is_autocast_cpu_enabled,
-    torch.amp.autocast_mode.is_autocast_available, torch.get_default_dtype, torch.get_default_device,
-    torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_deterministic_debug_mode, torch.get_num_interop_threads,
-    torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability,
-    torch.cuda.get_device_name, torch.cuda.get_device_properties,
-    torch.cuda.is_bf16_supported, torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing,
-    torch.xpu.is_available, torch.mps.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
-    torch.backends.mkldnn.is_available, torch.backends.mkl.is_available, torch.backends.openmp.is_available,
-    torch.backends.cudnn.is_available, torch.backends.cudnn.version, torch.backends.cuda.is_built,
-    torch.distributed.is_available, torch.accelerator.is_available, torch.accelerator.current_accelerator,
-    torch.promote_types, torch.can_cast, torch.device, torch.finfo, torch.iinfo, torch.typename,
-    torch._C._log_api_usage_once,
-)
-for _fn in _STATE:
-    handles(_fn)(_state_handler(_fn))
-
-
-def _switch_handler(fn: Callable[..., Any]) -> Handler:
-    """State that somebody may set between two calls and that no other guard is about: asked again before an entry runs."""
-    known = _state_handler(fn)
-
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        answer = known(t, args, kwargs)
-        given = [value.as_constant() for value in args], {name: value.as_constant() for name, value in kwargs.items()}
-        asked = functools.partial(fn, *given[0], **given[1]) if args or kwargs else fn
-        t.guard(ConstIs(CallSource(ConstSource(asked, fn.__name__)), answer.as_constant()))
-        return answer
-    return call
-
-
-def _autocast_handler(fn: Callable[..., Any]) -> Handler:
-    """What autocast would do: said by a block of the trace's own, or held by the guard on autocast while it is on, and else a
-    switch."""
-    known, guarded = _state_handler(fn), _switch_handler(fn)
-
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = (value.as_constant() for value in [*args, *kwargs.values()] if value.is_constant())
-        device = _AUTOCAST[fn] or next(given, None)
-        opened = autocast_opened(t)
-        if fn is torch.is_autocast_cache_enabled:
-            is_held = bool(opened) or torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
-        else:
-            is_held = device in opened or (isinstance(device, str) and torch.is_autocast_enabled(device))
-        return (known if is_held else guarded)(t, args, kwargs)
-    return call
-
-
-_SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
-    torch.get_num_threads, torch.get_float32_matmul_precision, torch.is_warn_always_enabled, torch.cuda.current_device,
-    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
-    torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
-    torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed, torch.backends.mha.get_fastpath_enabled,
-    torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
-)
-for _fn in _SWITCHES:
-    handles(_fn)(_switch_handler(_fn))
-#: With the device that each asks about; None: its argument says.
-_AUTOCAST: Final[dict[Callable[..., Any], str | None]] = {
-    torch.is_autocast_cache_enabled: None, torch.get_autocast_dtype: None, torch.get_autocast_gpu_dtype: "cuda",
-    torch.get_autocast_cpu_dtype: "cpu",
-}
-for _fn in _AUTOCAST:
-    handles(_fn)(_autocast_handler(_fn))
-if torch.distributed.is_available():
-    handles(torch.distributed.is_initialized)(_switch_handler(torch.distributed.is_initialized))
-
-
-def _fact_handler(fn: Callable[..., Any]) -> Handler:
-    """Functions of a tensor's metadata, run on its fake."""
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        known = [_stand_in(t, value, fn) for value in args]
-        named = {key: _stand_in(t, value, fn) for key, value in kwargs.items()}
-        return protocol.fold(t, lambda: fn(*known, **named))
-    return call
-
-
-def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
-    if isinstance(value, TensorValue):
-        return value.fake
-    if not value.is_constant():
-        t.break_("tensor-argument", function=name_of(fn), value=value.describe(), type=value.pytype().__name__)
-    return value.as_constant()
-
-
-_FACTS: Final[tuple[Callable[..., Any], ...]] = (
-    torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference,
-    torch.result_type, torch.get_device, torch.is_same_size,
-)
-for _fn in _FACTS:
-    handles(_fn)(_fact_handler(_fn))
-
-
-@handles(torch.is_tensor)
-def _is_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    obj = args[0] if args else kwargs["obj"]
-    return t.make(issubclass(obj.pytype(), torch.Tensor))
-
-
-@handles(torch.is_storage)
-def _is_storage(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(args[0].pytype() in torch._storage_classes)
-
-
-@handles(torch.numel)
-def _numel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return protocol.call_method(t, args[0] if args else kwargs["input"], "numel")
-
-
-@handles(torch.is_distributed)
-def _is_distributed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return protocol.call_method(t, args[0] if args else kwargs["input"], "is_distributed")
-
-
-@handles(torch.is_nonzero)
-def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(protocol.truth(t, args[0] if args else kwargs["input"]))
-
-
-# -- __torch_function__ --------------------------------------------------------------------------------------------
-
-
-@handles(torch._C._has_torch_function)
-def _has_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(modes.innermost(t) is not None or bool(modes.asked_among(t, args[:1])))
-
-
-@handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
-def _has_torch_function_of(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    asked = modes.asked_among(t, [arg for arg in args if arg.pytype() not in (list, tuple)])
-    return t.make(modes.innermost(t) is not None or bool(asked))
-
-
-@handles(torch.overrides.is_tensor_like)
-def _is_tensor_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    cls = args[0].pytype()
-    return t.make(cls is torch.Tensor or hasattr(cls, "__torch_function__"))
-
-
-# -- calls whose outcome depends on sizes --------------------------------------------------------------------------
-
-
-def _recurrent_layer(forward: Callable[..., Any]) -> None:
-    @handles(forward)
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """The sizes of a packed sequence's batches say how often the layer's cell runs."""
-        if any(arg.pytype() is PackedSequence for arg in (*args, *kwargs.values())):
-            t.break_("tensor-data", function=f"{forward.__qualname__} of a packed sequence")
-        return t.inline(t.make(forward), args, kwargs)
-
-
-for _layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
-    _recurrent_layer(_layer.forward)
-
-
-def _recurrent_stack(fn: Callable[..., Any]) -> None:
-    @handles(fn)
-    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
-        inputs: list[Any] = [tensor.fake for tensor in tensors_in(args[:1])]
-        if any(map(torch.backends.cudnn.is_acceptable, inputs)):
-            t.break_("tensor-recurrent-cudnn", function=f"torch.{fn.__name__}")
-        sizes = [size for fake in inputs for size in fake.shape if isinstance(size, torch.SymInt)]
-        result = t.emit(fn, args, kwargs)
-        if any(size.node.maybe_as_int() is not None for size in sizes):
-            t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
-        return result
-
-
-for _stack in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    _recurrent_stack(_stack)
-
-
-@handles(torch.Size)
-def _size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return TupleValue(protocol.unpack(t, args[0]) if args else [], cls=torch.Size)
-
-
-@handles(torch.broadcast_shapes)
-def _broadcast_shapes(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    shapes = [[arg] if arg.pytype() is int else protocol.unpack(t, arg) for arg in args]
-    result: list[Value] = []
-    for position in range(1, max(map(len, shapes), default=0) + 1):
-        sizes = [shape[-position] for shape in shapes if position <= len(shape)]
-        wide = [size for size in sizes if not protocol.equal(t, size, t.make(1))]
-        if any(not protocol.equal(t, size, wide[0]) for size in wide[1:]):
-            t.raise_(RuntimeError, "Shape mismatch: objects cannot be broadcast to a single shape")
-        result.insert(0, wide[0] if wide else sizes[0])
-    return TupleValue(result, cls=torch.Size)
-
-
-@handles(torch._C._infer_size)
-def _infer_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The shape that two shapes are broadcast to, with the operators' own words where they do not fit."""
-    shapes = [protocol.unpack(t, arg) for arg in args]
-    if all(size.is_constant() for shape in shapes for size in shape):
-        return protocol.fold(t, torch._C._infer_size, *(torch.Size([size.as_constant() for size in shape]) for shape in shapes))
-    return _broadcast_shapes(t, args, kwargs)
-
-
-# -- checks --------------------------------------------------------------------------------------------------------
-
-
-@handles(torch._assert)
-def _assert(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
-    condition, message = given["condition"], given["message"]
-    if isinstance(condition, TensorValue):
-        return t.emit(torch._assert_async, [condition, message])
-    if not protocol.truth(t, condition):
-        t.raise_(AssertionError, message.as_constant() if message.is_constant() else "")
-    return t.make(None)
-
-
-@handles(torch._check)
-def _check(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("cond", "message"), args, strict=False)) | kwargs
-    if given["cond"].node is not None and not isinstance(given["cond"], TensorValue):
-        return t.emit(torch._check, [given["cond"]])
-    if not protocol.truth(t, given["cond"]):
-        text = t.call(given["message"], [], None) if "message" in given else t.make("Expected cond to be True")
-        t.raise_(RuntimeError, protocol.str_(t, text).as_constant())
-    return t.make(None)
-
-
-@handles(torch._check_is_size)
-def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.emit(torch._check_is_size, args, kwargs) if args[0].node is not None else t.make(None)
-
-
-# -- what steers the process ---------------------------------------------------------------------------------------
-
-
-def _refuse(reason: str, *functions: Any, **context: str) -> None:
-    for fn in dict.fromkeys(functions):
-        def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
-            t.break_(reason, function=name_of(fn), why=f"the result of {name_of(fn)}", **context)
-        handles(fn)(refuse)
-
-
-_refuse("value-global-state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
-        torch.set_num_interop_threads, torch.use_deterministic_algorithms, torch.set_deterministic_debug_mode,
-        torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal, torch.set_printoptions,
-        torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
-        torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
-        torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,
-        torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
-
-
-def _asks_for_gradients(function: Any, place: int) -> None:
-    """`place`: where the tensors stand, among its arguments, that it gives the gradients of."""
-    @handles(function)
-    def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        inputs = kwargs.get("inputs", args[place] if len(args) > place else None)
-        name = name_of(function)
-        t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **watching(inputs))
-
-
-_asks_for_gradients(torch.autograd.grad, 1)
-_asks_for_gradients(torch.autograd.backward, 5)
-_refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
-        torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
-_refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
-_refuse("tensor-data", torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
-# The fakes of quantized tensors are float tensors, which forget what they stand for.
-_refuse("tensor-layout", torch.quantize_per_tensor, torch.quantize_per_channel, torch.quantize_per_tensor_dynamic,
-        torch._empty_affine_quantized, torch._empty_per_channel_affine_quantized, layout="quantized")
-_refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
-        torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor, layout="sparse")

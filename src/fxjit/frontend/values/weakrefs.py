@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 Wrapper = Callable[[Any, Any, Any], Any]
 W = TypeVar("W", bound=Wrapper)
-Maker = Callable[[Any, Any], Any]
-M = TypeVar("M", bound=Maker)
+Factory = Callable[[Any, Any], Any]
+M = TypeVar("M", bound=Factory)
 
 _exact: Final[dict[type, Wrapper]] = {}
 _by_mro: Final[dict[type, Wrapper]] = {}
 _predicates: Final[list[tuple[int, Callable[[object], bool], Wrapper]]] = []
 _fallback: Final[list[Wrapper]] = []
-_makers: Final[dict[type, Maker]] = {}
+_factories: Final[dict[type, Factory]] = {}
 
 
 def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
@@ -52,20 +52,20 @@ def wraps_everything_else(fn: W) -> W:
     return fn
 
 
-def makes(*types: type) -> Callable[[M], M]:
+def creates(*types: type) -> Callable[[M], M]:
     """Register a maker `fn(tracer, obj) -> Value` for objects of these exact types that come from nowhere: a container
     of things known while tracing, say. A maker adds no guard and sets no source."""
     def register(fn: M) -> M:
         for cls in types:
-            assert cls not in _makers, f"two makers claim {cls.__name__}"
-            _makers[cls] = fn
+            assert cls not in _factories, f"two makers claim {cls.__name__}"
+            _factories[cls] = fn
         return fn
     return register
 
 
-def maker_of(cls: type) -> Maker | None:
+def factory_of(cls: type) -> Factory | None:
     """The maker registered for exactly this type."""
-    return _makers.get(cls)
+    return _factories.get(cls)
 
 
 def wrap_object(t: Tracer, obj: object, source: Source) -> Value:

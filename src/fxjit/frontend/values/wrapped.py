@@ -8,16 +8,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.errors import RestartTrace
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
-from fxjit.frontend.values.natives import BuiltinMethodValue, find_handler
+from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.wrap import makes, wraps
+from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
 
@@ -130,7 +130,7 @@ class CachedFunctionValue(Value):
         return f"cached function `{self.fn.__qualname__}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = find_handler(self.fn)
+        handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
         if self.fn in _COUNTED:
@@ -157,12 +157,12 @@ class CachedFunctionValue(Value):
         return result
 
     def meth_cache_info(self, t: Tracer) -> Value:
-        return self._ask_cache(t, "cache_info")
+        return self._uncached(t, "cache_info")
 
     def meth_cache_clear(self, t: Tracer) -> Value:
-        return self._ask_cache(t, "cache_clear")
+        return self._uncached(t, "cache_clear")
 
-    def _ask_cache(self, t: Tracer, name: str) -> Value:
+    def _uncached(self, t: Tracer, name: str) -> Value:
         """The program looks at the cache itself: from now on the running program makes the calls, and this trace too."""
         if self.fn not in _COUNTED:
             _COUNTED.add(self.fn)
@@ -351,7 +351,7 @@ def wrap_partial(t: Tracer, partial: Any, source: Source) -> Value:
     return PartialValue(func, args, kwargs, source)
 
 
-@makes(functools.partial)
+@creates(functools.partial)
 def make_partial_value(t: Tracer, partial: Any) -> Value:
     return wrap_partial(t, partial, ConstSource(partial, "partial"))
 
@@ -368,7 +368,7 @@ def wrap_cached(t: Tracer, fn: Any, source: Source) -> Value:
     return CachedFunctionValue(fn, source, **_parameters(fn))
 
 
-@makes(_LRU_TYPE)
+@creates(_LRU_TYPE)
 def make_cached(t: Tracer, fn: Any) -> Value:
     return CachedFunctionValue(fn, ConstSource(fn, getattr(fn, "__qualname__", "cached")), **_parameters(fn))
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fxjit import _C
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import ContextValue, known
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
@@ -103,7 +103,7 @@ def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
     return BreakErrorsValue(obj.error, source)
 
 
-class RestValue(Value):
+class ContinueValue(Value):
     """A call that is to be made by a call of this: the rest of a function, with what it goes on with."""
 
     def __init__(self, fn: Value, args: list[Value]) -> None:
@@ -125,4 +125,4 @@ class RestValue(Value):
 
 @handles(_C.Continue)
 def _continue(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return RestValue(args[0], args[1:])
+    return ContinueValue(args[0], args[1:])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.waiting import Field, Marked, WaitingText, as_it_is_now, example_of, is_from_data, texts_may_wait
+from fxjit.frontend.values.deferred import DeferredText, Field, Marked, defers_texts, example_of, is_from_data, snapshot
 
 _CONVERSION: Final = re.compile(r"%(?P<key>\([^()%]*\))?(?P<form>[#0\- +]*\d*(?:\.\d*)?)[hlL]?(?P<kind>.)", re.DOTALL)
 _OF_TEXT: Final = frozenset("sra")
@@ -18,7 +18,7 @@ _OF_REALS: Final = frozenset("eEfFgG")
 _OF_INTEGERS: Final = frozenset("diu")
 
 
-def percent(t: Tracer, template: str, other: Value) -> Value:
+def printf(t: Tracer, template: str, other: Value) -> Value:
     """`template % other`."""
     marked = Marked(t)
     given: dict[Any, Any] | tuple[Any, ...]
@@ -27,8 +27,8 @@ def percent(t: Tracer, template: str, other: Value) -> Value:
     else:
         items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
         given = tuple(_Shown.of(t, item, marked) for item in items)
-    if texts_may_wait() and "*" not in template:
-        template, given = _fields_that_wait(t, template, given, marked)
+    if defers_texts() and "*" not in template:
+        template, given = _deferred_fields(t, template, given, marked)
     try:
         return marked.text(template % given)
     except (TypeError, ValueError, KeyError) as error:
@@ -38,7 +38,7 @@ def percent(t: Tracer, template: str, other: Value) -> Value:
         t.raise_(type(error), *error.args)
 
 
-protocol.PERCENT.append(percent)
+protocol.PRINTF.append(printf)
 
 
 class _Shown:
@@ -53,7 +53,7 @@ class _Shown:
     def of(t: Tracer, value: Value, marked: Marked) -> Any:
         value = value.realize()
         specialize = getattr(value, "specialize", None)
-        if specialize is not None and not (texts_may_wait() and is_from_data(value)):
+        if specialize is not None and not (defers_texts() and is_from_data(value)):
             value = specialize(t)
         return value.as_constant() if value.is_constant() else _Shown(t, value, marked)
 
@@ -64,7 +64,7 @@ class _Shown:
         return self._marked.mark(protocol.repr_(self._t, self.value))
 
 
-def _fields_that_wait(t: Tracer, template: str, given: Any, marked: Marked) -> tuple[str, Any]:
+def _deferred_fields(t: Tracer, template: str, given: Any, marked: Marked) -> tuple[str, Any]:
     """Template and arguments with the marks of texts in the place of fields like `%.3f` that show a tensor."""
     by_name = isinstance(given, dict)
     arguments: Any = given if by_name else dict(enumerate(given))
@@ -80,10 +80,10 @@ def _fields_that_wait(t: Tracer, template: str, given: Any, marked: Marked) -> t
         argument = arguments.get(name)
         if not isinstance(argument, _Shown) or not _may_be_shown(argument.value, found["kind"]):
             return found[0]
-        now = as_it_is_now(t, argument.value)
+        now = snapshot(t, argument.value)
         if now is None:
             return found[0]
-        mark = marked.mark(WaitingText(t, (Field("percent", f"%{found['form']}{found['kind']}", now),)))
+        mark = marked.mark(DeferredText(t, (Field("printf", f"%{found['form']}{found['kind']}", now),)))
         if by_name:
             return mark
         shown[name] = mark

@@ -1,50 +1,115 @@
-"""The table of callables: what is done for a call of a builtin, a C function, or a class that C implements.
+"""Call resolution: the one path from a callable that exists to what a traced call of it does.
 
-`@handles(fn, ...)` signs a handler up that works on values; `@polyfill(fn, ...)` a plain Python function that is
-traced in place of `fn`; `pure(fn, ...)` says that `fn` may simply be called when all its arguments are known.
-functions.py and classes.py ask `lookup` when such a thing is called. A callable is claimed once.
+`resolve(fn)` goes through the stages in order; the first that answers gives the handler, `handler(tracer, args, kwargs)`.
+What no stage claims is called by its own rules: a Python function is inlined, a class makes an instance, a function of C
+is called on constants or breaks the graph.
+
+`@handles(fn, ...)` registers a handler that works on values; `@function(fn)` one with the builtin's own parameters;
+`@polyfill(fn, ...)` a Python function that is traced in place of `fn`; `pure(fns)` functions that are called while tracing
+when all arguments are known. A callable is claimed once.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from fxjit.frontend.values import protocol
+from fxjit.frontend.values.arguments import refusal
 from fxjit.frontend.values.base import Tracer, Value
-from fxjit.frontend.values.natives import CALL_TABLE, refusal
-from fxjit.frontend.values.plain import NotPlain, is_plain, plain
-
-__all__ = ["BEFORE_LOOKUP", "Handler", "NotPlain", "callable_name", "fold_call", "function", "handler_of", "handles",
-           "handles_code", "is_plain", "lookup", "plain", "polyfill", "pure", "stands_for", "unknown_call"]
+from fxjit.frontend.values.plain import NotPlain, plain
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+# -- the stages ----------------------------------------------------------------------------------------------------
+
+
+class Stage(IntEnum):
+    """Who is asked about a callable, in this order."""
+
+    #: Calls that the user lets run after the graph (`config.reorderable_functions`): callables/deferred_calls.py.
+    DEFERRED = 0
+    #: This very callable: the handlers of this file's decorators.
+    EXACT = 1
+    #: Any function with this code object, for closures that a library makes; any alternative constructor of a type.
+    FAMILY = 2
+    #: torch's operators, tensor methods and state, by what they are: callables/torch_functions.py.
+    TORCH = 3
+    #: Python functions that speak to the compiler (`graph_break()`), or that skips/ keeps from being inlined:
+    #: interp/inline.py.
+    VERDICT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """The handler of a function that is traced as another one: the user's `substitute_in_graph`, or what was compiled."""
+
+    fn: Any
+
+    def __call__(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(t.make(self.fn), args, kwargs)
+
+
+Finder = Callable[[Any], Handler | None]
+_FINDERS: Final[dict[Stage, Finder]] = {}
+
+
+def resolves(stage: Stage) -> Callable[[Finder], Finder]:
+    """Register the function that answers for a stage."""
+    def register(finder: Finder) -> Finder:
+        assert stage not in _FINDERS, f"{stage!r} is answered twice"
+        _FINDERS[stage] = finder
+        return finder
+    return register
+
+
+def resolve(fn: Any, after: Stage | None = None) -> Handler | None:
+    """The handler of a callable, by the first stage (behind `after`) that has one."""
+    for stage in Stage:
+        if after is None or stage > after:
+            handler = _FINDERS[stage](fn)
+            if handler is not None:
+                return handler
+    return None
+
+
+def pass_on(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """The call of a Python function, for its own handler that leaves this one alone: what the later stages say."""
+    handler = resolve(fn, after=Stage.EXACT)
+    return handler(t, list(args), dict(kwargs)) if handler is not None else t.inline(t.make(fn), args, kwargs)
+
+
+# -- handlers of very callables ------------------------------------------------------------------------------------
+
+
 _HANDLERS: Final[dict[Any, Handler]] = {}
-#: What a call of a class asks it for.
+#: What a call of a class looks up on it.
 CONSTRUCTORS: Final = ("__new__", "__init__")
-#: What those were of the classes that have a handler.
-_MADE_BY: Final[dict[type, tuple[Any, ...]]] = {}
+#: Those of the classes that have a handler, when they were given it.
+_ORIGINAL_CONSTRUCTORS: Final[dict[type, tuple[Any, ...]]] = {}
 
 
 def _claim(fn: object, handler: Handler) -> None:
     assert fn not in _HANDLERS, f"{fn!r} is handled twice"
     _HANDLERS[fn] = handler
     if isinstance(fn, type):
-        _MADE_BY[fn] = _constructors(fn)
+        _ORIGINAL_CONSTRUCTORS[fn] = _constructors(fn)
 
 
 def _constructors(cls: type) -> tuple[Any, ...]:
     return tuple(protocol.type_lookup(cls, name) for name in CONSTRUCTORS)
 
 
-def is_made_as_it_was(cls: type) -> bool:
+def has_original_constructor(cls: type) -> bool:
     """Whether nobody has given a class that has a handler another constructor."""
-    return all(now is then for now, then in zip(_constructors(cls), _MADE_BY.get(cls, ()), strict=False))
+    return all(now is then for now, then in zip(_constructors(cls), _ORIGINAL_CONSTRUCTORS.get(cls, ()), strict=False))
 
 
 def handles(*fns: Any) -> Callable[[H], H]:
@@ -146,31 +211,22 @@ def callable_name(fn: Any) -> str:
     return name if module in (None, "builtins") else f"{module}.{name}"
 
 
-#: Asked before the table: reorder.py's.
-BEFORE_LOOKUP: Final[list[Callable[[Any], Handler | None]]] = []
-
-
-def lookup(fn: Any) -> Handler | None:
-    """The handler of a callable, or None."""
-    for find in BEFORE_LOOKUP:
-        found = find(fn)
-        if found is not None:
-            return found
-    return handler_of(fn)
-
-
-def handler_of(fn: Any) -> Handler | None:
-    """The handler that the table has for a callable, or None."""
+@resolves(Stage.EXACT)
+def exact(fn: Any) -> Handler | None:
+    """The handler that this very callable has been given."""
     try:
-        handler = _HANDLERS.get(fn)
+        return _HANDLERS.get(fn)
     except TypeError:  # not hashable: nobody can have claimed it
         return None
-    if handler is not None:
-        return handler
+
+
+@resolves(Stage.FAMILY)
+def _of_family(fn: Any) -> Handler | None:
+    if isinstance(fn, types.FunctionType):
+        factory = _BY_CODE.get(fn.__code__)
+        return factory(fn) if factory is not None else None
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
-        return _of_plain_type(fn)
-    if isinstance(fn, types.FunctionType) and fn.__code__ in _BY_CODE:
-        return _BY_CODE[fn.__code__](fn)
+        return _bound_class_method(fn, fn.__self__) or _constructor_of_constants(fn)
     return None
 
 
@@ -185,14 +241,21 @@ def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], C
     return register
 
 
-def _of_plain_type(fn: types.BuiltinFunctionType) -> Handler | None:
+def _bound_class_method(fn: types.BuiltinFunctionType, owner: type) -> Handler | None:
+    """A class method of C (`autograd.Function.apply` from torch 2.14 on), claimed by its descriptor: the handler gets the
+    class that it is bound to as its first argument, as that of a class method of Python does."""
+    descriptor = protocol.type_lookup(owner, fn.__name__)
+    if not isinstance(descriptor, types.ClassMethodDescriptorType):
+        return None
+    handler = _HANDLERS.get(descriptor)
+    return None if handler is None else lambda t, args, kwargs: handler(t, [t.make(owner), *args], kwargs)
+
+
+def _constructor_of_constants(fn: types.BuiltinFunctionType) -> Handler | None:
     """Alternative constructors of immutable types: `int.from_bytes`, `str.maketrans`, `bytes.fromhex`..."""
-    if fn.__self__ in _PLAIN_TYPES and not fn.__name__.startswith("__"):
+    if fn.__self__ in _IMMUTABLE_TYPES and not fn.__name__.startswith("__"):
         return _folding(fn)
     return None
 
 
-_PLAIN_TYPES: Final = (int, float, complex, bool, str, bytes)
-
-
-CALL_TABLE.append(lookup)
+_IMMUTABLE_TYPES: Final = (int, float, complex, bool, str, bytes)

@@ -29,7 +29,7 @@ OPERATORS: Final[dict[int, Any]] = {}
 _SUBSCRIPTS: Final = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
 
 
-def entered(t: Tracer) -> list[Value]:
+def entered_modes(t: Tracer) -> list[Value]:
     """The modes that the trace has entered and not left, innermost last."""
     modes: list[Value] = t.new_source_state(FAMILY).setdefault("entered", [])
     return modes
@@ -40,7 +40,7 @@ def is_subscripts(mode: Value) -> bool:
     return (cls.__module__, cls.__qualname__) == _SUBSCRIPTS
 
 
-def switched_off(t: Tracer) -> list[Any]:
+def disabled_by(t: Tracer) -> list[Any]:
     """The managers of torch that switch off all of it, or all but modes, and are entered; innermost last."""
     found: list[Any] = t.new_source_state(FAMILY).setdefault("off", [])
     return found
@@ -51,13 +51,13 @@ def begin(t: Tracer) -> None:
     t.new_source_state(FAMILY)
     if not torch._C._is_torch_function_enabled():
         everything = torch._C._is_torch_function_all_disabled()
-        switched_off(t).append(torch._C.DisableTorchFunction if everything else torch._C.DisableTorchFunctionSubclass)
+        disabled_by(t).append(torch._C.DisableTorchFunction if everything else torch._C.DisableTorchFunctionSubclass)
 
 
 @contextmanager
-def without_arguments(t: Tracer) -> Iterator[None]:
+def subclasses_disabled(t: Tracer) -> Iterator[None]:
     """Arguments are not asked inside."""
-    off = switched_off(t)
+    off = disabled_by(t)
     off.append(torch._C.DisableTorchFunctionSubclass)
     try:
         yield
@@ -65,9 +65,9 @@ def without_arguments(t: Tracer) -> Iterator[None]:
         off.remove(torch._C.DisableTorchFunctionSubclass)
 
 
-def met(t: Tracer, cls: type) -> None:
+def note_class(t: Tracer, cls: type) -> None:
     """There is an object of this class: from now on calls are looked at, if it has something to say about them."""
-    if overrides(cls):
+    if has_torch_function(cls):
         t.new_source_state(FAMILY)
 
 
@@ -89,7 +89,7 @@ def refuse(t: Tracer, why: str, asked: Sequence[Value] = ()) -> NoReturn:
     t.break_("context-unsupported", value=mode.describe(), type=mode.pytype().__name__, why=why)
 
 
-def overrides(cls: type) -> bool:
+def has_torch_function(cls: type) -> bool:
     """Whether an argument of this class would take an operator's call over."""
     if cls is torch.Tensor or cls is torch.nn.Parameter:
         return False
@@ -98,26 +98,27 @@ def overrides(cls: type) -> bool:
     return raw is not None and raw is not disabled and getattr(raw, "__func__", None) is not disabled
 
 
-def asked_among(t: Tracer, values: Iterable[Value]) -> list[Value]:
+def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:
     """The arguments that torch asks when it is given these, lists and tuples looked into: one of each class."""
-    if switched_off(t):
+    if disabled_by(t):
         return []
     found: dict[type, Value] = {}
     for value in values:
         value = value.realize()
         cls = value.pytype()
         if cls in (list, tuple):
-            for each in asked_among(t, protocol.unpack(t, value)):
+            for each in overriding_arguments(t, protocol.unpack(t, value)):
                 found.setdefault(each.pytype(), each)
-        elif overrides(cls):
+        elif has_torch_function(cls):
             found.setdefault(cls, value)
     return list(found.values())
 
 
-def ask(t: Tracer, call: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value | None:
+def dispatch(t: Tracer, call: Callable[..., Any], args: Sequence[Value],
+             kwargs: Mapping[str, Value] | None = None) -> Value | None:
     """What a mode or an argument makes of `call(*args, **kwargs)`; None where torch asks nobody."""
     named = kwargs or {}
-    asked = asked_among(t, [*args, *named.values()])
+    asked = overriding_arguments(t, [*args, *named.values()])
     if innermost(t) is None and not asked:
         return None
     stand_ins = _StandIns(t, asked)
@@ -134,13 +135,13 @@ def ask(t: Tracer, call: Callable[..., Any], args: Sequence[Value], kwargs: Mapp
             return None
         passed = [stand_ins.value(arg) for arg in seen_args]
         passed_named = None if seen_kwargs is None else {name: stand_ins.value(arg) for name, arg in seen_kwargs.items()}
-        return tell(t, func, classes, in_turn, passed, passed_named)
+        return call_torch_function(t, func, classes, in_turn, passed, passed_named)
     except Exception as error:  # before torch came to ask: eager raises it for the real arguments, or something else
         refuse(t, f"`{getattr(call, '__name__', call)}` could not be asked what it would tell it: {error}", asked)
     return None
 
 
-def tell(t: Tracer, func: Any, classes: Sequence[type], asked: Sequence[Value], args: Sequence[Value],
+def call_torch_function(t: Tracer, func: Any, classes: Sequence[type], asked: Sequence[Value], args: Sequence[Value],
          kwargs: Mapping[str, Value] | None) -> Value:
     """Call the `__torch_function__` of the innermost mode, inside which it is not in force, or else of the arguments `asked`,
     one after the other until one has an answer."""
@@ -162,7 +163,7 @@ def _left(t: Tracer, mode: Value | None) -> Iterator[None]:
     if mode is None:
         yield
         return
-    modes = entered(t)
+    modes = entered_modes(t)
     inside = modes[modes.index(mode):]
     del modes[-len(inside):]
     try:
@@ -171,7 +172,7 @@ def _left(t: Tracer, mode: Value | None) -> Iterator[None]:
         modes += inside
 
 
-def ask_about_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
+def dispatch_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
     """The same for a call of a value, if it is one of torch's functions that ask."""
     bound_to, name = getattr(fn, "tensor", None), getattr(fn, "name", "")
     if isinstance(bound_to, Value):  # a method of a tensor
@@ -179,16 +180,16 @@ def ask_about_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[
             torchs = getattr(torch.Tensor, name)  # the class may have one of its own
             return torchs(tensor, *rest, **named) if named else torchs(tensor, *rest)
 
-        return ask(t, method, [bound_to, *args], kwargs)
+        return dispatch(t, method, [bound_to, *args], kwargs)
     callee: Any = getattr(fn, "fn", None)
     if isinstance(callee, HigherOrderOperator):
         if innermost(t) is not None:
             refuse(t, "operators that take functions are not traced under a mode")
         return None
-    return ask(t, callee, args, kwargs) if _asks_modes(callee) else None
+    return dispatch(t, callee, args, kwargs) if _is_overridable(callee) else None
 
 
-def _asks_modes(fn: Any) -> bool:
+def _is_overridable(fn: Any) -> bool:
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return fn.__objclass__ is torch._C.TensorBase
     if isinstance(fn, types.BuiltinFunctionType):
@@ -208,16 +209,16 @@ def _overridable() -> frozenset[Any]:
 _OVERRIDABLE: Final[list[frozenset[Any]]] = []
 
 
-def ask_about_attribute(t: Tracer, tensor: Value, name: str) -> Value | None:
+def dispatch_attribute(t: Tracer, tensor: Value, name: str) -> Value | None:
     """The same for `tensor.name`."""
-    if not sees_attribute(t, tensor, name):
+    if not intercepts_attribute(t, tensor, name):
         return None
-    return ask(t, lambda stand_in: getattr(stand_in, name), [tensor])
+    return dispatch(t, lambda stand_in: getattr(stand_in, name), [tensor])
 
 
-def sees_attribute(t: Tracer, tensor: Value, name: str) -> bool:
+def intercepts_attribute(t: Tracer, tensor: Value, name: str) -> bool:
     """Whether reading or writing an attribute of a tensor is a call of which somebody is told."""
-    if innermost(t) is None and (not overrides(tensor.pytype()) or switched_off(t)):
+    if innermost(t) is None and (not has_torch_function(tensor.pytype()) or disabled_by(t)):
         return False
     raw = protocol.type_lookup(tensor.pytype(), name)
     is_torchs = raw is not NOT_IMPLEMENTED and raw is protocol.type_lookup(torch.Tensor, name)
@@ -266,7 +267,7 @@ class _StandIns:
             return cls(1000.0 + len(self._values))  # an object of its own
         if cls is slice:
             return slice(None)
-        if overrides(cls) and protocol.type_lookup(cls, "__del__") is NOT_IMPLEMENTED:
+        if has_torch_function(cls) and protocol.type_lookup(cls, "__del__") is NOT_IMPLEMENTED:
             with suppress(TypeError):  # of abstract classes, and those that C lays out
                 return object.__new__(cls)  # torch looks at nothing but its class
         refuse(self.t, f"a function of torch is given `{value.describe()}` with it", self.asked)

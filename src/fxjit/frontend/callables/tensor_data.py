@@ -1,26 +1,27 @@
 """Tensors made of Python data: `torch.tensor`, `as_tensor`, and the classes `torch.FloatTensor` and its like as constructors.
 
 Data are numbers in nested lists and tuples, NumPy's arrays and numbers, and tensors. Numbers that vary from call to call
-(varying.py) become operators of their own.
+become operators of their own.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.contexts import default_device
 from fxjit.frontend.values.plain import NotPlain, plain
-from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given, name_of
-from fxjit.frontend.values.varying import tensor_of_varying
 
 
 def _from_array(t: Tracer, data: Value) -> Value:
@@ -66,7 +67,7 @@ def _python_numbers(t: Tracer, data: Any) -> Value:
 def _of_data(t: Tracer, fn: Callable[..., Any], data: Value, more: Args, kwargs: Kwargs) -> Value:
     """`fn(data, *more, **kwargs)` of numbers, alone or in nested lists: one node, or several where numbers vary."""
     data, kwargs = _of_numbers(t, data, kwargs)
-    varying = None if more else tensor_of_varying(t, data, kwargs)
+    varying = None if more else _of_symbols(t, data, kwargs)
     return call_in_graph(t, fn, [data, *more], kwargs) if varying is None else varying
 
 
@@ -119,3 +120,64 @@ def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if data is None:
         return call_in_graph(t, torch.as_tensor, args, kwargs)
     return _of_data(t, torch.as_tensor, data, args[1:], kwargs)
+
+
+# -- numbers that vary ---------------------------------------------------------------------------------------------
+#
+# A list is read number by number when a tensor is made of it, which would fix each of them in the graph: an agent's position
+# or a counter would be compiled anew for each of its values.
+
+#: A longer list would be a graph of its own; its numbers are fixed.
+_MOST_SYMBOLS: Final = 64
+
+
+def _of_symbols(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Value | None:
+    """`torch.tensor(data, dtype=, device=)` of numbers that vary, as scalars and stacks of them. None where no number varies,
+    or where not all of this is known to be what `torch.tensor` does with them."""
+    if not all(value.is_constant() for value in kwargs.values()):
+        return None
+    given = {name: value.graph_arg(t) for name, value in kwargs.items() if value.as_constant() not in (None, False)}
+    if not given.keys() <= {"dtype", "device"}:
+        return None
+    numbers = list(_values_in(data))
+    if not any(isinstance(number, SymValue) for number in numbers) or len(numbers) > _MOST_SYMBOLS or _shape(data) is None:
+        return None
+    kinds = {number.pytype() for number in numbers}
+    if not kinds <= {int, float}:
+        return None
+    dtype = given.get("dtype", torch.get_default_dtype() if float in kinds else torch.int64)
+    if not (dtype.is_floating_point or (dtype is torch.int64 and kinds == {int})):
+        return None  # what does not fit raises, by its value
+    device = given.get("device", default_device(t))
+    how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
+    return _stacked(t, data.realize(), dtype, how)
+
+
+def _values_in(data: Value) -> Iterator[Value]:
+    data = data.realize()
+    if isinstance(data, (ListValue, TupleValue)):
+        for item in data.realized():
+            yield from _values_in(item)
+    else:
+        yield data
+
+
+def _shape(data: Value) -> tuple[int, ...] | None:
+    """The sizes of lists and tuples as an array; None where they are not one, or have nothing in them."""
+    data = data.realize()
+    if not isinstance(data, (ListValue, TupleValue)):
+        return ()
+    shapes = {_shape(item) for item in data.realized()}
+    if data.pytype() not in (list, tuple) or len(shapes) != 1 or None in shapes:
+        return None
+    return (len(data.realized()), *(shapes.pop() or ()))
+
+
+def _stacked(t: Tracer, data: Value, dtype: torch.dtype, how: dict[str, Value]) -> Value:
+    if not any(isinstance(number, SymValue) for number in _values_in(data)):
+        return t.emit(torch.tensor, [data], how)
+    if isinstance(data, (ListValue, TupleValue)):
+        return t.emit(torch.stack, [ListValue([_stacked(t, item.realize(), dtype, how) for item in data.realized()])])
+    if dtype.is_floating_point and data.pytype() is int:
+        data = t.emit(torch.sym_float, [data])  # as `torch.tensor` reads it
+    return t.emit(torch.scalar_tensor, [data], how)

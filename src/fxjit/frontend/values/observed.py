@@ -15,10 +15,10 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import SequenceValue
 
 
-def watching(*asked: Value | None) -> dict[str, Any]:
+def observation(*asked: Value | None) -> dict[str, Any]:
     """More context for the break: the graph's own nodes among the tensors that are asked about."""
     names = tuple(dict.fromkeys(name for value in asked for name in _made_inside(value)))
-    return {"watched": names} if names else {}
+    return {"observed": names} if names else {}
 
 
 def _made_inside(value: Value | None) -> Iterator[str]:

@@ -20,12 +20,11 @@ from torch._higher_order_ops.while_loop import while_loop, while_loop_op
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from fxjit.frontend.callables.table import handles
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.torchfn import HIGHER_ORDER
 
 _map: Final[Any] = torch._higher_order_ops.map
 
@@ -266,6 +265,7 @@ class _ItemsByTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@handles(torch.ops.higher_order.flex_attention)
 def _flex_attention(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`flex_attention_hop(query, key, value, score_mod, block_mask, scale, kernel_options)`."""
     if len(args) != 7 or kwargs:
@@ -289,6 +289,3 @@ def _flex_attention(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Valu
     t.take_back(score.nodes)
     operands = [query, key, value, score_graph, (*blocks, mask_graph), *options, *map(tuple, buffers)]
     return t.emit(torch.ops.higher_order.flex_attention, operands)
-
-
-HIGHER_ORDER[torch.ops.higher_order.flex_attention] = _flex_attention  # type: ignore[assignment]  # the trace has it all

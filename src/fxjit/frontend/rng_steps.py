@@ -1,11 +1,11 @@
-"""What new code computes before its graph runs: random numbers that Python draws, and what plain Python makes of them.
+"""Steps that new code runs before its graph: calls of Python's and NumPy's random generators, and arithmetic on what they give.
 
-A Python generator gives its numbers when the program runs, so a trace notes each draw as a step (values/rng.py), and each
-operation on drawn numbers (values/drawn.py); a drawn number that meets a tensor is an input of the graph. All steps run in
-the order of the program, before anything else of the frame: generators are asked for what eager code asks them for, and
-nothing else of the frame looks at them, since whatever could ends the graph. resume/drawing.py runs the steps.
+A Python generator gives its numbers when the program runs, so a trace records each call of one as a step (values/rng.py), and
+each operation on random values (values/random_values.py); a random number that meets a tensor is an input of the graph. All
+steps run in the order of the program, before anything else of the frame: generators are called as eager code calls them, and
+nothing else of the frame looks at them, since whatever could ends the graph. resume/rng.py runs the steps.
 
-For each step the trace has an example, drawn from a copy of the generator. Only its type may be relied on.
+For each step the trace has an example, from a copy of the generator. Only its type may be relied on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fxjit.guards.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StepResult:
     """The result of an earlier step, as an argument."""
 
     at: int
@@ -26,7 +26,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`fn(*args, **kwargs)`; arguments are constants, results of earlier steps (`Slot`), or found outside (`Source`)."""
+    """`fn(*args, **kwargs)`; arguments are constants, results of earlier steps (`StepResult`), or found outside (`Source`)."""
 
     fn: Callable[..., Any]
     args: tuple[object, ...]
@@ -35,7 +35,7 @@ class Step:
     may_fail: bool
 
 
-class Draws:
+class RngSteps:
     """The steps of one trace, with an example of what each gives."""
 
     def __init__(self) -> None:
@@ -65,6 +65,6 @@ class Draws:
         return self._examples[at]
 
     def _example_of(self, arg: object) -> Any:
-        if isinstance(arg, Slot):
+        if isinstance(arg, StepResult):
             return self._examples[arg.at]
         return self._copies[arg] if isinstance(arg, Source) else arg

@@ -2,7 +2,7 @@
 when somebody needs it.
 
 A tensor that is written to later is kept as a copy made now; lists, tuples, dicts and sets as copies. An object of another
-kind, whose text may change, cannot wait. callables/reorder.py puts calls off; f-strings and `str` come here through
+kind, whose text may change, cannot wait. callables/deferred_calls.py puts calls off; f-strings and `str` come here through
 protocol.py."""
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 
 
-def as_it_is_now(t: Tracer, value: Value) -> Value | None:
+def snapshot(t: Tracer, value: Value) -> Value | None:
     """A value that will be rebuilt as `value` is now, whatever is done to it later; None where that is not known."""
     value = value.realize()
-    if value.is_constant() or isinstance(value, (SymValue, WaitingText)):
+    if value.is_constant() or isinstance(value, (SymValue, DeferredText)):
         return value
     if isinstance(value, TensorValue):
-        return TensorNow(t, value)
+        return TensorSnapshot(t, value)
     kind = value.pytype()
     if isinstance(value, (ListValue, TupleValue)) and kind in (list, tuple, torch.Size):
-        items = [as_it_is_now(t, item) for item in protocol.unpack(t, value)]
+        items = [snapshot(t, item) for item in protocol.unpack(t, value)]
         if any(item is None for item in items):
             return None
         known = [item for item in items if item is not None]
@@ -42,7 +42,7 @@ def as_it_is_now(t: Tracer, value: Value) -> Value | None:
     if isinstance(value, DictValue) and kind is dict:
         pairs = []
         for key in protocol.unpack(t, value):
-            item = as_it_is_now(t, protocol.getitem(t, value, key))
+            item = snapshot(t, protocol.getitem(t, value, key))
             if item is None or not key.is_constant():
                 return None
             pairs.append((key, item))
@@ -53,7 +53,7 @@ def as_it_is_now(t: Tracer, value: Value) -> Value | None:
     return None
 
 
-class TensorNow(Value):
+class TensorSnapshot(Value):
     """A tensor as it is now: itself where nothing writes to it later, else a copy from the graph."""
 
     def __init__(self, t: Tracer, tensor: TensorValue) -> None:
@@ -83,12 +83,12 @@ def _version(tensor: TensorValue) -> int | None:
 class Field(NamedTuple):
     """One value in a text: how it is shown, and the format that it is shown in."""
 
-    how: Literal["str", "repr", "format", "percent"]
+    how: Literal["str", "repr", "format", "printf"]
     spec: str
     value: Value
 
 
-class WaitingText(Value):
+class DeferredText(Value):
     """A str of which the tensors' part is not known while tracing: literal texts and fields."""
 
     def __init__(self, t: Tracer, parts: tuple[str | Field, ...]) -> None:
@@ -153,7 +153,7 @@ def written(template: tuple[str | tuple[str, str], ...], *values: object) -> str
 
 _SHOWN: Final[dict[str, Callable[[Any, str], str]]] = {
     "str": lambda value, spec: str(value), "repr": lambda value, spec: repr(value), "format": format,
-    "percent": lambda value, spec: spec % (value,),
+    "printf": lambda value, spec: spec % (value,),
 }
 
 
@@ -161,7 +161,7 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
     """`"".join(parts)`; all are str."""
     pieces: list[str | Field] = []
     for part in parts:
-        if isinstance(part, (WaitingText, JoinedText)):
+        if isinstance(part, (DeferredText, JoinedText)):
             pieces += part.parts
         elif isinstance(part, TextFromOutside):
             pieces.append(Field("str", "", part))
@@ -173,28 +173,28 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
     if not fields:
         return t.make("".join([str(piece) for piece in pieces]))
     known = all(isinstance(field.value, TextFromOutside) or _is_of_numbers(field.value) for field in fields)
-    return JoinedText(t, tuple(pieces)) if known else WaitingText(t, tuple(pieces))
+    return JoinedText(t, tuple(pieces)) if known else DeferredText(t, tuple(pieces))
 
 
-def texts_may_wait() -> bool:
+def defers_texts() -> bool:
     """Whether there is a function whose calls wait, and with them the texts of tensors."""
     return bool(config.reorderable_functions)
 
 
-def text_that_waits(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
+def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
     """The text of a tensor, or of a container with one, where functions may wait for it; of a number that varies, which most
     texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
     if value.pytype() is str and how != "repr" and not spec:
         return value
     if not spec and _is_of_numbers(value):
         return JoinedText(t, (Field(how, spec, value),))
-    if not texts_may_wait() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
+    if not defers_texts() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
         return None
-    now = as_it_is_now(t, value)
-    return None if now is None else WaitingText(t, (Field(how, spec, now),))
+    now = snapshot(t, value)
+    return None if now is None else DeferredText(t, (Field(how, spec, now),))
 
 
-protocol.TEXT_THAT_WAITS.append(text_that_waits)
+protocol.DEFERRED_TEXT.append(deferred_text)
 
 
 class Marked:
@@ -206,7 +206,7 @@ class Marked:
 
     def mark(self, text: Value) -> str:
         """The str itself where it is known."""
-        if not isinstance(text, WaitingText):
+        if not isinstance(text, DeferredText):
             return str(builtin_part(text).as_constant())
         mark = f"\0waiting {len(self._marks)}\0"
         self._marks[mark] = text
@@ -237,7 +237,7 @@ def _is_known_later(value: Value) -> bool:
         return any(_is_known_later(item) for item in value.items)
     if isinstance(value, DictValue) and value.pytype() is dict:
         return any(_is_known_later(item) for _, item in value.items.values())
-    return isinstance(value, (TensorValue, WaitingText)) or is_from_data(value)
+    return isinstance(value, (TensorValue, DeferredText)) or is_from_data(value)
 
 
 def is_from_data(value: Value) -> bool:
@@ -247,7 +247,7 @@ def is_from_data(value: Value) -> bool:
 
 def example_of(value: Value) -> object | None:
     """Something that is formatted as `value` will be (a tensor of one number is shown as that number is); None: not known."""
-    if isinstance(value, WaitingText):
+    if isinstance(value, DeferredText):
         return ""
     if isinstance(value, SymValue):
         return value.pytype()(0)  # type: ignore[no-any-return]  # int, float or bool

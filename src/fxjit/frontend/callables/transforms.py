@@ -22,11 +22,11 @@ from torch._guards import active_fake_mode
 from torch.utils import _pytree
 
 from fxjit import config
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.callables.higher_order import Body, Layout, SubgraphTracer, alike, flatten, trace_body, unflatten
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.hops import Body, Layout, SubgraphTracer, alike, flatten, trace_body, unflatten
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -37,8 +37,8 @@ class TransformTracer(SubgraphTracer, Protocol):
     """The trace as this file sees it."""
 
     @property
-    def draws_nothing(self) -> bool:
-        """Whether nothing that is in the graph so far draws random numbers."""
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
 
     def again(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
@@ -335,17 +335,17 @@ def _vjp(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     name, has_aux = "torch.func.vjp", "has_aux" in kwargs and _known(kwargs["has_aux"])
     func, *primals = args
     given, alone = _arguments(t, name, TupleValue(primals), kwargs.get("argnums", t.make(None)))
-    drawn = not t.draws_nothing
+    used_rng = t.graph_uses_rng
 
     def call(stand_ins: Sequence[Value]) -> Value:
         result = t.call(func, given.with_leaves(t, stand_ins), None)
-        if not drawn and not t.draws_nothing:
+        if not used_rng and t.graph_uses_rng:
             _refuse(t, name, "the function draws random numbers")
         _with_rest(t, name, result, has_aux)
         return result
 
     body, graph, read = _traced(t, name, lambda: [_detached(t, leaf, differentiated=True) for leaf in given.leaves], call, True)
-    if drawn:
+    if used_rng:
         _refuse(t, name, "random numbers were drawn before")
     layout = body.layout.items[0] if has_aux else body.layout
     result = t.emit(primal, [graph, tuple(given.leaves), tuple(read), layout.count])

@@ -1,4 +1,4 @@
-"""What new code calls before its graph: the steps of frontend/draws.py, run one after the other.
+"""Runs the steps of random generators (frontend/rng_steps.py) before the graph, one after the other.
 
 A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
 the state they had, and the frame goes on in the user's own code (`expected.Unexpected`), which draws again and raises there.
@@ -12,30 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from fxjit.frontend.draws import Draws, Slot
-from fxjit.guards.source import DrawnSource, Source
+from fxjit.frontend.rng_steps import RngSteps, StepResult
+from fxjit.guards.source import RandomSource, Source
 
 
-class Drawing:
+class RngProgram:
     """The steps of one frame as a callable over `sources`' objects; `give` says which results it gives."""
 
-    def __init__(self, draws: Draws) -> None:
-        arguments = [arg for step in draws.steps for arg in (*step.args, *step.kwargs.values())]
+    def __init__(self, rng_steps: RngSteps) -> None:
+        arguments = [arg for step in rng_steps.steps for arg in (*step.args, *step.kwargs.values())]
         self.sources = list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Source)))
-        self.may_fail = any(step.may_fail for step in draws.steps)
+        self.may_fail = any(step.may_fail for step in rng_steps.steps)
         self._steps = [
             (step.fn, [self._place(arg) for arg in step.args], {name: self._place(arg) for name, arg in step.kwargs.items()})
-            for step in draws.steps
+            for step in rng_steps.steps
         ]
         self._wanted: list[int] = []
 
     def _place(self, arg: object) -> tuple[bool, Any]:
         """Where an argument lies among what was found and computed so far; (False, it) for a constant."""
-        if isinstance(arg, Slot):
+        if isinstance(arg, StepResult):
             return True, len(self.sources) + arg.at
         return (True, self.sources.index(arg)) if isinstance(arg, Source) else (False, arg)
 
-    def give(self, wanted: Sequence[DrawnSource]) -> Sequence[DrawnSource]:
+    def give(self, wanted: Sequence[RandomSource]) -> Sequence[RandomSource]:
         """Give the results of these steps."""
         self._wanted = [len(self.sources) + source.at for source in wanted]
         return wanted

@@ -1,7 +1,7 @@
-"""Numbers that Python draws at random, and what follows from them: known only when the program runs, and before its graph does.
+"""Random values: numbers and texts from Python's generators, and what follows from them, known only when the program runs.
 
-rng.py makes them; frontend/draws.py has the steps that compute them. Arithmetic on them and on constants is a step more, done
-by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
+rng.py makes them; frontend/rng_steps.py has the steps that compute them before the graph. Arithmetic on them and on constants
+is a step more, done by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from fxjit.frontend.draws import Draws, Slot
+from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
 from fxjit.frontend.values.symscalar import SymValue
-from fxjit.guards.source import DrawnSource, Source
+from fxjit.guards.source import RandomSource, Source
 
 
-class DrawingTracer(Tracer, Protocol):
-    """The trace as drawn numbers see it."""
+class RngTracer(Tracer, Protocol):
+    """The trace as random numbers see it."""
 
     @property
-    def draws(self) -> Draws: ...
+    def rng_steps(self) -> RngSteps: ...
 
-    def drawn_input(self, number: int | float, source: Source) -> SymValue:
-        """An input of the graph for a number that is drawn before it runs; `number` is an example."""
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        """An input of the graph for a random number computed before it runs; `number` is an example."""
 
 
-#: What a trace may know of a drawn value by its type alone.
-DRAWN_TYPES: Final = (bool, int, float, str)
+#: What a trace may know of a random value by its type alone.
+RANDOM_TYPES: Final = (bool, int, float, str)
 _NUMBERS: Final = (bool, int, float)
 _NEVER_FAIL: Final = frozenset({"+", "-", "*"})
 #: Numbers of a graph are machine words and finite.
 _MOST: Final = 1 << 62
 
 
-class DrawnValue(Value):
+class RandomValue(Value):
     """What the step at `at` gives: a number or a text."""
 
     def __init__(self, at: int, example: object) -> None:
-        super().__init__(DrawnSource(at))
+        super().__init__(RandomSource(at))
         self.at = at
         self.example: Any = example
 
@@ -58,13 +58,13 @@ class DrawnValue(Value):
 
     def in_graph(self, t: Tracer) -> SymValue:
         """The number as an input of the graph."""
-        inputs = t.new_source_state("drawn inputs")
+        inputs = t.new_source_state("random inputs")
         name = str(self.at)
         if name not in inputs:
             if type(self.example) not in (int, float) or not abs(self.example) < _MOST:
                 self.refuse(t)
             assert self.source is not None
-            inputs[name] = t.drawn_input(self.example, self.source)  # type: ignore[attr-defined]  # DrawingTracer
+            inputs[name] = t.random_input(self.example, self.source)  # type: ignore[attr-defined]  # RngTracer
         found: SymValue = inputs[name]
         return found
 
@@ -144,12 +144,12 @@ class DrawnValue(Value):
             return protocol.compare(t, op, self.in_graph(t), other)
         same_kind = self.pytype() is str and other.pytype() is str
         if not (_is_number(self) and _is_number(other)) and not (same_kind and _is_known(other)):
-            unlike = other.pytype() in (type(None), *DRAWN_TYPES) and op in ("==", "!=")
+            unlike = other.pytype() in (type(None), *RANDOM_TYPES) and op in ("==", "!=")
             return NOT_IMPLEMENTED if unlike else self._beside(t, other)
         return compute(t, protocol.COMPARE[op], [self, other], may_fail=False)
 
     def _beside(self, t: Tracer, other: Value) -> _NotImplemented:
-        """The other operand is no number of Python's. Tensors and objects of the user's take drawn numbers as they take others;
+        """The other operand is no number of Python's. Tensors and objects of the user's take random numbers as they take any;
         what looks into the number (a list that is repeated so many times, a text that is formatted) has to know it."""
         if other.is_constant() or other.pytype() in (list, tuple, str, bytes):
             self.refuse(t)
@@ -162,12 +162,12 @@ def _is_number(value: Value) -> bool:
 
 def _is_known(value: Value) -> bool:
     """Whether a step takes it as an argument."""
-    return isinstance(value, DrawnValue) or value.is_constant()
+    return isinstance(value, RandomValue) or value.is_constant()
 
 
-def is_drawn(numbers: Sequence[Value]) -> bool:
-    """Numbers of one type, some of them drawn: which of them is the largest, say, is one more of these."""
-    return (any(isinstance(number, DrawnValue) for number in numbers) and all(map(_is_number, numbers))
+def are_random(numbers: Sequence[Value]) -> bool:
+    """Numbers of one type, some of them random: which of them is the largest, say, is one more of these."""
+    return (any(isinstance(number, RandomValue) for number in numbers) and all(map(_is_number, numbers))
             and len({number.pytype() for number in numbers}) == 1)
 
 
@@ -188,40 +188,40 @@ _TO_FLOAT: Final = frozenset({
 
 
 def of_math(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
-    """`fn(*args)`, a function of math with a drawn number among its arguments; None where there is none."""
-    drawn = next((arg for arg in args if isinstance(arg, DrawnValue)), None)
-    if drawn is None:
+    """`fn(*args)`, a function of math with a random number among its arguments; None where there is none."""
+    random = next((arg for arg in args if isinstance(arg, RandomValue)), None)
+    if random is None:
         return None
     if fn.__name__ not in _TO_FLOAT or not all(map(_is_number, args)):
-        drawn.refuse(t)
+        random.refuse(t)
     return compute(t, fn, args, may_fail=True)
 
 
 def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], *, may_fail: bool) -> Value:
-    """`fn(*args)` as a step; the type of what it gives must be that of its example, whatever is drawn."""
-    return drawn_value(t, step(t, fn, args, {}, may_fail=may_fail))
+    """`fn(*args)` as a step; the type of what it gives must be that of its example, whatever comes."""
+    return random_value(t, step(t, fn, args, {}, may_fail=may_fail))
 
 
 def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwargs: Mapping[str, object], *,
          may_fail: bool) -> int:
     """Note a step. What raises already on the examples is left to the running program."""
-    draws: Draws = t.draws  # type: ignore[attr-defined]  # DrawingTracer
+    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # RngTracer
     try:
-        return draws.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
+        return rng_steps.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
     except Exception as error:  # a function of the user's, or one that refuses what it is given
         name = getattr(fn, "__qualname__", repr(fn))
         t.break_("call-builtin", function=name, args=f"which raised {type(error).__name__}: {error}")
 
 
 def _argument(arg: Value | object) -> object:
-    if isinstance(arg, DrawnValue):
-        return Slot(arg.at)
+    if isinstance(arg, RandomValue):
+        return StepResult(arg.at)
     return arg.as_constant() if isinstance(arg, Value) else arg
 
 
-def drawn_value(t: Tracer, at: int) -> DrawnValue:
+def random_value(t: Tracer, at: int) -> RandomValue:
     """The value of what the step at `at` gives."""
-    draws: Draws = t.draws  # type: ignore[attr-defined]  # DrawingTracer
-    example = draws.example(at)
-    assert type(example) in DRAWN_TYPES, f"{example!r} is no drawn value"
-    return DrawnValue(at, example)
+    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # RngTracer
+    example = rng_steps.example(at)
+    assert type(example) in RANDOM_TYPES, f"{example!r} is no random value"
+    return RandomValue(at, example)

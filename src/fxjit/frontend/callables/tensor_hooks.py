@@ -12,15 +12,15 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from fxjit.errors import BreakGraph
-from fxjit.frontend.callables.table import handles
+from fxjit.frontend.callables.higher_order import SubgraphTracer, trace_body
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.hops import SubgraphTracer, trace_body
+from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
-from fxjit.frontend.values.watched import watching
 
 _NAME = "Tensor.register_hook"
 
@@ -69,7 +69,7 @@ def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     if torch.is_grad_enabled() and any(isinstance(each, TensorValue) and each.fake.requires_grad
                                        for each in protocol.unpack(t, tensors)):
         t.break_("tensor-hook", function="Module.register_full_backward_hook", why="autograd calls it, with the module itself")
-    return t.inline(t.make(BackwardHook._apply_on_tensors), args, kwargs)
+    return pass_on(t, BackwardHook._apply_on_tensors, args, kwargs)
 
 
 @method("register_post_accumulate_grad_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
@@ -84,7 +84,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:
-        signal.context.update(watching(tensor))
+        signal.context.update(observation(tensor))
         raise
 
 

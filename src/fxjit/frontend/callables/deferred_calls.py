@@ -1,7 +1,7 @@
 """`config.reorderable_functions`: calls of these are made after the graph ran, in their order, with their arguments as they
 were at the call.
 
-table.py's lookup comes here first. values/waiting.py says what an argument is at the call; where that is not known, the
+values/deferred.py says what an argument is at the call; where that is not known, the
 graph breaks, as it does without the setting."""
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import warnings
 from typing import Any
 
 from fxjit import config
-from fxjit.frontend.callables.table import BEFORE_LOOKUP, Handler, callable_name, handler_of
 from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.calls import Handler, Stage, callable_name, exact, resolve, resolves
+from fxjit.frontend.values.deferred import snapshot
 from fxjit.frontend.values.namespaces import known_namespace
-from fxjit.frontend.values.waiting import as_it_is_now
 
 
+@resolves(Stage.DEFERRED)
 def find(fn: object) -> Handler | None:
     """The handler that puts a call of `fn` off; None where the user did not say that it may wait."""
     functions = config.reorderable_functions
-    if not functions or not is_reorderable(fn) or _has_handler_that_waits(fn):
+    if not functions or not is_reorderable(fn) or _defers_by_itself(fn):
         return None
     return _later(fn)
-
-
-BEFORE_LOOKUP.append(find)
 
 
 def is_reorderable(fn: object) -> bool:
@@ -37,19 +35,19 @@ def is_reorderable(fn: object) -> bool:
                for known in config.reorderable_functions)
 
 
-def _has_handler_that_waits(fn: object) -> bool:
+def _defers_by_itself(fn: object) -> bool:
     """Those of logging and warnings put calls off in their own way, which keeps the user's line."""
     module = getattr(fn, "__module__", None)
-    return module in (logging.__name__, warnings.__name__, "_warnings") and handler_of(fn) is not None
+    return module in (logging.__name__, warnings.__name__, "_warnings") and exact(fn) is not None
 
 
 def _later(fn: Any) -> Handler:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         now = [*args, *(value for name, value in kwargs.items() if name != "file")]
         if not _is_meant(fn, args):
-            handler = handler_of(fn)
+            handler = resolve(fn, after=Stage.DEFERRED)
             return handler(t, args, kwargs) if handler is not None else t.inline(t.make(fn), args, kwargs)
-        given = _values_now(t, now, first_as_it_is=isinstance(fn, types.FunctionType))
+        given = _snapshots(t, now, first_as_it_is=isinstance(fn, types.FunctionType))
         somewhere_else = kwargs["file"].realize().source is None if "file" in kwargs else _streams_are_changed(t)
         if given is None or (fn is print and somewhere_else):
             t.break_("call-print", function=callable_name(fn))
@@ -81,12 +79,12 @@ def _is_meant(fn: object, args: list[Value]) -> bool:
     return bool(args) and any(getattr(args[0].realize(), "obj", None) is known.__self__ for known in bound)
 
 
-def _values_now(t: Tracer, values: list[Value], first_as_it_is: bool) -> list[Value] | None:
+def _snapshots(t: Tracer, values: list[Value], first_as_it_is: bool) -> list[Value] | None:
     """The values as they are now; None where one cannot be kept so. `first_as_it_is`: the first may be the object that a
     method of the user's is called on."""
     kept: list[Value] = []
     for at, value in enumerate(values):
-        now = as_it_is_now(t, value)
+        now = snapshot(t, value)
         if now is None:
             if at or not first_as_it_is or value.realize().source is None:
                 return None
