@@ -25,7 +25,7 @@ def c_files() -> list[str]:
 
 
 def header_files() -> list[str]:
-    return sorted(glob(f"{PACKAGE}/**/*.h", recursive=True))
+    return sorted(path for ending in ("h", "def") for path in glob(f"{PACKAGE}/**/*.{ending}", recursive=True))
 
 
 class BuildExtension(build_ext):

@@ -680,7 +680,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=570, help="the time that all of it may take")
     parser.add_argument("--models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="where timings allow it")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on the processor")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry_run on the processor")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.work:

@@ -15,3 +15,15 @@ def compiled_anew() -> Iterator[None]:
     tests look at how graphs are compiled."""
     with config.patch(cache_graphs=False, small_graphs_as_captured=False):
         yield
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The programs that the native backend encodes meanwhile, as text."""
+    from fxjit.backends.native import pipeline
+    from fxjit.backends.native.executor.python_text import python_text
+
+    found: list[str] = []
+    encode = pipeline.encode
+    monkeypatch.setattr(pipeline, "encode", lambda listing: found.append(python_text(listing)) or encode(listing))
+    return found

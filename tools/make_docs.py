@@ -14,7 +14,7 @@ from pathlib import Path
 from fxjit import config
 from fxjit.guards import kinds, source
 from fxjit.guards.ambient import AmbientState
-from fxjit.process_state import ASKABLE
+from fxjit.process_state import QUERYABLE
 from fxjit.reasons import FAMILIES, Reason
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,9 +62,9 @@ one failed, what it expected and what it found.
 How they are checked: all guards of an entry are one tree in C (`guards/_tree.c`), in which each object is fetched once.
 Process state comes first, then arguments, then the rest; what failed last time is tried before anything else, so that
 of many entries all but one cost one check. Below an object whose dicts have not changed since a full check
-(`guards/_settled.c`; versions of dicts on CPython 3.11, watched dicts from 3.12), a guard is one comparison of a word of
+(`guards/_fast_path.c`; versions of dicts on CPython 3.11, watched dicts from 3.12), a guard is one comparison of a word of
 memory, or of what a tensor's own memory says of its kind; any difference means the full check. A dict that changes on each
-call is looked into item by item. `verify_settled_guards` runs both and compares.
+call is looked into item by item. `verify_guard_fast_path` runs both and compares.
 
 What is not guarded: a tensor that a frame only passes on, stores or asks the type of has no guard but that on its type
 (`values/tensor.py: GivenTensor`), and an argument that nothing looks at has none. What a frame takes
@@ -97,7 +97,7 @@ def guards_page() -> str:
     lines += ["", "## Process state", "", "Read when a trace begins and compared before each call: "
               + ", ".join(f"`{name}`" for name, _ in AmbientState.capture().items()) + ".",
               "", "Compared only where the backend says that its code depends on it: "
-              + ", ".join(f"`{name}`" for name in ASKABLE) + "."]
+              + ", ".join(f"`{name}`" for name in QUERYABLE) + "."]
     return "\n".join(lines) + "\n"
 
 
@@ -120,7 +120,7 @@ def map_page() -> str:
 
 def _sources() -> Iterator[Path]:
     found = [path for path in (ROOT / "src/fxjit").rglob("*")
-             if path.suffix in (".py", ".c", ".h") and path.stat().st_size and "__pycache__" not in path.parts]
+             if path.suffix in (".py", ".c", ".h", ".def") and path.stat().st_size and "__pycache__" not in path.parts]
     return iter(sorted(found, key=lambda path: (str(path.parent), path.name)))
 
 

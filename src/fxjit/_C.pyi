@@ -124,11 +124,11 @@ def memory_meets(values: tuple[Any, ...], itemsizes: tuple[int, ...], /) -> bool
 def state_now(name: str, /) -> int: ...
 def shim_code(name: str, /) -> int | None: ...
 
-# guards/_checks.c, _constants.c, _shape_program.c, _settled.c, _tree.c: the guard tree
+# guards/_checks.c, _constants.c, _shape_program.c, _fast_path.c, _tree.c: the guard tree
 
 SHAPE_OPS: tuple[str, ...]
 
-def verify_settled(on: bool, /) -> bool: ...
+def verify_fast_path(on: bool, /) -> bool: ...
 
 class GuardTree:
     def __init__(
@@ -149,7 +149,7 @@ class GuardTree:
     @property
     def num_nodes(self) -> int: ...
     @property
-    def settled(self) -> bool: ...
+    def has_snapshot(self) -> bool: ...
     def check(
         self,
         args: tuple[object, ...],
@@ -171,13 +171,16 @@ def set_value_types(types: tuple[type, ...], /) -> None: ...
 def instance_dict(obj: object, /) -> Any: ...
 def same_constant(a: object, b: object, /) -> bool: ...
 
-# backends/native/runtime/_executor.c: launching compiled kernels
+# backends/native/executor/opcodes.def: (name, access, operands), (kind, children), origin, (operation, words)
 
-class Kernel:
-    def __init__(self, address: int, tensors: int, integers: int, keep: object) -> None: ...
-    def __call__(self, *args: Any) -> None: ...
+OPCODES: tuple[tuple[str, str, str], ...]
+VALUES: tuple[tuple[str, int], ...]
+SYMBOL_ORIGINS: tuple[str, ...]
+SIZE_OPS: tuple[tuple[str, int], ...]
 
-# backends/native/runtime/_program.c: running compiled graphs
+# backends/native/executor/_program.c: running compiled graphs
+
+SIZE_STACK: int
 
 class Program:
     def __init__(

@@ -12,7 +12,6 @@ int fxjit_call_init(PyObject *module);     /* _call.c */
 int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
 int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
 int fxjit_cuda_init(PyObject *module);     /* backends/native/runtime/_cuda.c */
-int fxjit_executor_init(PyObject *module); /* backends/native/runtime/_executor.c */
-int fxjit_program_init(PyObject *module);  /* backends/native/runtime/_program.c */
+int fxjit_program_init(PyObject *module);  /* backends/native/executor/_program.c */
 
 #endif

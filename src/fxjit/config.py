@@ -116,7 +116,7 @@ concurrent_compile: str = _row(
     choices=("eager", "wait"),
 )
 verify_guards: bool = _row(True, "Check that a frame's new guards hold on that very frame before they are kept.")
-verify_settled_guards: bool = _row(
+verify_guard_fast_path: bool = _row(
     False, "Compare each guard check that skips what has not changed with a full one, and raise where they differ."
 )
 

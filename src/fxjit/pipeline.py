@@ -33,13 +33,15 @@ from fxjit.errors import (
     InternalError,
     RecompileError,
     RecompileLimitExceeded,
+    RetraceFrame,
     SkipFrameSignal,
+    leave_trace,
 )
 from fxjit.frontend import entries
 from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
-from fxjit.frontend.result import Break, Expectation, Return, TraceResult
+from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
@@ -205,17 +207,11 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
-    except _OnceMore:
+    except RetraceFrame:
         pass
     finally:
         trace.release()
     return _compile(options, frame)
-
-
-class _OnceMore(Exception):
-    """The frame is traced once more: the backend cannot do with this graph's numbers or sizes as variables, or failed
-    otherwise, so that they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be
-    seen."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -225,39 +221,39 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
         return _make_entry(options, frame, result, trace, seconds)
     except RecursionError as error:  # containers nested as deep as Python goes
         size = len(frame.code.co_code) // 2
-        raise SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}) from error
+        leave_trace(SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}), error)
     except BreakGraph as signal:
-        raise SkipFrameSignal(signal.reason, signal.context, signal.user_stack) from signal
+        leave_trace(SkipFrameSignal(signal.reason, signal.context, signal.user_stack), signal)
 
 
 def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trace,
                 seconds: dict[str, float]) -> _C.Entry | None:
     name = frame.code.co_qualname
-    stop = result.stop
-    if isinstance(stop, Break) and options.fullgraph and _is_users_error(stop.reason):
-        _tell_of_users_error(frame, stop.reason)
+    end = result.end
+    if isinstance(end, Break) and options.fullgraph and _is_users_error(end.reason):
+        _tell_of_users_error(frame, end.reason)
         return None
-    if isinstance(stop, Break) and (options.fullgraph or stop.reason.is_error):
-        told = stop.reason.because or stop.reason
+    if isinstance(end, Break) and (options.fullgraph or end.reason.is_error):
+        told = end.reason.because or end.reason
         raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
         if not trace.leaves_stay_inside(plan.outputs):
-            raise _OnceMore
-        expected = result.expected
-        graph = result.graph.finish(plan.outputs if expected is None else [*plan.outputs, expected.flag])
+            leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
+        speculated = result.speculated
+        graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
         events.log_passed_by(frame.code, "nothing of it goes in a graph")
         entries.mark_skipped(frame.code, options, "skip-nothing-captured")
         return None
     compiled = None
     if graph is not None:
-        with _stage("backend", name, seconds), process_state.asked() as states:
+        with _stage("backend", name, seconds), process_state.queried() as states:
             compiled = _call_backend(options, graph, result, trace)
-        for state in sorted(states if is_built_in(options.chosen_backend) else process_state.ASKABLE):
+        for state in sorted(states if is_built_in(options.chosen_backend) else process_state.QUERYABLE):
             result.guards.add(AmbientIs(state, ambient.read(state)))
-        if expected is not None and compiled is not None:
-            compiled = _expecting(options, frame.code, compiled, graph, expected)
+        if speculated is not None and compiled is not None:
+            compiled = _speculative(options, frame.code, compiled, graph, speculated)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         starts_over = result.repeatable and not options.tells_failures
@@ -280,23 +276,23 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     return entry
 
 
-def _expecting(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
-               expected: Expectation) -> Callable[..., Any]:
+def _speculative(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
+               speculated: SpeculationCheck) -> Callable[..., Any]:
     """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     fakes = [node.meta["example_value"] for node in placeholders]
     devices = frozenset(fake.device for fake in fakes if isinstance(fake, torch.Tensor))
-    written = tuple(at for at, node in enumerate(placeholders) if node in expected.written)
+    written = tuple(at for at, node in enumerate(placeholders) if node in speculated.written)
     weakly = weakref.ref(code)
 
     def give_up() -> None:
         known = weakly()
         if known is not None:
-            history_of(known).expects = False
+            history_of(known).speculates = False
             entries.clear(known, options)
 
-    expecting = resume.ExpectingGraph(compiled, written, devices, code.co_qualname, give_up)
-    return _C.DisabledFunction(expecting, opaque=True)
+    speculative = resume.SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up)
+    return _C.DisabledFunction(speculative, opaque=True)
 
 
 class _Payload:
@@ -313,7 +309,7 @@ def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -
     """A frame that ran to its end and put nothing in a graph gains nothing from new bytecode."""
     if graph is not None or config.allow_empty_graphs:
         return False
-    return isinstance(result.stop, Return)
+    return isinstance(result.end, Return)
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:
@@ -339,11 +335,11 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, RecursionError, _OnceMore, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame, KeyboardInterrupt):
         raise
     except Exception as error:  # anything else is a bug of ours
         if (name := any_builtin_replaced()) is not None:
-            raise SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}) from error
+            leave_trace(SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}), error)
         stack = users_stack_of(error)
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
@@ -375,12 +371,12 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         raise
     except Exception as error:  # a backend may be anybody's
         if trace.policy.fix_floats():
-            raise _OnceMore from None
+            leave_trace(RetraceFrame("a backend failed"))
         if is_built_in(options.chosen_backend) and trace.policy.fix_sizes():
             _recompiles_log.warning(
                 "The graph of %s could not be compiled for sizes that vary (%s: %s): each size is compiled by itself.",
                 result.code.code.co_qualname, type(error).__name__, str(error).partition("\n")[0])
-            raise _OnceMore from None
+            leave_trace(RetraceFrame("a backend failed"))
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:
         context.tensor_to_context.clear()
@@ -388,7 +384,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         forget_tensors(mode)
     if trace.policy.decided_on_random():
         trace.policy.history.random_inputs = False
-        raise _OnceMore
+        leave_trace(RetraceFrame("the backend decided on a random number"))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
@@ -418,9 +414,9 @@ def _holds_on_own_frame(tree: Any, frame: Frame) -> bool:
 
 def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx.GraphModule | None,
             new_code: types.CodeType, seconds: dict[str, float]) -> None:
-    stop = result.stop
-    if isinstance(stop, Break):
-        why = stop.reason
+    end = result.end
+    if isinstance(end, Break):
+        why = end.reason
         events.report_break(why.reason, why.context, why.user_stack, function=frame.code.co_qualname)
     if logs.enabled("guards"):
         lines = "\n".join(f"  {guard.describe()}" for guard in result.guards)

@@ -1,8 +1,8 @@
 """State of the process that compiled code depends on only where the backend made it so: a matrix product that calls a BLAS by
 itself is what torch computes as long as float32 is multiplied in full.
 
-Backends call `ask` for it while they compile; pipeline.py guards the entry by what was asked for (`asked`), so that entries of
-which no code depends on it are not checked for it. How each is compared again is in guards/ambient.py.
+Backends call `query` for it while they compile; pipeline.py guards the entry by what was queried (`queried`), so that entries
+of which no code depends on it are not checked for it. How each is compared again is in guards/ambient.py.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import torch
 _PRODUCTS = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul")
 _REDUCED = {"tf32": 2, "bf16": 3}  # at::Float32Precision's numbers; all else is full precision
 
-_asked: ContextVar[set[str] | None] = ContextVar("asked", default=None)
+_queried: ContextVar[set[str] | None] = ContextVar("queried", default=None)
 
 
-def ask(name: str) -> Any:
+def query(name: str) -> Any:
     """The present value of the state `name`, by a backend: the entry that is being compiled holds for this value alone."""
-    names = _asked.get()
+    names = _queried.get()
     if names is not None:
         names.add(name)
-    return ASKABLE[name]()
+    return QUERYABLE[name]()
 
 
 @contextmanager
-def asked() -> Iterator[set[str]]:
-    """Gives the names that backends ask for inside."""
+def queried() -> Iterator[set[str]]:
+    """Gives the names that backends query inside."""
     names: set[str] = set()
-    token = _asked.set(names)
+    token = _queried.set(names)
     try:
         yield names
     finally:
-        _asked.reset(token)
+        _queried.reset(token)
 
 
 def _float32_precision() -> str:
@@ -58,8 +58,8 @@ def float32_code_now() -> int:
     return float32_code(_float32_precision())
 
 
-#: Each state that a backend may ask for, and how it is read.
-ASKABLE: dict[str, Callable[[], Any]] = {
+#: Each state that a backend may query, and how it is read.
+QUERYABLE: dict[str, Callable[[], Any]] = {
     "float32_precision": _float32_precision,
     "mkldnn": torch._C._get_mkldnn_enabled,
 }

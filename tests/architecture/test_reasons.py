@@ -14,7 +14,7 @@ from fxjit.reasons import FAMILIES, REASONS, Reason, explain_reason
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 # Functions whose first string argument that looks like an id is one.
-TAKES_A_REASON = {"break_", "BreakGraph", "SkipFrameSignal", "report_skip", "report_break", "unsupported", "Stop"}
+TAKES_A_REASON = {"break_", "BreakGraph", "SkipFrameSignal", "report_skip", "report_break", "unsupported", "BreakPoint"}
 LOOKS_LIKE_AN_ID = re.compile(r"[a-z]+(-[a-z]+)+$")
 
 

@@ -18,19 +18,12 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    Arrived Continuation Expectation Expectations ExpectingGraph NestedRest NotPlain Rest Slot Stop StopList Unexpected
-    _arrive _asks_not_to_be_inlined _can_wait _components _continuation _counted_in _expecting _is_told
-    _makes_a_module_of_torch _note_state _notes _ours _overlaps _place _push_rest _rest _return_rest _saved_passes
-    _settled _stop_at_creation _stop_before_raise _stop_earlier _write_waiting again arrive aside ask
-    ask_for_large_pages asked asked_ahead better_as_captured blocks callees combine_lane components continuation_of draw
-    drawing drawn drop_gradients_of_hidden_writes expansions expect expectations folds frame_to_stop_in fxjit_notes_free
-    fxjit_notes_take fxjit_settled_free fxjit_settled_holds fxjit_settled_init guard_against_unused halves hidden
-    hidden_buffers hidden_constants is_given_beside is_rest is_worth_it keep_layouts lane_block lane_loops
-    lane_name_rows lane_rows lane_slot layouts mark_results_beside may_draw may_run_again new_notes notes_failed
-    notes_hold pages places plain promised promised_layout put_right rehearsal rest run_settled saved set_home slot
-    slot_by_slot slot_loops slot_members small_blocks stages stop stop_error stop_value take_back tree_get_settled
-    uncounted_writes unused verify_settled verify_settled_guards with_unused_draws worth worth_it worth_measuring
-    worth_storing write_continuation
+    NotPlain _components _counted_in _ours _overlaps _place _saved_passes ask ask_for_large_pages asked_ahead
+    better_as_captured blocks combine_lane components draw drawing drawn drop_gradients_of_hidden_writes expansions
+    folds guard_against_unused halves hidden hidden_buffers hidden_constants is_worth_it keep_layouts lane_block
+    lane_loops lane_name_rows lane_rows lane_slot layouts mark_results_beside may_draw pages plain saved set_home slot
+    slot_by_slot slot_loops slot_members small_blocks stages uncounted_writes unused with_unused_draws worth worth_it
+    worth_measuring worth_storing
     """.split()
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")

@@ -501,7 +501,8 @@ def another_format(folder: Path) -> None:
 def unknown_operator(folder: Path) -> None:
     entry = entry_of(folder)
     data = json.loads(entry.read_text())
-    data["graphs"]["inference"][0][1]["objects"] = ["tuple", ["Callee", {"kind": "operator", "name": "aten.gone.default"}]]
+    gone = ["FunctionName", {"kind": "operator", "name": "aten.gone.default"}]
+    data["graphs"]["inference"][0][1]["objects"] = ["tuple", gone]
     with_sum(entry, json.dumps(data).encode())
 
 
@@ -554,16 +555,16 @@ def test_numbers_about_the_code_are_counted_again(from_disk: Callable[[], None])
     assert dict(counters["native"]) == before
 
 
-def test_what_the_backend_asked_for_is_asked_for_again(
+def test_what_the_backend_queried_is_queried_again(
     from_disk: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.ones(64, 64)
-    asked: list[set[str]] = []
-    ask = process_state.ask
-    monkeypatch.setattr(process_state, "ask", lambda name: asked[-1].add(name) or ask(name))
+    queried: list[set[str]] = []
+    query = process_state.query
+    monkeypatch.setattr(process_state, "query", lambda name: queried[-1].add(name) or query(name))
     for again in (False, True):
         if again:
             from_disk()
-        asked.append(set())
+        queried.append(set())
         fxjit.compile(lambda x: (x @ x).relu())(x)
-    assert asked[0] == asked[1] and asked[0]
+    assert queried[0] == queried[1] and queried[0]

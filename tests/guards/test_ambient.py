@@ -17,7 +17,7 @@ from fxjit.guards import ambient
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, Guard
 from fxjit.guards.tree import GuardTree
-from fxjit.process_state import ASKABLE
+from fxjit.process_state import QUERYABLE
 
 
 class QuietMode(TorchFunctionMode):
@@ -108,7 +108,7 @@ STATES: dict[str, tuple[Any, set[str]]] = {
 
 
 def tree_of_now() -> tuple[dict[str, Guard], GuardTree]:
-    states = {**dict(AmbientState.capture().items()), **{name: ambient.read(name) for name in ASKABLE}}
+    states = {**dict(AmbientState.capture().items()), **{name: ambient.read(name) for name in QUERYABLE}}
     guards: dict[str, Guard] = {name: AmbientIs(name, value) for name, value in states.items()}
     return guards, Frame().tree(*guards.values())
 

@@ -16,7 +16,7 @@ from fxjit import _C
 from fxjit.counters import counters
 from fxjit.guards import kinds
 from fxjit.guards.ambient import AmbientState
-from fxjit.process_state import ASKABLE
+from fxjit.process_state import QUERYABLE
 
 
 @pytest.fixture(autouse=True)
@@ -306,4 +306,4 @@ def test_every_kind_and_every_state_has_its_pair() -> None:
                  and issubclass(getattr(kinds, name), kinds.Guard) and name != "Guard"}
     assert set(CASES) == all_kinds
     assert set(STATES) | RUN_EAGERLY == set(AmbientState.__dataclass_fields__)
-    assert set(ASKED) == set(ASKABLE)
+    assert set(ASKED) == set(QUERYABLE)

@@ -7,7 +7,6 @@ import torch
 
 import fxjit
 from fxjit.backends.native import pipeline
-from fxjit.backends.native.codegen import program
 from fxjit.backends.native.index import prod
 
 CACHE = (3, 16, 4)
@@ -170,11 +169,8 @@ def test_an_element_that_needs_others_of_what_is_written(function, dynamic):
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_rows_of_an_embedding_that_are_too_long_are_written_in_place(trained, monkeypatch):
+def test_rows_of_an_embedding_that_are_too_long_are_written_in_place(trained, texts):
     """Eager writes to the rows that are looked up; no copy of the table is made."""
-    texts = []
-    encode = program.Encoder.encode
-    monkeypatch.setattr(program.Encoder, "encode", lambda self: texts.append(encode(self)) or texts[-1])
     fxjit.reset()
     torch.manual_seed(0)
     layers = [torch.nn.Embedding(7, 4, max_norm=0.5).requires_grad_(trained) for _ in range(2)]
@@ -189,7 +185,7 @@ def test_rows_of_an_embedding_that_are_too_long_are_written_in_place(trained, mo
                 layer.zero_grad()
                 sum(each.sum() for each in results).backward()
             torch.testing.assert_close(layers[0].weight.grad, layers[1].weight.grad)
-    assert trained or any("embedding_renorm_." in each.text for each in texts)
+    assert trained or any("embedding_renorm_(" in each for each in texts)
 
 
 def test_writes_to_what_lies_apart_in_an_overlapping_view():

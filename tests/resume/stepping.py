@@ -1,7 +1,7 @@
 """A whole function run through entry codes, one instruction each.
 
 `State` is a frame's state with real objects. `step` writes the entry code that puts such a state in place, runs the one
-instruction and hands what it would give the continuation to the test instead. `finish` runs the real continuation.
+instruction and hands what it would give the resume function to the test instead. `finish` runs the real resume function.
 So every instruction of a function is once the one that a graph breaks at, with everything real but the trace."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, TraceResult
-from fxjit.frontend.rng_steps import Draws
+from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.values.base import NULL, Rebuilder, Value
-from fxjit.resume import cache, entry, rest
-from fxjit.resume.function import Continuation, Entrance, own_cells
+from fxjit.resume import break_epilogue, cache, entry
+from fxjit.resume.function import ResumeFunction, ResumePoint, own_cells
 
 
 class Known(Value):
@@ -91,8 +91,8 @@ def trace_result(state: State, kind: str = "instruction", blocks: Any = (), effe
     log = effects or Effects()
     return TraceResult(
         code=state.code, arg_names=state.code.argument_slots, graph=graph or NoGraph(), guards=None,  # type: ignore[arg-type]
-        effects=log.records(), effect_log=log, stop=Break(state.index, kind, frame, None),  # type: ignore[arg-type]
-        first_line=0, globals=state.globals, finish_trace=lambda: None, draws=Draws(),
+        effects=log.records(), effect_log=log, end=Break(state.index, kind, frame, None),  # type: ignore[arg-type]
+        first_line=0, globals=state.globals, finish_trace=lambda: None, rng_steps=RngSteps(),
     )  # fmt: skip
 
 
@@ -116,10 +116,10 @@ class Left(Exception):
 
 def step(state: State, kind: str = "instruction") -> State:
     """The state after one instruction (after the conditional jump behind it, where there is one)."""
-    asked: list[tuple[Entrance, Continuation]] = []
+    asked: list[tuple[ResumePoint, ResumeFunction]] = []
 
-    def capture(code: CodeType, entrance: Entrance) -> Continuation:
-        real = cache.continuation_of(code, entrance)
+    def capture(code: CodeType, entrance: ResumePoint) -> ResumeFunction:
+        real = cache.resume_function_of(code, entrance)
         number = len(asked)
         asked.append((entrance, real))
         names = ", ".join(f"a{n}" for n in range(real.code.co_argcount))
@@ -129,15 +129,15 @@ def step(state: State, kind: str = "instruction") -> State:
         source = f"def make({cells}):\n{body}\n return capture"
         exec(source, scope)
         dummy = scope["make"](*[None] * len(real.freevars)).__code__
-        return Continuation(dummy, real.stack, real.locals, dummy.co_freevars, real.first, real.indices)
+        return ResumeFunction(dummy, real.stack, real.locals, dummy.co_freevars, real.first, real.indices)
 
     result = trace_result(state, kind)
-    before = rest.continuation_of
-    rest.continuation_of = capture
+    before = break_epilogue.resume_function_of
+    break_epilogue.resume_function_of = capture
     try:
         new = entry.assemble(result, entry.plan(result), None)
     finally:
-        rest.continuation_of = before
+        break_epilogue.resume_function_of = before
     if not asked:
         raise Left(run(new, state))
     number, args = run(new, state)
@@ -154,7 +154,7 @@ def step(state: State, kind: str = "instruction") -> State:
 
 
 def finish(state: State, kind: str = "resume") -> Any:
-    """Run the rest: the entry code of a stop in `state` with its real continuation."""
+    """Run the rest: the entry code of a stop in `state` with its real resume function."""
     result = trace_result(state, kind)
     return run(entry.assemble(result, entry.plan(result), None), state)
 

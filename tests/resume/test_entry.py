@@ -18,11 +18,11 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, GraphInput, Return, TraceResult, WithBlock
-from fxjit.frontend.rng_steps import Draws
+from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.values.base import NULL, Lazy, Rebuilder, Value
 from fxjit.guards.source import AttrSource, ClosureCellSource, LocalSource, Source
 from fxjit.resume import cache, entry
-from fxjit.resume.function import Entrance
+from fxjit.resume.function import ResumePoint
 
 
 class Existing(Value):
@@ -85,8 +85,8 @@ def assemble(fn: Any, stop: Return | Break, compiled: Any = None, graph: Any = N
     code = decode(fn.__code__)
     result = TraceResult(
         code=code, arg_names=code.argument_slots, graph=graph or Graph(), guards=None,  # type: ignore[arg-type]
-        effects=log.records(), effect_log=log, stop=stop, first_line=0, globals=fn.__globals__,
-        finish_trace=lambda: None, draws=Draws(),
+        effects=log.records(), effect_log=log, end=stop, first_line=0, globals=fn.__globals__,
+        finish_trace=lambda: None, rng_steps=RngSteps(),
     )  # fmt: skip
     planned = entry.plan(result)
     made = types.FunctionType(entry.assemble(result, planned, compiled), fn.__globals__, "new", None, fn.__closure__)
@@ -446,14 +446,14 @@ def test_a_stop_in_a_continuation_continues_the_original() -> None:
     code = two_breaks.__code__
     decoded = decode(code)
     first, second = (i.index for i in decoded.instructions if i.opname == "CALL")
-    one = cache.continuation_of(code, Entrance(first + 1, (False,), (), ("x",)))
-    two = cache.continuation_of(code, Entrance(second + 1, (False,), (), ("a",)))
+    one = cache.resume_function_of(code, ResumePoint(first + 1, (False,), (), ("x",)))
+    two = cache.resume_function_of(code, ResumePoint(second + 1, (False,), (), ("a",)))
     inside = decode(one.code)
     again = next(i.index for i in inside.instructions if i.opname == "CALL")
     assert cache.locate(one.code, again) == cache.Origin(code, second)
     assert cache.locate(one.code, again + 1) == cache.Origin(code, second + 1)
     assert cache.locate(code, 3) == cache.Origin(code, 3)
-    assert cache.continuation_of(code, Entrance(second + 1, (False,), (), ("a",))) is two
+    assert cache.resume_function_of(code, ResumePoint(second + 1, (False,), (), ("a",))) is two
     assert cache.origin_of(two.code) == cache.Origin(code, second + 1)
     assert cache.origin_of(code) is None
     assert two.code.co_name == "two_breaks" and two.code.co_firstlineno == code.co_firstlineno
@@ -464,7 +464,7 @@ def test_continuations_go_with_the_code_they_continue() -> None:
     exec("def f(x):\n print(x)\n return x", scope)
     code = scope["f"].__code__
     index = next(i.index for i in decode(code).instructions if i.opname == "CALL")
-    made = weakref.ref(cache.continuation_of(code, Entrance(index + 1, (False,), (), ("x",))).code)
+    made = weakref.ref(cache.resume_function_of(code, ResumePoint(index + 1, (False,), (), ("x",))).code)
     original = weakref.ref(code)
     del code, scope
     gc.collect()
@@ -485,7 +485,7 @@ def test_what_lies_before_the_place_is_left_out() -> None:
 
     decoded = decode(fn.__code__)
     last = [i.index for i in decoded.instructions if i.opname == "CALL"][-1]
-    made = decode(cache.continuation_of(fn.__code__, Entrance(last + 1, (False,), (), ("x",))).code)
+    made = decode(cache.resume_function_of(fn.__code__, ResumePoint(last + 1, (False,), (), ("x",))).code)
     assert loops(decoded) and not loops(made)
     assert decoded.protected and not made.protected
 

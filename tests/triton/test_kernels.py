@@ -284,7 +284,7 @@ def test_kernels_equal_but_for_names_are_one(seen):
     with config.patch(**{"triton.interpret": True}):
         compiled = pipeline.compile_graph(gm, inputs, "test", lone_kernels=True)
         assert len(seen.kernels) == 2
-        assert len(compiled.executor.others()) == 1
+        assert len(compiled.encoded.others()) == 1
     assert_same(compiled.finish()(list(inputs)), function(*inputs))
 
 

@@ -145,7 +145,7 @@ def test_a_program_launches_kernels_on_what_it_allocates(graph_for_driver, drive
     assert isinstance(graph.program, _C.Program)
     driver.expects(8, 8)
     x = torch.empty(32, 32)
-    out = graph.unboxed(1)(x)
+    out = graph.unboxed()(x)
     first, second = launches(driver)
     assert int(first[0]) == x.data_ptr() and int(second[1]) == out.data_ptr()
     assert out.shape == (32, 32) and out.dtype is torch.float32

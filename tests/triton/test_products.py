@@ -155,15 +155,22 @@ def trials(monkeypatch):
     return made, Told
 
 
-def text_for_gpu(function, *shapes):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        inputs = [torch.empty(shape, device="cuda") for shape in shapes]
-        gm = make_fx(function)(*inputs)
-    return pipeline.compile_graph(gm, inputs, "test").executor.text
+@pytest.fixture
+def text_for_gpu(texts):
+    """The program of a function of tensors on a GPU, as text."""
+
+    def text(function, *shapes):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            inputs = [torch.empty(shape, device="cuda") for shape in shapes]
+            gm = make_fx(function)(*inputs)
+        pipeline.compile_graph(gm, inputs, "test")
+        return texts[-1]
+
+    return text
 
 
 @pytest.mark.parametrize(("times", "one"), [((1.0, 2.0), True), ((2.0, 1.0), False)])
-def test_the_faster_way_is_taken_and_remembered(trials, tmp_path, times, one):
+def test_the_faster_way_is_taken_and_remembered(trials, tmp_path, text_for_gpu, times, one):
     made, told = trials
     told.told = times
     with config.patch(cache_dir=str(tmp_path)):
@@ -174,7 +181,7 @@ def test_the_faster_way_is_taken_and_remembered(trials, tmp_path, times, one):
         assert json.loads(open_cache().get_data(made[0].key(), ".json"))["milliseconds"] == list(times)
 
 
-def test_where_nothing_can_be_measured_the_product_is_atens(trials, tmp_path, monkeypatch):
+def test_where_nothing_can_be_measured_the_product_is_atens(trials, tmp_path, text_for_gpu, monkeypatch):
     made, told = trials
 
     def times(self):

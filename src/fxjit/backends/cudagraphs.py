@@ -179,7 +179,7 @@ class Recorded:
             finish()
         return self
 
-    def unboxed(self, num_inputs: int) -> Callable[..., tuple[Any, ...]]:
+    def unboxed(self) -> Callable[..., tuple[Any, ...]]:
         return lambda *args: tuple(self(list(args)))
 
     def __call__(self, args: list[Any]) -> Any:

@@ -104,7 +104,7 @@ def _state() -> Iterator[str]:
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
         torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
-        functorch_config.get_hash(), sorted((name, read()) for name, read in process_state.ASKABLE.items()),
+        functorch_config.get_hash(), sorted((name, read()) for name, read in process_state.QUERYABLE.items()),
     ))  # fmt: skip
 
 

@@ -37,7 +37,7 @@ _library.impl("mkldnn_rnn_layer", _ORIGINAL, "Meta")
 def keep_workspace(graph: torch.fx.GraphModule, training: bool) -> None:
     """Changes the forward graph of a training pair in place. That there is such a layer at all depends on oneDNN being on."""
     for node in graph.graph.find_nodes(op="call_function", target=_ORIGINAL):
-        process_state.ask("mkldnn")
+        process_state.query("mkldnn")
         if training:
             node.target = torch.ops.fxjit.mkldnn_rnn_layer.default
 

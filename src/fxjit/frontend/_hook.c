@@ -379,11 +379,11 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
     return (FxEntry *)answer;
 }
 
-/* The frame of a plain function starts in a region, and its code is not to be skipped. `is_rest`: it is the rest of
+/* The frame of a plain function starts in a region, and its code is not to be skipped. `is_resume_function`: it is the rest of
  * another one, and whoever runs it will run the rest of this one too (fx_finish). */
 static PyObject *
 evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra, Group *group, int flags,
-                   int is_rest)
+                   int is_resume_function)
 {
     PyCodeObject *code = fx_frame_code(frame);
     PyFunctionObject *func = (PyFunctionObject *)fx_frame_function(frame);
@@ -405,7 +405,7 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
     if (entry != NULL) {
         result = fx_entry_run_for_frame(entry, func, frame->localsplus, nslots);
         Py_DECREF(entry);
-        if (!is_rest) {
+        if (!is_resume_function) {
             result = fx_finish(result);
         }
     }
@@ -416,7 +416,7 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
 static PyObject *
 hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
 {
-    int is_rest = here.handover != NULL && take_handover(frame);
+    int is_resume_function = here.handover != NULL && take_handover(frame);
     if (here.now.bypass || frame == here.delegated) {
         return run_by_cpython(tstate, frame, throwflag);
     }
@@ -444,7 +444,7 @@ hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         must_run_by_line(tstate, code)) {
         return pass_on(tstate, frame, throwflag);
     }
-    return evaluate_in_region(tstate, frame, extra, group, flags, is_rest);
+    return evaluate_in_region(tstate, frame, extra, group, flags, is_resume_function);
 }
 
 /* ---- functions of the module ---- */

@@ -88,7 +88,7 @@ class GraphBuilder:
         behind = takewhile(lambda node: node is not mark and node.op != "placeholder", reversed(self.graph.nodes))
         return list(behind)[::-1]
 
-    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Remove these, whom nothing else uses. Inputs met meanwhile stay until `finish` drops them."""
         for node in reversed(nodes):
             self.graph.erase_node(node)
@@ -108,7 +108,7 @@ class GraphBuilder:
         self._root.add_module(name, torch.fx.GraphModule(self._root, graph))
         return self._standing(name)
 
-    def again(self, standing: torch.fx.Node) -> torch.fx.Node:
+    def reuse_subgraph(self, standing: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for the graph."""
         return self._standing(str(standing.target))
 

@@ -121,7 +121,7 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class SpeculationCheck:
     """The trace took ways that only the data can confirm."""
 
     #: What the graph gives out behind all else: a boolean tensor, whether the data takes the same ways.
@@ -140,11 +140,11 @@ class TraceResult:
     guards: GuardSet
     effects: tuple[Effect, ...]
     effect_log: Effects
-    stop: Return | Break
+    end: Return | Break
     first_line: int
     globals: dict[str, Any]
     finish_trace: Callable[[], None]
     rng_steps: RngSteps                    # what new code computes before the graph runs
-    expected: Expectation | None = None
+    speculated: SpeculationCheck | None = None
     #: Whether the user's code may run from its beginning where the graph failed.
     repeatable: bool = False

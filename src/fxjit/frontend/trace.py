@@ -36,24 +36,24 @@ from torch.utils import _pytree as pytree
 
 from fxjit import config
 from fxjit.drawing import may_draw
-from fxjit.errors import BreakGraph, InternalError, RestartAfter, RestartTrace
+from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.expectations import Expectations, version
 from fxjit.frontend.fakes import faked, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
-from fxjit.frontend.interp.places import reach
 from fxjit.frontend.interp.raising import raise_exception
-from fxjit.frontend.interp.restart import StopList
+from fxjit.frontend.interp.restart import BreakPoints
+from fxjit.frontend.interp.resumability import reach
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
+from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.classes import constructed
@@ -123,14 +123,14 @@ def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
 class Trace:
     """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
 
-    def __init__(self, frame: Frame, stops: StopList, history: FrameHistory, dynamic: bool | None) -> None:
+    def __init__(self, frame: Frame, break_points: BreakPoints, history: FrameHistory, dynamic: bool | None) -> None:
         self.origin = frame
-        self.stops = stops
+        self.break_points = break_points
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
         self.root: Machine
         self.steps = 0
-        self.stop_at: int | None = None
+        self.break_step: int | None = None
         self.caller: Machine | None = None
         self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
         self.constructor_result: Value | None = None
@@ -147,7 +147,7 @@ class Trace:
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
-        self.expectations = Expectations()
+        self.speculation = Speculation()
         self.rng_steps = RngSteps()
         self.leaves = Leaves()
 
@@ -263,7 +263,7 @@ class Trace:
         self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
-        self.expectations.met(node, fake)
+        self.speculation.met(node, fake)
         return node, fake
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
@@ -273,14 +273,14 @@ class Trace:
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
         fake.item_memo = None
         node = self.builder.placeholder(source, tensor, fake)
-        self.expectations.met(node, fake)
+        self.speculation.met(node, fake)
         value = TensorValue(node, fake, torch.Tensor, source, tensor)
         self.register_tensor(value)
         return value
 
-    def expect(self, tensor: TensorValue, truth: bool) -> bool:
+    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
         """See InterpTracer."""
-        return self.stops.expects and not self.rng_steps and self.expectations.add(self, tensor, truth)
+        return self.break_points.speculates and not self.rng_steps and self.speculation.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -314,19 +314,19 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        nobody_asked = overrides.FAMILY not in self._scratch
+        nobody_dispatches = overrides.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
-        if nobody_asked and overrides.FAMILY in self._scratch:
-            self.stops.asks = True
-            raise RestartTrace("a container holds an argument that is asked about calls")
+        if nobody_dispatches and overrides.FAMILY in self._scratch:
+            self.break_points.dispatches = True
+            leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
         self._check_random()
         result = self._run_fake(target, node_args, node_kwargs)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
-            asked = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
-            self.guard(ConstIs(asked, result.device.index))
+            queried = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
+            self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         self._bind_unbacked(node, result)
@@ -380,17 +380,17 @@ class Trace:
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     @contextlib.contextmanager
-    def aside(self, function: str) -> Iterator[list[torch.fx.Node]]:
+    def capture_subgraph(self, function: str) -> Iterator[list[torch.fx.Node]]:
         """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
         nothing. An effect on what existed before breaks the graph."""
         nodes: list[torch.fx.Node] = []
         mark, rng_steps = self.builder.mark(), len(self.rng_steps.steps)
-        before, self.expectations.allowed = self.expectations.allowed, False
+        before, self.speculation.allowed = self.speculation.allowed, False
         with self.effects.confined() as nothing_happened:
             yield nodes
             if not nothing_happened() or len(self.rng_steps.steps) != rng_steps:
                 self.break_("call-with-effects", function=function, why="it changes what it did not make")
-        self.expectations.allowed = before
+        self.speculation.allowed = before
         nodes += self.builder.since(mark)
 
     @contextlib.contextmanager
@@ -398,27 +398,27 @@ class Trace:
         """A write to a tensor that existed before breaks the graph."""
         fakes = [node.meta.get("example_value") for node in self.builder.graph.nodes]
         versions = [(fake, version(fake)) for fake in fakes if isinstance(fake, torch.Tensor)]
-        inputs = self.expectations.input_count
+        inputs = self.speculation.input_count
         yield
-        versions += self.expectations.inputs_since(inputs)
+        versions += self.speculation.inputs_since(inputs)
         if any(version(fake) != before for fake, before in versions):
             self.break_("call-with-effects", function=function, why="it writes to a tensor that it did not make")
 
     @contextlib.contextmanager
-    def rehearsal(self, function: str) -> Iterator[None]:
+    def dry_run(self, function: str) -> Iterator[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
-        with self.aside(function) as nodes:
+        with self.capture_subgraph(function) as nodes:
             yield
-        self.builder.take_back(nodes)
+        self.builder.discard(nodes)
 
     def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted `aside` as a graph of its own; see GraphBuilder."""
+        """What was emitted in `capture_subgraph` as a graph of its own; see GraphBuilder."""
         return self.builder.subgraph(nodes, inputs, outputs)
 
-    def again(self, graph: torch.fx.Node) -> torch.fx.Node:
+    def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
-        return self.builder.again(graph)
+        return self.builder.reuse_subgraph(graph)
 
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
         """The outermost frame's step and index, and where in the user's program that is."""
@@ -438,9 +438,9 @@ class Trace:
         """Whether a node that is in the graph so far may need a random generator."""
         return any(map(may_draw, self.builder.since(None)))
 
-    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted `aside` leaves the graph."""
-        self.builder.take_back(nodes)
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What was emitted in `capture_subgraph` leaves the graph."""
+        self.builder.discard(nodes)
 
     @contextlib.contextmanager
     def fake_execution(self) -> Iterator[None]:
@@ -522,21 +522,21 @@ class Trace:
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
         forwarders: list[tuple[types.FunctionType, int]] = []
-        constructor_result: Value | None = None
+        instance: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
             target = fn.callee(self, args)
             if target is None:
                 break
-            constructor_result = constructor_result or target.constructor_result
+            instance = instance or target.constructor_result
             fn, args = target.fn.realize(), target.args
             forwarders += target.forwarders
         if isinstance(fn, FunctionValue) and fn.runs_its_code:
-            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), constructor_result
+            self.caller, self.forwarders, self.constructor_result = caller, tuple(forwarders), instance
         try:
             result = fn.tp_call(self, args, kwargs)
         finally:
             self.caller = None
-        return result if constructor_result is None else constructed(self, constructor_result, result)
+        return result if instance is None else constructed(self, instance, result)
 
     def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return inline(self, code_fn, args, kwargs)
@@ -545,10 +545,8 @@ class Trace:
         raise_exception(self, exc_type, *args)
 
     def break_(self, reason: str, **context: object) -> NoReturn:
-        signal = BreakGraph(reason, context, user_stack(self.frame))
-        signal.frames = running(self.frame)
-        signal.is_error = reason == "user-forbidden" or breaks_are_errors(self)
-        raise signal
+        is_error = reason == "user-forbidden" or breaks_are_errors(self)
+        leave_trace(BreakGraph(reason, context, user_stack(self.frame), is_error=is_error, frames=running(self.frame)))
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -557,32 +555,32 @@ class Trace:
         frame = self.origin
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
-        if self.stops.asks or not torch._C._is_torch_function_enabled():
+        if self.break_points.dispatches or not torch._C._is_torch_function_enabled():
             overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
         with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
-            stop = machine.run_root(self.stops)
-        return self._freeze(code, stop)
+            end = machine.run_root(self.break_points)
+        return self._freeze(code, end)
 
     def _check_random(self) -> None:
         """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
         without such numbers in the graph."""
         if self.policy.decided_on_random():
             self.policy.history.random_inputs = False
-            raise RestartTrace("a decision was made on a random number computed before the graph runs")
+            leave_trace(RestartTrace("a decision was made on a random number computed before the graph runs"))
 
-    def _freeze(self, code: Code, stop: Return | Break) -> TraceResult:
+    def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
         self._check_random()
-        can_stay, expected = self.expectations.finish(self.builder.graph)
-        if not can_stay or (expected is not None and self.rng_steps):
-            self.stops.expects = False
-            raise RestartTrace("what the graph does cannot be undone")
-        if isinstance(stop, Break):
-            states = [stop.state, *(frame.state for frame in stop.inner)]
+        can_stay, speculated = self.speculation.finish(self.builder.graph)
+        if not can_stay or (speculated is not None and self.rng_steps):
+            self.break_points.speculates = False
+            leave_trace(RestartTrace("what the graph does cannot be undone"))
+        if isinstance(end, Break):
+            states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
-            self.builder.mark_observed(stop.reason.context.get("observed", ()))
+            self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
         if len(self._input_tensors) > 1:
             self.guards.add(NotSameObject(tuple(self._input_tensors)))
@@ -594,12 +592,12 @@ class Trace:
             guards=self.guards,
             effects=self.effects.records(),
             effect_log=self.effects,
-            stop=stop,
+            end=end,
             first_line=self.origin.code.co_firstlineno,
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
-            expected=expected,
-            repeatable=not self.rng_steps and self.expectations.may_run_again(self.builder.graph),
+            speculated=speculated,
+            repeatable=not self.rng_steps and self.speculation.is_repeatable(self.builder.graph),
             rng_steps=self.rng_steps,
         )
 
@@ -640,12 +638,12 @@ class Trace:
 
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tuple[TraceResult, Trace]:
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole."""
-    stops = StopList()
-    stops.expects = config.capture_checks and history.expects
+    break_points = BreakPoints()
+    break_points.speculates = config.capture_checks and history.speculates
     code = decode(frame.code)
     attempts = 0
     while attempts < _MAX_ATTEMPTS:
-        trace = Trace(frame, stops, history, dynamic)
+        trace = Trace(frame, break_points, history, dynamic)
         with preserved_state(), quiet_fake_tensors():
             try:
                 result = trace.run(code)
@@ -655,11 +653,12 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 contexts.abandon(trace)
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
+                restart.__context__ = None  # and this, the break, the frames of the trace
             except BaseException:  # whatever it is: the process state that the trace set is put back
                 contexts.abandon(trace)
                 trace.release()
                 raise
-        if isinstance(restart, RestartAfter):
+        if restart.action is not None:
             restart.action()
         else:
             attempts += 1
@@ -669,11 +668,11 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
 _tracing = threading.local()
 
 
-def _is_told(record: logging.LogRecord) -> bool:
+def _is_logged(record: logging.LogRecord) -> bool:
     return not (getattr(_tracing, "quiet", False) and str(record.msg).startswith("failed while attempting to run meta"))
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_logged)
 
 
 @contextlib.contextmanager

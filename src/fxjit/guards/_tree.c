@@ -165,9 +165,9 @@ clear_slots(run *r, int num_slots)
     }
 }
 
-/* The check by notes (_settled.c): its slots are mostly left empty, so they are kept from one check to the next. */
+/* The fast path (_fast_path.c): its slots are mostly left empty, so they are kept from one check to the next. */
 static int
-run_settled(run *r)
+run_fast_path(run *r)
 {
     tree *t = r->t;
     PyObject **slots = t->empty_slots;
@@ -180,7 +180,7 @@ run_settled(run *r)
         }
     }
     r->slots = slots;
-    int holds = fxjit_settled_holds(r);
+    int holds = fxjit_fast_path_holds(r);
     r->slots = NULL;
     if (t->empty_slots == NULL) {
         t->empty_slots = slots;
@@ -210,8 +210,8 @@ run_fully(run *r, int use_hot)
     if (holds == 1) {
         holds = all_hold(r);
     }
-    if (holds == 1 && use_hot && t->settled == NULL && ++t->full_checks >= t->patience) {
-        fxjit_settle(r);
+    if (holds == 1 && use_hot && t->snapshot == NULL && ++t->full_checks >= t->back_off) {
+        fxjit_take_snapshot(r);
     }
     clear_slots(r, num_slots);
     if (r->slots != few) {
@@ -226,8 +226,8 @@ run_tree(run *r, int use_hot)
     tree *t = r->t;
     /* A look-up may run code that drops the last reference to the tree. */
     Py_INCREF(t);
-    int known = use_hot && t->settled != NULL && t->hot == HOT_NOTHING ? run_settled(r) : 0, holds = known;
-    if (known == 0 || (known == 1 && fxjit_settled_verify)) {
+    int known = use_hot && t->snapshot != NULL && t->hot == HOT_NOTHING ? run_fast_path(r) : 0, holds = known;
+    if (known == 0 || (known == 1 && fxjit_fast_path_verify)) {
         holds = run_fully(r, use_hot);
         if (known == 1 && holds == 0) {
             PyErr_Format(PyExc_SystemError, "fxjit took guard %d to hold without looking, and it does not",
@@ -386,7 +386,7 @@ tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->num_early = num_early;
     self->num_slots = num_slots < 0 ? 0 : num_slots;
     self->guards = Py_NewRef(guards);
-    self->patience = FIRST_PATIENCE;
+    self->back_off = FIRST_BACK_OFF;
     if (fill_tree(self, nodes, conditions) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -425,7 +425,7 @@ tree_clear(tree *self)
     int num_nodes = self->num_nodes, num_checks = self->num_checks, num_conditions = self->num_conditions;
     self->num_nodes = self->num_checks = self->num_conditions = self->num_early = 0;
     self->hot = HOT_NOTHING;
-    fxjit_settled_free(self);
+    fxjit_fast_path_free(self);
     Py_CLEAR(self->guards);
     for (int i = 0; i < num_nodes; i++) {
         Py_CLEAR(self->nodes[i].arg);
@@ -538,9 +538,9 @@ tree_get_num_nodes(tree *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
-tree_get_settled(tree *self, void *Py_UNUSED(closure))
+tree_get_has_snapshot(tree *self, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(self->settled != NULL);
+    return PyBool_FromLong(self->snapshot != NULL);
 }
 
 static PyMethodDef tree_methods[] = {
@@ -555,7 +555,7 @@ static PyGetSetDef tree_getset[] = {
     {"guards", (getter)tree_get_guards, NULL, PyDoc_STR("the guards, in the order they were added"), NULL},
     {"num_guards", (getter)tree_get_num_guards, NULL, NULL, NULL},
     {"num_python", (getter)tree_get_num_python, NULL, PyDoc_STR("how many checks run Python code"), NULL},
-    {"settled", (getter)tree_get_settled, NULL, PyDoc_STR("whether the next check looks only at what may have changed"), NULL},
+    {"has_snapshot", (getter)tree_get_has_snapshot, NULL, PyDoc_STR("whether the next check looks only at what may have changed"), NULL},
     {"num_nodes", (getter)tree_get_num_nodes, NULL, PyDoc_STR("how many objects a check fetches"), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -578,7 +578,7 @@ PyTypeObject FxjitGuardTree_Type = {
 int
 fxjit_tree_init(PyObject *module)
 {
-    if (fxjit_checks_init(module) < 0 || fxjit_settled_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
+    if (fxjit_checks_init(module) < 0 || fxjit_fast_path_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
         return -1;
     }
     return fxjit_shape_program_add_names(module);

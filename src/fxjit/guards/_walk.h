@@ -1,5 +1,5 @@
 /* The inside of a guard tree, shared by _tree.c, which builds and walks it, _accessors.c and _conditions.c, which know its
- * parts, and _settled.c, which skips what cannot have changed. */
+ * parts, and _fast_path.c, which skips what cannot have changed. */
 #ifndef FXJIT_GUARDS_WALK_H
 #define FXJIT_GUARDS_WALK_H
 
@@ -81,16 +81,16 @@ typedef struct {
     /* What failed in the last check, if it failed; a hint only. */
     hot_kind hot;
     int hot_index;
-    struct fxjit_settled *settled; /* _settled.c; NULL: nothing is known to stay as it was */
-    int full_checks;               /* that held since the last attempt to settle */
-    int patience;                  /* how many it takes until the next */
-    PyObject *restless[MAX_RESTLESS]; /* dicts and lists that spoilt a settled check; addresses, not to be looked into */
+    struct fxjit_snapshot *snapshot; /* _fast_path.c; NULL: nothing is known to stay as it was */
+    int full_checks;               /* that held since the last attempt to take one */
+    int back_off;                  /* how many it takes until the next */
+    PyObject *restless[MAX_RESTLESS]; /* dicts and lists that spoilt a snapshot; addresses, not to be looked into */
     int num_restless, next_restless;
-    PyObject **empty_slots;        /* all NULL, for the check by notes; NULL while one has it */
-    int scanning;                  /* a check by the notes is under way: they stay as they are */
+    PyObject **empty_slots;        /* all NULL, for the fast path; NULL while one check has them */
+    int scanning;                  /* a fast check is under way: the snapshot stays as it is */
 } tree;
 
-#define FIRST_PATIENCE 2
+#define FIRST_BACK_OFF 2
 
 /* One check of one frame. */
 typedef struct {
@@ -135,16 +135,16 @@ int fxjit_conditions_hold(run *r, int begin, int end);
 /* One condition, its slots filled; remembers it if it fails. */
 int fxjit_condition_holds(run *r, int index);
 
-/* ---- _settled.c ---- */
+/* ---- _fast_path.c ---- */
 
-/* After a check that held: notes what it depended on, if enough of it is watchable. Never fails. */
-void fxjit_settle(run *r);
-/* The check by what was noted, with empty slots, which it leaves empty. 1: holds. 0: not known, check in full. -1:
+/* After a check that held: a snapshot of what it depended on, if enough of it is watchable. Never fails. */
+void fxjit_take_snapshot(run *r);
+/* The check by the snapshot, with empty slots, which it leaves empty. 1: holds. 0: not known, check in full. -1:
  * exception. */
-int fxjit_settled_holds(run *r);
-void fxjit_settled_free(tree *t);
-int fxjit_settled_init(PyObject *module);
-/* Whether every answer of fxjit_settled_holds is compared with a full check. */
-extern int fxjit_settled_verify;
+int fxjit_fast_path_holds(run *r);
+void fxjit_fast_path_free(tree *t);
+int fxjit_fast_path_init(PyObject *module);
+/* Whether every answer of fxjit_fast_path_holds is compared with a full check. */
+extern int fxjit_fast_path_verify;
 
 #endif

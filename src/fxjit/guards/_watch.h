@@ -1,5 +1,5 @@
 /* Dicts that have not changed: each dict that is watched has a number, somewhere in memory, that changes whenever the
- * dict does and never comes back. _watch.c; used by _settled.c. */
+ * dict does and never comes back. _watch.c; used by _fast_path.c. */
 #ifndef FXJIT_GUARDS_WATCH_H
 #define FXJIT_GUARDS_WATCH_H
 

@@ -51,7 +51,7 @@ class AmbientState:
 
 def read(name: str) -> Hashable:
     """The present value of one item of AmbientState."""
-    return (_READERS.get(name) or process_state.ASKABLE[name])()
+    return (_READERS.get(name) or process_state.QUERYABLE[name])()
 
 
 def ops(name: str, value: Hashable) -> tuple[Op, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fxjit import config, tensor_shim
-from fxjit._C import GuardTree, set_value_types, verify_settled
+from fxjit._C import GuardTree, set_value_types, verify_fast_path
 from fxjit.guards.constants import VALUE_TYPES, is_plain
 from fxjit.guards.kinds import Guard, GuardSet, Op
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
@@ -22,12 +22,12 @@ from fxjit.guards.tensor_spec import TensorSpec
 __all__ = ["GuardTree", "build_tree"]
 
 set_value_types(tuple(VALUE_TYPES))
-verify_settled(config.verify_settled_guards)
+verify_fast_path(config.verify_guard_fast_path)
 
 
 def _config_changed(name: str, value: Any) -> None:
-    if name == "verify_settled_guards":
-        verify_settled(value)
+    if name == "verify_guard_fast_path":
+        verify_fast_path(value)
 
 
 config.on_change(_config_changed)

@@ -2,13 +2,13 @@
 
 `with` blocks whose manager can be left and entered again: entered for real around the one instruction that runs as it
 stands, left before the continuation is called, and entered again there. Only managers that never swallow an exception
-come here (frontend/interp/places.py sees to that). Any other block was entered for real before: its exit callable is an
+come here (frontend/interp/resumability.py sees to that). Any other block was entered for real before: its exit callable is an
 entry of the stack like others.
 
 Handlers of the user's (of `try`, and of such blocks): an exception that the instruction raises is caught here, and goes
 on in a continuation at the user's handler (`chain`).
 
-rest.py and function.py write code through it."""
+break_epilogue.py and function.py write code through it."""
 
 from __future__ import annotations
 

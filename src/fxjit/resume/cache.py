@@ -12,7 +12,7 @@ from types import CodeType
 from weakref import ref
 
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.resume.function import Continuation, Entrance, write_continuation
+from fxjit.resume.function import ResumeFunction, ResumePoint, write_resume_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class _Known:
     """What is remembered about a live code object."""
 
     alive: ref[CodeType]
-    continuations: dict[Entrance, Continuation] = field(default_factory=dict)
+    resume_functions: dict[ResumePoint, ResumeFunction] = field(default_factory=dict)
     # Of a continuation itself: the original it enters, weakly, and for each of its instructions that one's index there.
     original: ref[CodeType] | None = None
     indices: tuple[int | None, ...] = ()
     index: int = 0
-    entrance: Entrance | None = None
+    point: ResumePoint | None = None
     first: str | None = None
 
 
@@ -77,26 +77,26 @@ def origin_of(code: CodeType) -> Origin | None:
     return None if original is None else Origin(original, known.index)
 
 
-def begin_of(code: CodeType) -> tuple[CodeType, Entrance, str | None] | None:
+def resume_point_of(code: CodeType) -> tuple[CodeType, ResumePoint, str | None] | None:
     """The original that a continuation enters, how, and the parameter that is the first argument; None for other code."""
     known = _known.get(id(code))
-    if known is None or known.alive() is not code or known.original is None or known.entrance is None:
+    if known is None or known.alive() is not code or known.original is None or known.point is None:
         return None
     original = known.original()
-    return None if original is None else (original, known.entrance, known.first)
+    return None if original is None else (original, known.point, known.first)
 
 
-def continuation_of(code: CodeType, entrance: Entrance) -> Continuation:
+def resume_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
     """The code that goes on at `entrance` of `code`, which is an original (see `locate`)."""
-    entrance = replace(entrance, locals=_by_slot(code, entrance.locals))
+    point = replace(point, locals=_by_slot(code, point.locals))
     known = _of(code)
-    made = known.continuations.get(entrance)
+    made = known.resume_functions.get(point)
     if made is None:
-        made = known.continuations[entrance] = write_continuation(decode(code), entrance)
-        decode(made.code).facts["is_rest"] = True
+        made = known.resume_functions[point] = write_resume_function(decode(code), point)
+        decode(made.code).facts["is_resume_function"] = True
         own = _of(made.code)
-        own.original, own.indices, own.index = known.alive, made.indices, entrance.index
-        own.entrance, own.first = entrance, made.first
+        own.original, own.indices, own.index = known.alive, made.indices, point.index
+        own.point, own.first = point, made.first
     return made
 
 

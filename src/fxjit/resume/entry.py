@@ -19,12 +19,12 @@ from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
-from fxjit.resume.expected import Unexpected
-from fxjit.resume.nested import NestedRest, push_inner
+from fxjit.resume.break_epilogue import BreakEpilogue
+from fxjit.resume.deoptimization import Deoptimization
+from fxjit.resume.nested import NestedBreakEpilogue, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
-from fxjit.resume.rest import Rest
 from fxjit.resume.rng import RngProgram
 
 _KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
@@ -35,22 +35,22 @@ def plan(result: TraceResult) -> Plan:
     """What the new code will need: the values that the graph must give out, and the sources that are read."""
     scratch = Rebuilder(Asm(result.arg_names, result.code.freevars), result.effect_log)
     replay(scratch, result.effects)
-    stop = result.stop
-    if isinstance(stop, Return):
-        scratch.push(stop.value)
+    end = result.end
+    if isinstance(end, Return):
+        scratch.push(end.value)
         return scratch.plan
-    exits = {block.stack_index for block in stop.state.blocks}
-    for block in stop.state.blocks:
+    exits = {block.stack_index for block in end.state.blocks}
+    for block in end.state.blocks:
         block.manager.push_manager(scratch)
-    for at, value in enumerate(stop.state.stack):
+    for at, value in enumerate(end.state.stack):
         if at not in exits:
-            scratch.push(stop.state.handled.get(at, value))
-    for name, value in stop.state.cells.items():
+            scratch.push(end.state.handled.get(at, value))
+    for name, value in end.state.cells.items():
         if name not in result.code.freevars:
             scratch.push(value)
-    for value in stop.state.locals.values():
+    for value in end.state.locals.values():
         scratch.push(value)
-    for frame in stop.inner:
+    for frame in end.inner:
         push_inner(scratch, frame)
     return scratch.plan
 
@@ -76,7 +76,7 @@ class _Entry:
         self.asm = Asm(result.arg_names, result.code.freevars)
         #: Locals that hold what only this code needs.
         self.temps: list[str] = []
-        self.unexpected: Unexpected | None = None
+        self.deoptimization: Deoptimization | None = None
 
     def write(self) -> CodeType:
         asm, result = self.asm, self.result
@@ -85,10 +85,10 @@ class _Entry:
         under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
         guarding = None if under is None else under.guarding
         rng_program = RngProgram(result.rng_steps) if result.rng_steps else None
-        if result.expected is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
-            self.unexpected = Unexpected(asm, self.code.code, self.arg_names)
+        if result.speculated is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
+            self.deoptimization = Deoptimization(asm, self.code.code, self.arg_names)
             if self.starts_over:
-                guarding = self.unexpected.guarding()
+                guarding = self.deoptimization.guarding()
         if rng_program is not None:
             self._run_rng_program(rng_program)
         with asm.under(guarding):
@@ -96,19 +96,19 @@ class _Entry:
         sources = self._load_sources() if result.effects else {}
         self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
         replay(self.cg, result.effects)
-        if isinstance(result.stop, Return):
-            self.cg.push(result.stop.value)
+        if isinstance(result.end, Return):
+            self.cg.push(result.end.value)
             asm.return_value()
         else:
-            self._rest(result.stop).write()
+            self._epilogue(result.end).write()
         if under is not None:
             under.write()
-        if self.unexpected is not None:
-            self.unexpected.write()
+        if self.deoptimization is not None:
+            self.deoptimization.write()
         return asm.finish(self.code.code)
 
-    def _rest(self, stop: Break) -> Rest:
-        return NestedRest(self, stop, self.result.globals) if stop.inner else Rest(self, stop)
+    def _epilogue(self, end: Break) -> BreakEpilogue:
+        return NestedBreakEpilogue(self, end, self.result.globals) if end.inner else BreakEpilogue(self, end)
 
     def _temp(self, prefix: str) -> str:
         name = self.asm.fresh_local(prefix)
@@ -123,8 +123,8 @@ class _Entry:
         for source in rng_program.sources:
             asm.load_source(source)
         asm.call(len(rng_program.sources))
-        if self.unexpected is not None:
-            self.unexpected.test()
+        if self.deoptimization is not None:
+            self.deoptimization.test()
         read = {source for source in self.plan.sources if isinstance(source, RandomSource)}
         read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
         wanted = rng_program.give(sorted(read, key=lambda source: source.at))
@@ -148,8 +148,8 @@ class _Entry:
         self.temps += asm.shared_locals
         asm.share(())
         asm.call(len(inputs))
-        if self.unexpected is not None and self.result.expected is not None:
-            self.unexpected.test()
+        if self.deoptimization is not None and self.result.speculated is not None:
+            self.deoptimization.test()
         outputs = self.plan.outputs
         if not outputs:
             asm.pop()

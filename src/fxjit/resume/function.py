@@ -1,6 +1,6 @@
 """The continuation: original code entered at an instruction, with the stack and the locals it would have there.
 
-`write_continuation` makes it for cache.py. Its parameters are the entries of the stack, bottom first (NULLs left out, the
+`write_resume_function` makes it for cache.py. Its parameters are the entries of the stack, bottom first (NULLs left out, the
 manager in the place of the exit of a `with` to enter again, the exception that is handled in the place of what
 PUSH_EXC_INFO puts under it), then the bound locals; cells come as its closure. A prologue restores the stack
 and jumps; what cannot be reached any more is left out, so that a loop or a `try` before the place no longer counts.
@@ -23,7 +23,7 @@ _READS_CELL = frozenset({"LOAD_DEREF", "DELETE_DEREF"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class ResumePoint:
     """Where and how original code is entered."""
 
     index: int
@@ -35,7 +35,7 @@ class Entrance:
     """The locals that are bound and still wanted."""
     handled: tuple[int, ...] = ()
     """The stack entries under exceptions that are being handled: what PUSH_EXC_INFO puts there."""
-    inner: Continuation | None = None
+    inner: ResumeFunction | None = None
     """The rest of the function that the call before `index` runs: it runs first, and the last entry of the stack is what it
     returns."""
     constructs: bool = False
@@ -43,7 +43,7 @@ class Entrance:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Continuation:
+class ResumeFunction:
     """`code` takes `stack` (indices of stack entries), then `locals`; its closure has a cell for each of `freevars`. Where it
     goes on behind a call that is under way, the function that is its rest and the arguments for it come before."""
 
@@ -75,31 +75,31 @@ def first_argument(code: Code) -> str | None:
     return code.argument_slots[0]
 
 
-def write_continuation(code: Code, entrance: Entrance) -> Continuation:
+def write_resume_function(code: Code, point: ResumePoint) -> ResumeFunction:
     """The code object that goes on at `entrance` of `code`."""
-    return _Writer(code, entrance).write()
+    return _Writer(code, point).write()
 
 
 class _Writer:
-    def __init__(self, code: Code, entrance: Entrance) -> None:
+    def __init__(self, code: Code, point: ResumePoint) -> None:
         self.code = code
-        self.entrance = entrance
+        self.point = point
         cells = own_cells(code)
         self.freevars = (*code.freevars, *cells)
-        known = entrance.nulls if entrance.inner is None else entrance.nulls[:-1]
+        known = point.nulls if point.inner is None else point.nulls[:-1]
         self.stack = tuple(at for at, is_null in enumerate(known) if not is_null)
-        self.inner = tuple(_free_name(code, name) for name in _inner_parameters(entrance))
+        self.inner = tuple(_free_name(code, name) for name in _inner_parameters(point))
         first = first_argument(code)
         self.first = CAPTURED_SELF if first in cells else first
-        self.locals = tuple(name for name in entrance.locals if name != self.first)
+        self.locals = tuple(name for name in point.locals if name != self.first)
         parameters = [*self.inner, *(parameter(self.code, at) for at in self.stack)]
         parameters += [local_parameter(self.code, name) for name in self.locals]
         if self.first is not None:
             parameters.insert(0, self.first)
         hidden = tuple(name for name in code.cellvars if name not in cells)
         self.asm = Asm(parameters, self.freevars, hidden)
-        stands_at = entrance.index if entrance.inner is None else entrance.index - 1
-        self.exit_handlers = original_exit_handlers(code, stands_at, entrance.exits)
+        stands_at = point.index if point.inner is None else point.index - 1
+        self.exit_handlers = original_exit_handlers(code, stands_at, point.exits)
         self.indices: list[int | None] = []
         self.targets = jump_targets(code)
         self.labels: dict[int, Label] = {}
@@ -107,24 +107,24 @@ class _Writer:
         #: The frame's own cells that may be read while they are empty.
         self.doubtful = frozenset(name for name in cells if may_be_unbound(code, name))
 
-    def write(self) -> Continuation:
-        code, entrance, asm = self.code, self.entrance, self.asm
-        kept = sorted(reachable(code, [entrance.index, *(handler.target for handler in self.exit_handlers.values())]))
-        asm.at(code.instructions[entrance.index].positions)
+    def write(self) -> ResumeFunction:
+        code, point, asm = self.code, self.point, self.asm
+        kept = sorted(reachable(code, [point.index, *(handler.target for handler in self.exit_handlers.values())]))
+        asm.at(code.instructions[point.index].positions)
         asm.prologue()
         self._restore_stack()
         self.indices = [None] * asm.count
-        if kept[0] != entrance.index:
-            asm.jump(self._label(entrance.index))
-            self.indices.append(entrance.index)  # the stack is restored, and where the code goes on is all the same
+        if kept[0] != point.index:
+            asm.jump(self._label(point.index))
+            self.indices.append(point.index)  # the stack is restored, and where the code goes on is all the same
         for index in kept:
             self._copy(index)
         made = asm.finish(code.code)
-        return Continuation(made, self.stack, self.locals, self.freevars, self.first, tuple(self.indices))
+        return ResumeFunction(made, self.stack, self.locals, self.freevars, self.first, tuple(self.indices))
 
     def _restore_stack(self) -> None:
         """Push what the parameters bring; a block entered here is guarded by the original's own handler from then on."""
-        asm, entrance = self.asm, self.entrance
+        asm, point = self.asm, self.point
         for name in self.locals:
             given = local_parameter(self.code, name)
             if given != name:
@@ -132,8 +132,8 @@ class _Writer:
                 asm.store_local(name)
         handlers = self.exit_handlers
         guarding: Guarding | None = None
-        for at, is_null in enumerate(entrance.nulls):
-            if entrance.inner is not None and at == len(entrance.nulls) - 1:
+        for at, is_null in enumerate(point.nulls):
+            if point.inner is not None and at == len(point.nulls) - 1:
                 self._call_inner(guarding)
                 break
             with asm.under(guarding):
@@ -141,23 +141,23 @@ class _Writer:
                     asm.push_null()
                     continue
                 asm.take_local(parameter(self.code, at))
-                if at in entrance.exits:
+                if at in point.exits:
                     enter(asm)
-                elif at in entrance.handled:
+                elif at in point.handled:
                     handle(asm)
-            if at in entrance.exits and at in handlers:
+            if at in point.exits and at in handlers:
                 guarding = self._guarding(handlers[at])
 
     def _call_inner(self, guarding: Guarding | None) -> None:
         """Run the rest of the function that was called, from where it was called."""
         asm = self.asm
-        asm.at(self.code.instructions[self.entrance.index - 1].positions)
+        asm.at(self.code.instructions[self.point.index - 1].positions)
         with asm.under(guarding):
             begin_call_alone(asm)
             for name in self.inner:
                 asm.take_local(name)
             call_alone(asm, len(self.inner) - 1)
-            if self.entrance.constructs:
+            if self.point.constructs:
                 self._drop_none()
 
     def _drop_none(self) -> None:
@@ -231,11 +231,11 @@ def wrong_result_of_init(result: object) -> TypeError:
     return TypeError(f"__init__() should return None, not '{type(result).__name__}'")
 
 
-def _inner_parameters(entrance: Entrance) -> tuple[str, ...]:
+def _inner_parameters(point: ResumePoint) -> tuple[str, ...]:
     """The parameters for the function to run first, and for its arguments."""
-    if entrance.inner is None:
+    if point.inner is None:
         return ()
-    return (".rest", *(f".rest{nth}" for nth in range(entrance.inner.code.co_argcount)))
+    return (".rest", *(f".rest{nth}" for nth in range(point.inner.code.co_argcount)))
 
 
 def parameter(code: Code, at: int) -> str:

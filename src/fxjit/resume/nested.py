@@ -8,7 +8,7 @@ the rests of all become one call, that of the outermost continuation.
 So an exception of the instruction goes through the functions that eager's goes through, at their lines; and what follows
 is traced into one graph, since a continuation begins by calling the rest of the function that it waits for. The frames in
 the middle hold nothing but the blocks that are entered around their call: all else of them stays with the frame's new
-code meanwhile. entry.py calls `NestedRest.write` in the place of `Rest.write`."""
+code meanwhile. entry.py calls `NestedBreakEpilogue.write` in the place of `Rest.write`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fxjit.frontend.result import Break, FrameState, InnerFrame, WithBlock
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
 from fxjit.resume.blocks import Exits, enter, leave, save_exit_state
-from fxjit.resume.cache import continuation_of, locate
+from fxjit.resume.break_epilogue import BreakEpilogue, UnderConstruction
+from fxjit.resume.break_point import Outcome, after
+from fxjit.resume.cache import locate, resume_function_of
 from fxjit.resume.function import (
     CAPTURED_SELF,
-    Continuation,
-    Entrance,
+    ResumeFunction,
+    ResumePoint,
     begin_call_alone,
     call_alone,
     first_argument,
     own_cells,
 )
 from fxjit.resume.rebuild import Rebuilder
-from fxjit.resume.rest import Rest, UnderConstruction
-from fxjit.resume.stop import Outcome, after
 
 
 def push_inner(cg: Rebuilder, frame: InnerFrame) -> None:
@@ -79,7 +79,7 @@ class _Scene:
         """Nothing was built: all came as it is."""
 
 
-class _Innermost(Rest):
+class _Innermost(BreakEpilogue):
     """A function that puts the innermost frame's state in place, runs the instruction and returns what is live then: a tuple,
     with the number of the outcome first where there are two."""
 
@@ -101,8 +101,8 @@ class _Innermost(Rest):
             blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.exit_state))
                          for block in state.blocks),
         )
-        stop = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: nobody is told of this one
-        super().__init__(_Scene(code, parameters), stop)
+        break_ = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: nobody is told of this one
+        super().__init__(_Scene(code, parameters), break_)
         self.outcomes = [each for each in after(code, frame.index, kind, self.nulls, frozenset(state.locals)) if not each.ends]
         self.left: list[_Left] = []
 
@@ -127,7 +127,7 @@ class _Innermost(Rest):
         asm.build_tuple(len(entries) + len(names) + (len(self.outcomes) > 1))
         asm.return_value()
         origin = locate(self.code.code, outcome.index)
-        made = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound))
+        made = resume_function_of(origin.code, ResumePoint(origin.index, outcome.nulls, exits, bound))
         self.left.append(_Left(made, entries, names))
 
 
@@ -136,7 +136,7 @@ class _Left:
     """What the innermost frame's function returns when it ends in one outcome, for `continuation`: entries of the stack (with
     managers whose state may have changed), then locals."""
 
-    continuation: Continuation
+    resume_function: ResumeFunction
     entries: tuple[int, ...]
     names: tuple[str, ...]
 
@@ -159,28 +159,28 @@ class _Kept:
         return tuple(block.stack_index for block in self.frame.state.blocks)
 
     @property
-    def noted(self) -> tuple[WithBlock, ...]:
+    def with_exit_state(self) -> tuple[WithBlock, ...]:
         """The blocks whose state what runs inside them may change; the frame's function gives managers for it back."""
         return tuple(block for block in self.frame.state.blocks if block.manager.exit_state is not None)
 
 
-class NestedRest(Rest):
+class NestedBreakEpilogue(BreakEpilogue):
     """What follows when the frame stops inside functions that it called."""
 
-    def __init__(self, entry: UnderConstruction, stop: Break, namespace: dict[str, Any]) -> None:
-        super().__init__(entry, stop)
+    def __init__(self, entry: UnderConstruction, break_: Break, namespace: dict[str, Any]) -> None:
+        super().__init__(entry, break_)
         self.namespace = namespace
-        self.inner = [_Kept(frame) for frame in stop.inner]
-        self.innermost = _Innermost(stop.inner[-1], stop.kind)
+        self.inner = [_Kept(frame) for frame in break_.inner]
+        self.innermost = _Innermost(break_.inner[-1], break_.kind)
 
     def write(self) -> None:
-        asm, index = self.asm, self.stop.index
+        asm, index = self.asm, self.break_.index
         call = self.code.instructions[index]
         asm.at(call.positions)
         for kept in self.inner:
             self._build(kept)
         behind = Outcome(index + 1, (*self.nulls, False))
-        self._put_in_place(call, [behind])
+        self._restore_frame(call, [behind])
         with asm.under(self.handlers.innermost):
             self._run_inner()
         self._continue(behind, self.exits)
@@ -217,13 +217,13 @@ class NestedRest(Rest):
         asm = self.asm
         codes = [self.innermost.made()]
         for kept in self.inner[-2::-1]:
-            codes.insert(0, _write_waiting(kept, codes[0].co_argcount))
+            codes.insert(0, _write_suspended_caller(kept, codes[0].co_argcount))
         begin_call_alone(asm)
         self._push_function(codes[0], 0)
         for depth, kept in enumerate(self.inner[:-1]):
             for at in kept.exits:
                 asm.take_local(kept.enter[at])
-            for block in kept.noted:
+            for block in kept.with_exit_state:
                 asm.take_local(kept.again[block.stack_index])
             self._push_function(codes[depth + 1], depth + 1)
         last = self.inner[-1]
@@ -269,11 +269,11 @@ class NestedRest(Rest):
         asm, left = self.asm, self.innermost.left
         returned = slots.pop(len(outcome.nulls) - 1)
         for kept in self.inner[:-1]:
-            if kept.noted:
+            if kept.with_exit_state:
                 asm.take_local(returned)
-                asm.unpack(1 + len(kept.noted))
+                asm.unpack(1 + len(kept.with_exit_state))
                 returned = self._keep("returned")
-                kept.again |= {block.stack_index: self._keep("manager") for block in kept.noted}
+                kept.again |= {block.stack_index: self._keep("manager") for block in kept.with_exit_state}
         if not left:
             asm.load_local(returned)  # never: the instruction raises
             asm.return_value()
@@ -283,12 +283,12 @@ class NestedRest(Rest):
                 asm.load_local(returned)
                 asm.load_item(0)
                 asm.jump_if_true(other)
-            self._return_rest(outcome, exits, slots, returned, each, numbered=len(left) > 1)
+            self._return_resume_function(outcome, exits, slots, returned, each, numbered=len(left) > 1)
             if other is not None:
                 asm.place(other)
 
-    def _return_rest(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str], returned: str, left: _Left,
-                     numbered: bool) -> None:
+    def _return_resume_function(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str], returned: str,
+                                left: _Left, numbered: bool) -> None:
         """Return the rest of the frame for one outcome of the innermost."""
         asm, last = self.asm, self.inner[-1]
         asm.take_local(returned)
@@ -297,19 +297,19 @@ class NestedRest(Rest):
             asm.pop()
         last.stack = {at: self._keep("entry") for at in left.entries}
         last.locals = {name: self._keep("local") for name in left.names}
-        continuations, called = [left.continuation], last
+        resume_functions, called = [left.resume_function], last
         for kept in self.inner[-2::-1]:
-            continuations.insert(0, _behind_call(kept, continuations[0], constructs=called.frame.constructs))
+            resume_functions.insert(0, _behind_call(kept, resume_functions[0], constructs=called.frame.constructs))
             called = kept
         bound = tuple(name for name in self.bound if name in live_before(self.code, outcome.index) | self.state.kept)
         origin = locate(self.code.code, outcome.index)
-        whole = continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound,
-                                                      inner=continuations[0], constructs=self.inner[0].frame.constructs))
+        whole = resume_function_of(origin.code, ResumePoint(origin.index, outcome.nulls, exits, bound,
+                                                      inner=resume_functions[0], constructs=self.inner[0].frame.constructs))
         asm.begin_call(_C.Continue)
         asm.make_function(whole.code, (lambda: self._closure(whole)) if whole.freevars else None)
         if whole.first is not None:
             asm.load_local(self.entry.arg_names[0])
-        self._push_rest(continuations, 0)
+        self._push_resume_function(resume_functions, 0)
         for at in whole.stack:
             asm.take_local(self.managers[at] if at in exits else slots[at])
         for name in whole.locals:
@@ -317,39 +317,40 @@ class NestedRest(Rest):
         asm.call(1 + whole.code.co_argcount)
         asm.return_value()
 
-    def _push_rest(self, continuations: list[Continuation], depth: int) -> None:
+    def _push_resume_function(self, resume_functions: list[ResumeFunction], depth: int) -> None:
         """Push the rest of inner frame `depth`, as a function and its arguments."""
-        asm, kept, made = self.asm, self.inner[depth], continuations[depth]
+        asm, kept, made = self.asm, self.inner[depth], resume_functions[depth]
         self._push_function(made.code, depth)
         if made.first is not None:
             assert kept.first is not None, "a frame that has lost it is not stopped in"
             asm.load_local(kept.first)
-        if depth + 1 < len(continuations):
-            self._push_rest(continuations, depth + 1)
+        if depth + 1 < len(resume_functions):
+            self._push_resume_function(resume_functions, depth + 1)
         for at in made.stack:
             asm.take_local(kept.stack.get(at) or kept.again[at])
         for name in made.locals:
             asm.take_local(kept.locals[name])
 
 
-def _behind_call(kept: _Kept, inner: Continuation, constructs: bool) -> Continuation:
+def _behind_call(kept: _Kept, inner: ResumeFunction, constructs: bool) -> ResumeFunction:
     """The rest of a frame that waits for a call of which `inner` is the rest."""
     frame = kept.frame
     live = live_before(frame.code, frame.index + 1) | frame.state.kept
     bound = tuple(name for name in frame.state.locals if name in live)
     nulls = (*(value is NULL for value in frame.state.stack), False)
     origin = locate(frame.code.code, frame.index + 1)
-    return continuation_of(origin.code, Entrance(origin.index, nulls, kept.exits, bound, inner=inner, constructs=constructs))
+    point = ResumePoint(origin.index, nulls, kept.exits, bound, inner=inner, constructs=constructs)
+    return resume_function_of(origin.code, point)
 
 
-def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
+def _write_suspended_caller(kept: _Kept, arguments: int) -> CodeType:
     """A function that waits at the frame's call as the frame would: it takes the managers of the frame's blocks, those to
     enter again as they are left, the next function, and that one's arguments. It returns what that returns, in a tuple with
     the managers to enter again where there are any."""
-    frame, noted = kept.frame, {block.stack_index: f".again{block.stack_index}" for block in kept.noted}
+    frame, with_exit_state = kept.frame, {block.stack_index: f".again{block.stack_index}" for block in kept.with_exit_state}
     managers = [f".manager{nth}" for nth in range(len(frame.state.blocks))]
     passed = [f".argument{nth}" for nth in range(arguments)]
-    asm = Asm([*managers, *noted.values(), ".function", *passed])
+    asm = Asm([*managers, *with_exit_state.values(), ".function", *passed])
     asm.at(frame.code.instructions[frame.index].positions)
     asm.prologue()
     exits = Exits(asm, frame.code, tuple(range(len(managers))), [])
@@ -368,12 +369,12 @@ def _write_waiting(kept: _Kept, arguments: int) -> CodeType:
     for nth, block in reversed(list(enumerate(frame.state.blocks))):
         with asm.under(exits.below(nth)):
             if block.manager.exit_state is not None:
-                save_exit_state(asm, block.manager.exit_state, noted[block.stack_index])
+                save_exit_state(asm, block.manager.exit_state, with_exit_state[block.stack_index])
             leave(asm)
-    for name in (returned, *noted.values()):
+    for name in (returned, *with_exit_state.values()):
         asm.take_local(name)
-    if noted:
-        asm.build_tuple(1 + len(noted))
+    if with_exit_state:
+        asm.build_tuple(1 + len(with_exit_state))
     asm.return_value()
     exits.write()
     return _ours(asm.finish(frame.code.code))

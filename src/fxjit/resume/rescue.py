@@ -13,18 +13,18 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.flow import live_before
 from fxjit.frontend.bytecode.instruction import Code, Handler
 from fxjit.resume.blocks import chain, is_cleanup
-from fxjit.resume.cache import begin_of, continuation_of
-from fxjit.resume.function import Entrance, local_parameter, parameter
-from fxjit.resume.stop import after_raising
+from fxjit.resume.break_point import after_raising
+from fxjit.resume.cache import resume_function_of, resume_point_of
+from fxjit.resume.function import ResumePoint, local_parameter, parameter
 
 
 class Rescue:
     """The handler around a continuation's graph."""
 
-    def __init__(self, asm: Asm, original: Code, entrance: Entrance, handler: Handler, first: str | None) -> None:
+    def __init__(self, asm: Asm, original: Code, point: ResumePoint, handler: Handler, first: str | None) -> None:
         self.asm = asm
         self.original = original
-        self.entrance = entrance
+        self.point = point
         self.handler = handler
         self.first = first
         self._label = asm.label()
@@ -32,44 +32,44 @@ class Rescue:
 
     def write(self) -> None:
         """Emit the handler, behind the end of the code. The arguments are where they were when the frame began."""
-        asm, entrance = self.asm, self.entrance
-        outcome = after_raising(self.handler, entrance.nulls)
+        asm, point = self.asm, self.point
+        outcome = after_raising(self.handler, point.nulls)
         assert outcome is not None, "there is a handler"
         live = live_before(self.original, outcome.index)
         depth = self.handler.depth
-        continuation = continuation_of(self.original.code, Entrance(
-            outcome.index, outcome.nulls, tuple(at for at in entrance.exits if at < depth),
-            tuple(name for name in entrance.locals if name in live), tuple(at for at in entrance.handled if at < depth)))
+        resume_function = resume_function_of(self.original.code, ResumePoint(
+            outcome.index, outcome.nulls, tuple(at for at in point.exits if at < depth),
+            tuple(name for name in point.locals if name in live), tuple(at for at in point.handled if at < depth)))
         asm.place(self._label)
         error = asm.fresh_local("error")
         asm.store_local(error)
         asm.begin_call(_C.Continue)
-        asm.make_function(continuation.code, asm.load_closure if continuation.freevars else None)
-        if continuation.first is not None and self.first is not None:
+        asm.make_function(resume_function.code, asm.load_closure if resume_function.freevars else None)
+        if resume_function.first is not None and self.first is not None:
             asm.load_local(self.first)
-        for at in continuation.stack:
+        for at in resume_function.stack:
             if at == outcome.lasti_at:
                 asm.load_const(0)
             elif at == len(outcome.nulls) - 1:
                 asm.take_local(error)
             else:
                 asm.take_local(parameter(self.original, at))
-        for name in continuation.locals:
+        for name in resume_function.locals:
             asm.take_local(local_parameter(self.original, name))
-        asm.call(1 + (continuation.first is not None) + len(continuation.stack) + len(continuation.locals))
+        asm.call(1 + (resume_function.first is not None) + len(resume_function.stack) + len(resume_function.locals))
         asm.return_value()
 
 
 def rescue(asm: Asm, code: Code) -> Rescue | None:
     """What a graph of this frame is to be put under; None where it begins inside of nothing."""
-    begin = begin_of(code.code)
-    if begin is None:
+    found = resume_point_of(code.code)
+    if found is None:
         return None
-    original, entrance, first = begin
-    if entrance.inner is not None:
+    original, point, first = found
+    if point.inner is not None:
         return None
     decoded = decode(original)
-    handlers = chain(decoded, entrance.index, entrance.exits)
+    handlers = chain(decoded, point.index, point.exits)
     if not handlers or is_cleanup(decoded, handlers[-1]):
         return None
-    return Rescue(asm, decoded, entrance, handlers[-1], first)
+    return Rescue(asm, decoded, point, handlers[-1], first)

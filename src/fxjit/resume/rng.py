@@ -1,7 +1,7 @@
 """Runs the steps of random generators (frontend/rng_steps.py) before the graph, one after the other.
 
 A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
-the state they had, and the frame goes on in the user's own code (`expected.Unexpected`), which draws again and raises there.
+the state they had, and the frame goes on in the user's own code (deoptimization.py), which draws again and raises there.
 """
 
 from __future__ import annotations

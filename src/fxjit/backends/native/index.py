@@ -1,6 +1,6 @@
 """Arithmetic on sizes and strides: a Python int where the size is static, a sympy expression where it is a symbol.
 
-The lowering and the scheduler calculate with these; `to_c` and `to_python` print them for kernels and for the executor.
+The lowering and the scheduler calculate with these; `to_c` prints them for kernels, executor/encode.py for the executor.
 Index expressions of the loop IR are affine (one stride a loop and an offset), so all that is needed of algebra is
 products, equality and exact division.
 """
@@ -23,7 +23,7 @@ Place = TypeVar("Place")
 
 
 class UnprintableSize(Exception):
-    """A symbolic size that uses a function neither C nor the executor's Python can be given."""
+    """A symbolic size that uses a function neither C nor the executor can be given."""
 
 
 def size_of(value: Any) -> Size:
@@ -335,12 +335,7 @@ def to_c(size: Any, names: dict[str, str] | None = None) -> str:
     return _print(size, _C_NAMES if names is None else {**_C_NAMES, **names})
 
 
-def to_python(size: Any) -> str:
-    return str(size) if isinstance(size, int) else _print(size, _PYTHON_NAMES)
-
-
 _C_NAMES = {"FloorDiv": "fx_idiv", "Mod": "fx_imod", "PythonMod": "fx_imod", "Max": "fx_imax", "Min": "fx_imin"}
-_PYTHON_NAMES = {"FloorDiv": "_floordiv", "Mod": "_mod", "PythonMod": "_mod", "Max": "max", "Min": "min"}
 
 
 def _print(expr: Any, names: dict[str, str]) -> str:

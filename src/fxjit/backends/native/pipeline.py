@@ -24,10 +24,14 @@ from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
 from .codegen.folds import WIDTH
-from .codegen.program import ProgramWriter, Unsupported
+from .codegen.launch import Launch
 from .codegen.scatter import render
-from .codegen.wrapper import Launch, Texts, Wrapper
 from .compiled import CompiledGraph
+from .executor.encode import encode
+from .executor.memory import plan_memory
+from .executor.plan import plan
+from .executor.program import EncodedProgram
+from .executor.python_text import python_text
 from .index import UnprintableSize, size_of
 from .ir import Extern, Statement
 from .lower import lower_graph
@@ -35,7 +39,6 @@ from .lower.table import Lowering, is_view, meta_of, op_name
 from .passes.cleanup import PASSES
 from .printer import schedule_text
 from .runtime import cc
-from .runtime.encoded import Encoded
 from .runtime.gpu import GraphKernels
 from .runtime.gpu_products import worth_it
 from .schedule.fuse import Group, Hints, Step, fuse, group_work, reads_of
@@ -56,7 +59,8 @@ def compile_graph(
 
     `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
     """
-    tensor_shim.ensure()
+    if not (tensor_shim.ensure() and _C.program_can("run")):
+        return node_by_node(gm, name, "torch does not export what programs call")
     with timed("native.passes", name):
         for run in PASSES:
             run(gm.graph)
@@ -74,11 +78,16 @@ def compile_graph(
         try:
             compiled = CompiledGraph(gm, *generate(gm, low, steps, hints), name)
         except UnprintableSize as problem:
-            logs.artifact("compile").info("%s runs node by node: %s", name, problem)
-            counters["native"]["interpreted graphs"] += 1
-            return CompiledGraph(gm, None, None, name)
+            return node_by_node(gm, name, str(problem))
     compiled.overhead = overhead(steps, low, hints)
     return compiled
+
+
+def node_by_node(gm: torch.fx.GraphModule, name: str, reason: str) -> CompiledGraph:
+    """The rule for a graph that the executor cannot run: ATen for every operator."""
+    logs.artifact("compile").info("%s runs node by node: %s", name, reason)
+    counters["native"]["interpreted graphs"] += 1
+    return CompiledGraph(gm, None, None, name)
 
 
 def verify(stage: str, low: Lowering, what: Any) -> None:
@@ -329,8 +338,8 @@ def hidden_buffers(
 
 def generate(
     gm: torch.fx.GraphModule, low: Lowering, steps: list[Step], hints: Hints
-) -> tuple[cc.Compilation | None, Encoded | Texts]:
-    """The translation unit, on its way to the compiler, and the executor to be made once it has come back."""
+) -> tuple[cc.Compilation | None, EncodedProgram]:
+    """The translation unit, on its way to the compiler, and the program to be run once it has come back."""
     outside = escaping(low, gm)
     if config.triton.max_autotune:
         steps = with_products(steps, low, outside, functools.partial(worth_it, low=low, hints=hints))
@@ -363,26 +372,13 @@ def generate(
             f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in functions.items()
         )
         compilation = cc.start(source)
-    executor = write_executor(low, gm, planned, hints)
+    listing = plan_memory(plan(low, gm, hints, planned))
+    encoded = encode(listing)
     if gpu.kernels:
         gpu.start()
-        if isinstance(executor, Texts):
-            executor.others = gpu.callables
-        else:
-            executor = replace(executor, others=gpu.cells)
-    debug.stage(output_log, "output_code.txt", "", lambda: source + gpu.text() + executor.text)
-    return compilation, executor
-
-
-def write_executor(low: Lowering, gm: torch.fx.GraphModule, planned: list[Any], hints: Hints) -> Encoded | Texts:
-    """The program, or Python text where a program cannot say it."""
-    if tensor_shim.ensure() and _C.program_can("run"):
-        try:
-            return ProgramWriter(low, gm, hints).write(planned)
-        except Unsupported as why:
-            logs.artifact("compile").info("the executor is Python text: %s", why)
-            counters["native"]["executors in Python"] += 1
-    return Wrapper(low, gm).texts(planned)
+        encoded = replace(encoded, others=gpu.cells)
+    debug.stage(output_log, "output_code.txt", "", lambda: source + gpu.text() + python_text(listing))
+    return compilation, encoded
 
 
 _warned = False

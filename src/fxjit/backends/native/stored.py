@@ -2,8 +2,8 @@
 so that the next process that captures the same graph does not trace, lower and schedule it again.
 
 A graph is found by a hash of its text (backends/fingerprint.py), the settings, compiler, processor, torch and fxjit's
-own code. Its entry is JSON of plain values (runtime/plain.py); functions are kept by name (runtime/callees.py), so that nothing
-from the disk is run but the kernels' library, an entry of its own. What cannot be said so is compiled each time.
+own code. Its entry is JSON of plain values (runtime/plain.py); functions are kept by name (executor/aten_calls.py), so that
+nothing from the disk is run but the kernels' library, an entry of its own. What cannot be said so is compiled each time.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from fxjit.counters import counters, timed
 
 from .compiled import CompiledGraph
 from .decompositions import define_own_operators
+from .executor.aten_calls import FunctionName
+from .executor.program import EncodedProgram
 from .runtime import cc
 from .runtime.cache import open_cache
-from .runtime.callees import Callee
-from .runtime.encoded import Encoded
 from .runtime.plain import NotPlain, pack, unpack
 
 log = logs.artifact("cache")
@@ -64,7 +64,7 @@ class StoredGraph:
     def _read(self, data: bytes) -> CompileResult | None:
         try:
             entry = json.loads(data)
-            if any(operator_text(Callee("operator", name).find()) != text for name, text in entry["operators"].items()):
+            if any(operator_text(FunctionName("operator", name).find()) != text for name, text in entry["operators"].items()):
                 raise ValueError("an operator is another one now")
             graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
             found = CompileResult(graphs, unpack(entry["plan"]), rule=entry["rule"])
@@ -72,7 +72,7 @@ class StoredGraph:
             log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
             return None
         for name in entry["asked"]:
-            process_state.ask(name)
+            process_state.query(name)
         for group, name, number in entry["counted"]:
             counters[group][name] += number
         return found
@@ -82,11 +82,11 @@ class StoredGraph:
         """Around the compile of a graph that was not found."""
         before = {group: Counter(counters[group]) for group in COUNTED}
         assumed = assumptions(self.env)
-        with process_state.asked() as asked:
+        with process_state.queried() as asked:
             yield
         self.assumes_more = assumptions(self.env) != assumed
         for name in asked:
-            process_state.ask(name)
+            process_state.query(name)
         self.asked = sorted(asked)
         self.counted = [(group, name, number - before[group][name]) for group in COUNTED
                         for name, number in counters[group].items() if number > before[group][name]]
@@ -152,12 +152,12 @@ def _operators_of(graphs: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
     """The operators of other packages that the programs call, which the captured graph need not have named, with their
     definitions. Raises Unknown."""
     callees = {each for graph in graphs.values() if isinstance(graph, CompiledGraph) and graph.encoded is not None
-               for each in graph.encoded.objects if isinstance(each, Callee) and each.kind == "operator"}
+               for each in graph.encoded.objects if isinstance(each, FunctionName) and each.kind == "operator"}
     return {each.name: operator_text(each.find()) for each in callees
             if each.name.partition(".")[0] not in (*TORCHS, "fxjit")}
 
 
-def _build(name: str, program: Encoded, library: str | None) -> CompiledGraph:
-    if any(isinstance(each, Callee) and each.name.startswith("fxjit.") for each in program.objects):
+def _build(name: str, program: EncodedProgram, library: str | None) -> CompiledGraph:
+    if any(isinstance(each, FunctionName) and each.name.startswith("fxjit.") for each in program.objects):
         define_own_operators()
     return CompiledGraph(None, None if library is None else cc.kept(library), program, name).finish()

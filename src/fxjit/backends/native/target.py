@@ -1,4 +1,4 @@
-"""Which renderer a device's kernels are written by: C++ on the CPU, Triton on a GPU."""
+"""Which renderer a device's kernels are written by: C++ on the CPU, Triton on a GPU; and how they are given numbers."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def gpu_problem(index: int) -> str | None:
     if torch.cuda.is_available() and torch.cuda.get_device_capability(index) < OLDEST_GPU:
         return f"the GPU is older than compute capability {OLDEST_GPU[0]}.{OLDEST_GPU[1]}"
     return None
+
+
+def scalar_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:
+    """How kernels on the device get a number that is known only at a call."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device=device)

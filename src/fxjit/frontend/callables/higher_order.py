@@ -32,7 +32,7 @@ _map: Final[Any] = torch._higher_order_ops.map
 class SubgraphTracer(Tracer, Protocol):
     """The trace as this file sees it."""
 
-    def aside(self, function: str) -> AbstractContextManager[list[torch.fx.Node]]:
+    def capture_subgraph(self, function: str) -> AbstractContextManager[list[torch.fx.Node]]:
         """Operators emitted inside are no part of the graph: the list has them afterwards."""
 
     def only_reading(self, function: str) -> AbstractContextManager[None]:
@@ -40,10 +40,10 @@ class SubgraphTracer(Tracer, Protocol):
 
     def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted `aside` as a graph of its own; the node that stands for it."""
+        """What was emitted in `capture_subgraph` as a graph of its own; the node that stands for it."""
 
-    def take_back(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted `aside` leaves the graph."""
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What was emitted in `capture_subgraph` leaves the graph."""
 
 
 @dataclass(slots=True)
@@ -122,9 +122,9 @@ def alike(t: Tracer, first: Layout, second: Layout) -> bool:
 def trace_body(t: SubgraphTracer, name: str, arguments: Callable[[], Sequence[Value]],
                call: Callable[[Sequence[Value]], Value]) -> Body:
     """Trace `call` of stand-ins, which `arguments` makes of operators of their own."""
-    with t.aside(name) as nodes:
+    with t.capture_subgraph(name) as nodes:
         stand_ins = list(arguments())
-        with t.aside(name) as work, t.only_reading(name):
+        with t.capture_subgraph(name) as work, t.only_reading(name):
             try:
                 leaves, layout = flatten(t, call(stand_ins))
             except Raised as raised:
@@ -153,7 +153,7 @@ def _graphs(t: SubgraphTracer, lifted: Sequence[torch.fx.Node], *bodies: Body, a
     """The graphs of all, whose operators leave the graph around them."""
     graphs = [body.graph(t, lifted, alone=body is alone) for body in bodies]
     for body in reversed(bodies):
-        t.take_back(body.nodes)
+        t.discard(body.nodes)
     return graphs
 
 
@@ -285,7 +285,7 @@ def _flex_attention(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Valu
     buffers = _lifted(score), _lifted(mask)
     score_graph = score.graph(t, buffers[0], alone=True)
     mask_graph = mask.graph(t, buffers[1], alone=True)
-    t.take_back(mask.nodes)
-    t.take_back(score.nodes)
+    t.discard(mask.nodes)
+    t.discard(score.nodes)
     operands = [query, key, value, score_graph, (*blocks, mask_graph), *options, *map(tuple, buffers)]
     return t.emit(torch.ops.higher_order.flex_attention, operands)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import BackwardHook
 
-from fxjit.errors import BreakGraph
+from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.callables.higher_order import SubgraphTracer, trace_body
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
@@ -84,8 +84,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:
-        signal.context.update(observation(tensor))
-        raise
+        leave_trace(signal.but(context={**signal.context, **observation(tensor)}))
 
 
 def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
@@ -98,7 +97,7 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
 
     before = torch.is_grad_enabled()
-    with t.aside(_NAME) as nodes:
+    with t.capture_subgraph(_NAME) as nodes:
         set_grad_mode(t, False)
         body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
         set_grad_mode(t, before)
@@ -106,5 +105,5 @@ def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]
         t.break_("tensor-hook", function=_NAME, why="it gives several results")
     read = body.reads()
     graph = body.graph(t, read)
-    t.take_back(nodes)
+    t.discard(nodes)
     return t.emit(register, [tensor, graph, *read])

@@ -40,7 +40,7 @@ class TransformTracer(SubgraphTracer, Protocol):
     def graph_uses_rng(self) -> bool:
         """Whether a node that is in the graph so far may need a random generator."""
 
-    def again(self, graph: torch.fx.Node) -> torch.fx.Node:
+    def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
 
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
@@ -197,13 +197,13 @@ def _traced(t: TransformTracer, name: str, stand_ins: Callable[[], Sequence[Valu
     if not config.capture_func_transforms:
         _refuse(t, name, "`config.capture_func_transforms` is off")
     before = torch.is_grad_enabled()
-    with t.aside(name) as nodes:
+    with t.capture_subgraph(name) as nodes:
         set_grad_mode(t, grad_mode or before)
         body = trace_body(t, name, stand_ins, call)
         set_grad_mode(t, before)
     read = body.reads()
     graph = body.graph(t, read)
-    t.take_back(nodes)
+    t.discard(nodes)
     return body, graph, read
 
 
@@ -324,7 +324,7 @@ class PullbackValue(Value):
         leaves, layout = flatten(t, args[0])
         if not alike(t, layout, self.layout) or not all(isinstance(leaf, TensorValue) for leaf in leaves):
             _refuse(t, name, "what it gives back is called with something that is not laid out as the result is")
-        graph = t.again(self.graph)  # type: ignore[attr-defined]  # TransformTracer
+        graph = t.reuse_subgraph(self.graph)  # type: ignore[attr-defined]  # TransformTracer
         result = t.emit(pull_back, [graph, tuple(self.given.leaves), self.read, tuple(leaves)])
         parts = self.given.parts(t, protocol.unpack(t, result))
         return parts[0] if self.alone else TupleValue(parts)

@@ -2,7 +2,7 @@
 
 RETURN_GENERATOR makes them; FOR_ITER and `next` advance them through `tp_iternext`, SEND and `yield from` through
 `resume`. One that nobody has started can be made again by calling its function; one in the middle of its body cannot,
-which places.check_generators sees to.
+which resumability.check_generators sees to.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class GeneratorValue(Value):
         except Raised as raised:
             self.finished = True
             if issubclass(raised.value.pytype(), StopIteration):
-                raise Raised(stop_error(t, raised.value)) from raised
+                raise Raised(stop_iteration_error(t, raised.value)) from raised
             raise
         finally:
             self.running = False
@@ -263,7 +263,7 @@ def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], so
     return ForeignGeneratorValue(types.GeneratorType, source, generator)
 
 
-def stop_error(t: Tracer, exc: Value) -> Value:
+def stop_iteration_error(t: Tracer, exc: Value) -> Value:
     """A StopIteration that leaves a generator's body becomes a RuntimeError (PEP 479)."""
     error = make_exception(t, RuntimeError, ["generator raised StopIteration"])
     assert isinstance(error, ExceptionValue)

@@ -14,11 +14,11 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit.errors import SkipFrameSignal
+from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
-from fxjit.frontend.interp.nesting import is_own, is_rest
+from fxjit.frontend.interp.nesting import is_own, is_resume_function
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Tracer, Value
 from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
@@ -53,7 +53,7 @@ def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[st
 def _by_verdict(fn: Any) -> Handler | None:
     """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and the rest of a
     function, which was traced up to there, are not judged."""
-    if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_rest(fn.__code__):
+    if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_resume_function(fn.__code__):
         return None
     asked = steering(fn)
     if asked is not None:
@@ -93,24 +93,22 @@ def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> No
 _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
 
-def _steer(t: InterpTracer, asked: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `is_compiling()`."""
-    if asked == "is-compiling":
-        return t.make(True)
-    if asked == "error-on-graph-break":
+def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
+    if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
-    if asked == "mark-static":
+    if request == "mark-static":
         return _mark_static(t, *args)
-    if asked == "user-debugger":
+    if request == "user-debugger":
         return _leave_whole(t, "user-debugger", "pdb.set_trace")
-    if asked == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
+    if request == "user-graph-break" and t.frame is not None and t.frame.code.code.co_filename == _OPTIMIZER_FILE:
         return t.make(None)
     given = [arg.as_constant() if arg.is_constant() else arg.describe() for arg in (*args, *kwargs.values())]
     shown = {name: value.as_constant() if value.is_constant() else value.describe() for name, value in kwargs.items()}
     context = {"message": given[0] if given else None, "args": given[: len(args)], "kwargs": shown}
-    if asked == "user-skip-frame" and t.frame is t.root:
-        raise SkipFrameSignal(asked, context, user_stack(t.frame))
-    t.break_(asked, **context)
+    if request == "user-skip-frame" and t.frame is t.root:
+        leave_trace(SkipFrameSignal(request, context, user_stack(t.frame)))
+    t.break_(request, **context)
 
 
 def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
@@ -125,7 +123,7 @@ def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
 def _leave_whole(t: InterpTracer, reason: str, function: str) -> NoReturn:
     """The frame is wanted as it is, with all of its locals: it is not compiled, rather than split."""
     if t.frame is t.root:
-        raise SkipFrameSignal(reason, {"function": function}, user_stack(t.frame))
+        leave_trace(SkipFrameSignal(reason, {"function": function}, user_stack(t.frame)))
     t.break_(reason, function=function)
 
 

@@ -16,13 +16,13 @@ from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, NoReturn, Protocol
 
-from fxjit.errors import BreakGraph, RestartTrace, SkipFrameSignal
+from fxjit.errors import BreakGraph, BreakReached, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
-from fxjit.frontend.interp import lifetimes, places
+from fxjit.frontend.interp import lifetimes, resumability
 from fxjit.frontend.interp.dispatch import HANDLERS
-from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_stop_in
-from fxjit.frontend.interp.restart import Stop, StopList
+from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_break_in
+from fxjit.frontend.interp.restart import BreakPoint, BreakPoints
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
@@ -44,14 +44,6 @@ class Records(EffectLog, Protocol):
     def records(self) -> Sequence[object]: ...
 
 
-class Arrived(Exception):
-    """Signal: a frame that is inlined stands at the stop."""
-
-    def __init__(self, stop: Break) -> None:
-        super().__init__()
-        self.stop = stop
-
-
 class InterpTracer(Tracer, Protocol):
     """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
 
@@ -60,10 +52,10 @@ class InterpTracer(Tracer, Protocol):
 
     frame: Machine | None
     root: Machine
-    stops: StopList
+    break_points: BreakPoints
     #: Instructions begun so far, in all frames; and the count before which this trace is to stop.
     steps: int
-    stop_at: int | None
+    break_step: int | None
     #: The frame that is about to call a function and takes what that returns as it is.
     caller: Machine | None
     #: What it goes through in eager code to call that function, as `Callee.forwarders` says.
@@ -77,7 +69,7 @@ class InterpTracer(Tracer, Protocol):
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
         """The outermost frame's step and index, and where in the user's program that is."""
 
-    def expect(self, tensor: TensorValue, truth: bool) -> bool:
+    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
         """Take for granted that `bool(tensor)` is `truth`, and let the graph say whether it was; False: that cannot be."""
 
 
@@ -162,11 +154,11 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         previous, t.frame = t.frame, self
         self._prefix = None
-        stop_at = t.stop_at
+        break_step = t.break_step
         try:
             while True:
-                if t.steps == stop_at:
-                    raise Arrived(self._arrive(t.stops.arrive(t.steps, self.pc)))
+                if t.steps == break_step:
+                    leave_trace(BreakReached(self._break_at(t.break_points.at(t.steps, self.pc))))
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -186,17 +178,17 @@ class Machine:
         finally:
             t.frame = previous
 
-    def run_root(self, stops: StopList) -> Return | Break:
+    def run_root(self, break_points: BreakPoints) -> Return | Break:
         """Run the traced frame to its end, or to the stop decided for it."""
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
-        stop_at = t.stop_at = stops.first_step
+        break_step = t.break_step = break_points.first_step
         limit = self.recursion_limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
         try:
             while True:
-                if t.steps == stop_at:
-                    return self._arrive(stops.arrive(t.steps, self.pc))
+                if t.steps == break_step:
+                    return self._break_at(break_points.at(t.steps, self.pc))
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -208,23 +200,24 @@ class Machine:
                 except Raised as raised:
                     exc = raised.value
                     if not self.unwind(exc):
-                        self._uncaught(stops, exc)
+                        self._uncaught(break_points, exc)
                     if instruction.opname != "RERAISE" or exc not in self.origins:
                         self.origins[exc] = (self.steps, index)
                     left = None
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
                 if left is not None:
-                    places.check_generators(self, stops, [left])
-                    places.check_managers(self, stops, [])
+                    resumability.check_generators(self, break_points, [left])
+                    resumability.check_managers(self, break_points, [])
                     return Return(left)
-        except Arrived as arrived:
-            return arrived.stop
+        except BreakReached as reached:
+            end: Break = reached.end
+            return end
         except BreakGraph as signal:
-            self.decide(stops, signal)
+            self.decide(break_points, signal)
         except RecursionError:  # the program calls itself without end, or nearly, through what is not inlined as a function
             context = {"function": self.code.code.co_qualname, "depth": RECURSION_LIMIT}
-            self.decide(stops, BreakGraph("call-recursion", context, user_stack(self)))
+            self.decide(break_points, BreakGraph("call-recursion", context, user_stack(self)))
         finally:
             sys.setrecursionlimit(limit)
             t.frame = None
@@ -255,73 +248,73 @@ class Machine:
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
-    def _uncaught(self, stops: StopList, exc: Value) -> NoReturn:
+    def _uncaught(self, break_points: BreakPoints, exc: Value) -> NoReturn:
         """An exception leaves the root frame: CPython runs the instruction that raised it again and raises it for real. What
         lies between that and the end of a `with` only passes it on."""
         if self.instructions[self.index].opname == "RERAISE" and exc in self.origins:
             step, self.index = self.origins[exc]
             signal = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
-            self.decide(stops, signal, step=step, index=self.index)
-        self.decide(stops, BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self)))
+            self.decide(break_points, signal, step=step, index=self.index)
+        self.decide(break_points, BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self)))
 
-    def decide(self, stops: StopList, signal: BreakGraph, step: int | None = None, index: int | None = None) -> NoReturn:
+    def decide(self, break_points: BreakPoints, signal: BreakGraph, step: int | None = None,
+               index: int | None = None) -> NoReturn:
         """Stop before the instruction that broke, and start again; or skip the frame where it cannot be resumed."""
-        place = self if step is not None else frame_to_stop_in(self, signal)
+        place = self if step is not None else frame_to_break_in(self, signal)
         for error in (signal, sys.exc_info()[1]):
             if isinstance(error, (BreakGraph, Raised, NotConstant)):  # a caller of the program may be handling one of its own
                 error.__traceback__ = error.__context__ = None  # they hold the whole trace, and with it the user's objects
-        signal.frames = ()
+        signal = signal.but(frames=())
         step = place.steps if step is None else step
         index = place.index if index is None else index
         if not place.instructions[index].original:
             index, step = index - 1, step - 1
-        skip = places.why_not_resumable(place, index)
+        skip = resumability.why_not_resumable(place, index)
         if skip is not None:
-            raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
+            leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)
         opname = place.instructions[index].opname
         kind = "branch" if opname in CONDITIONAL else "instruction"
         if signal.reason == "object-let-go" and opname in RETURNS:
             kind = "resume"  # what is handed on there does not hold it
-        stops.decide(Stop(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
-        raise RestartTrace(f"graph break: {signal}") from None
+        break_points.decide(BreakPoint(step, index, kind, signal))
+        leave_trace(RestartTrace(f"graph break: {signal}"))
 
-    def _arrive(self, stop: Stop) -> Break:
+    def _break_at(self, point: BreakPoint) -> Break:
         """The state before the stop's instruction, of this frame and of those that called it, checked for what cannot be
         carried over."""
         frames = running(self)
-        states = [frame._state(stop.cause) for frame in frames]
+        states = [frame._state(point.cause) for frame in frames]
         for nth, frame in enumerate(frames[1:]):
             if frame.constructor_result is not None:  # what the call that is under way will give lies ready
                 states[nth] = replace(states[nth], stack=(*states[nth].stack, frame.constructor_result))
-        if stop.kind == "resume":  # it is about to return
+        if point.kind == "resume":  # it is about to return
             states[-1] = replace(states[-1], locals={}, kept=frozenset())
         left: list[Value] = []
         for state in states:
             left += [*state.stack, *state.locals.values(), *state.cells.values(), *state.handled.values()]
         root = frames[0]
-        places.check_generators(root, self.t.stops, left)
-        places.check_managers(root, self.t.stops, states, stop.cause)
-        assert stop.cause is not None
+        resumability.check_generators(root, self.t.break_points, left)
+        resumability.check_managers(root, self.t.break_points, states, point.cause)
         if root is self:
-            return Break(self.pc, stop.kind, states[0], stop.cause, keeps_blocks=stop.cause.keeps_blocks)
+            return Break(self.pc, point.kind, states[0], point.cause, keeps_blocks=point.cause.keeps_blocks)
         inner = []
         for frame, state in zip(frames[1:], states[1:], strict=True):
             inner += [forwarder_frame(fn, call) for fn, call in frame.forwarders]
             index = self.pc if frame is self else frame.index
             inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot,
                                     constructs=frame.constructor_result is not None))
-        return Break(root.index, stop.kind, states[0], stop.cause, tuple(inner))
+        return Break(root.index, point.kind, states[0], point.cause, tuple(inner))
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
-        live = places.live_locals(self.code, self.pc)
+        live = resumability.live_locals(self.code, self.pc)
         kept = lifetimes.kept_alive(self, live, cause)
         return FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live or name in kept},
             kept=kept,
             cells=dict(self.cells),
-            blocks=places.open_blocks(self, self.t.stops, cause),
-            handled=places.handled_exceptions(self, self.t.stops, cause),
+            blocks=resumability.open_blocks(self, self.t.break_points, cause),
+            handled=resumability.handled_exceptions(self, self.t.break_points, cause),
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fxjit import config
 from fxjit.errors import BreakGraph
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.frontend.interp import places
+from fxjit.frontend.interp import resumability
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 
@@ -31,13 +31,13 @@ _MAX_FRAMES: Final = 32
 _MAX_OF_ONE_FUNCTION: Final = 3
 
 
-def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
+def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     """The frame to stop in for a break: `root`, or one that was called from there."""
     frames: list[Machine] = list(signal.frames)
-    if frames and (signal.reason in _ABOUT_THE_FRAME or _asks_not_to_be_inlined(frames[-1], signal)):
+    if frames and (signal.reason in _ABOUT_THE_FRAME or _is_kept_out_of_line(frames[-1], signal)):
         frames.pop()
-    frames = frames[: _makes_a_module_of_torch(frames)]
-    if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_wait(root):
+    frames = frames[: _torch_module_constructor(frames)]
+    if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_be_suspended(root):
         return root
     if signal.reason == "value-weak-reference" or root.t.new_source_state("weak references"):
         return root  # which keeps what they refer to
@@ -45,25 +45,25 @@ def frame_to_stop_in(root: Machine, signal: BreakGraph) -> Machine:
     found = root
     for frame in frames[1:_MAX_FRAMES]:
         known[_function(frame)] += 1
-        if not frame.is_tail_call or not _can_wait(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
+        if not frame.is_tail_call or not _can_be_suspended(frame) or known[_function(frame)] > _MAX_OF_ONE_FUNCTION:
             break
         found = frame
-    through = frames[: frames.index(found) + 1]
-    if places.keeps_blocks(found, found.index, signal) and places.has_blocks(through):
+    forwarders = frames[: frames.index(found) + 1]
+    if resumability.keeps_blocks(found, found.index, signal) and resumability.has_blocks(forwarders):
         return root  # the callers' blocks are left and entered again around their calls
-    drives = any(frame.generator is not None for frame in frames[len(through):])
-    if drives and places.has_blocks(through[1:]):
+    drives = any(frame.generator is not None for frame in frames[len(forwarders):])
+    if drives and resumability.has_blocks(forwarders[1:]):
         return root  # a generator may be closed as soon as it has given its item, inside the block that would be left by then
     return found
 
 
-def _asks_not_to_be_inlined(frame: Machine, signal: BreakGraph) -> bool:
+def _is_kept_out_of_line(frame: Machine, signal: BreakGraph) -> bool:
     """`graph_break()` at the beginning of a function keeps it out of the graphs of its callers."""
     before = frame.instructions[: frame.index]
     return signal.reason == "user-graph-break" and all(each.opname in _LOADS for each in before)
 
 
-def _makes_a_module_of_torch(frames: list[Machine]) -> int | None:
+def _torch_module_constructor(frames: list[Machine]) -> int | None:
     """Where among `frames` the first is that is about to make one of torch's modules: what breaks there, its parameters first,
     breaks for each of them; the call that makes the module runs as it is."""
     for at, frame in enumerate(frames):
@@ -79,11 +79,11 @@ def _function(frame: Machine) -> tuple[object, ...]:
     return code.co_filename, code.co_firstlineno, code.co_qualname
 
 
-def _can_wait(frame: Machine) -> bool:
+def _can_be_suspended(frame: Machine) -> bool:
     """Whether the frame can be resumed where it is, by what its state alone says."""
-    if frame.generator is not None or is_own(frame.globals.namespace) or places.is_in_try(frame.code, frame.index):
+    if frame.generator is not None or is_own(frame.globals.namespace) or resumability.is_in_try(frame.code, frame.index):
         return False
-    if places.why_not_resumable(frame, frame.index) is not None:
+    if resumability.why_not_resumable(frame, frame.index) is not None:
         return False
     if "__class__" in frame.code.freevars and frame.code.argument_slots and frame.first_slot is None:
         return False
@@ -113,9 +113,9 @@ def forwarder_frame(fn: FunctionType, call: int) -> InnerFrame:
     return InnerFrame(code, index, FrameState((), {}, {}), fn.__globals__, None)
 
 
-def is_rest(code: CodeType) -> bool:
+def is_resume_function(code: CodeType) -> bool:
     """The rest of a function, which was traced up to there: nobody is asked again whether it may be."""
-    return bool(decode(code).facts.get("is_rest"))
+    return bool(decode(code).facts.get("is_resume_function"))
 
 
 def is_own(namespace: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
-from fxjit.frontend.interp.generators import GeneratorValue, stop_error
+from fxjit.frontend.interp.generators import GeneratorValue, stop_iteration_error
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Value
@@ -41,11 +41,11 @@ def _advance(m: Machine, receiver: Value, sent: Value) -> tuple[bool, Value]:
         return False, protocol.call_method(t, receiver, "send", sent)
     except Raised as raised:
         if issubclass(raised.value.pytype(), StopIteration):
-            return True, stop_value(m, raised.value)
+            return True, stop_iteration_value(m, raised.value)
         raise
 
 
-def stop_value(m: Machine, exc: Value) -> Value:
+def stop_iteration_value(m: Machine, exc: Value) -> Value:
     """`StopIteration.value`."""
     args = exc.args if isinstance(exc, ExceptionValue) else []
     return args[0].realize() if args else m.t.make(None)
@@ -73,7 +73,7 @@ def cleanup_throw(m: Machine, i: Instruction) -> None:
     exc = m.stack.pop()
     if not issubclass(exc.pytype(), StopIteration):
         raise Raised(exc)
-    m.stack[-2:] = [m.t.make(None), stop_value(m, exc)]
+    m.stack[-2:] = [m.t.make(None), stop_iteration_value(m, exc)]
 
 
 @op("CALL_INTRINSIC_1")
@@ -82,7 +82,7 @@ def call_intrinsic_1(m: Machine, i: Instruction) -> None:
         _class_body_intrinsic(m, i)
     exc = m.stack[-1]
     if issubclass(exc.pytype(), StopIteration):
-        m.stack[-1] = stop_error(m.t, exc)
+        m.stack[-1] = stop_iteration_error(m.t, exc)
 
 
 @op("CALL_INTRINSIC_2")

@@ -26,7 +26,7 @@ def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
         raises_if = only_raises(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
         raises_if_not = only_raises(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
         is_known = tensor_methods.known_item(value) is not None
-        if raises_if is not raises_if_not and not is_known and m.t.expect(value, raises_if_not):
+        if raises_if is not raises_if_not and not is_known and m.t.speculate(value, raises_if_not):
             return raises_if_not
     return protocol.truth(m.t, value)
 

@@ -47,7 +47,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     if use_reentrant is False:
         return function(*args, **kwargs)
     if kwargs:
-        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        raise ValueError("Deoptimization keyword arguments: " + ",".join(kwargs))
     if not torch.is_grad_enabled() or any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
         return function(*args)
     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)

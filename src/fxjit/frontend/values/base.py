@@ -120,7 +120,7 @@ class Tracer(Protocol):
     def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes (a constant if it is statically known)."""
 
-    def rehearsal(self, function: str) -> AbstractContextManager[None]:
+    def dry_run(self, function: str) -> AbstractContextManager[None]:
         """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
 
     def new_source_state(self, key: object) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.modules.module as torch_module
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fxjit.errors import RestartAfter, SkipFrameSignal
+from fxjit.errors import RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Tracer, Value
 from fxjit.frontend.values.functions import MethodValue
@@ -215,16 +215,16 @@ def initialize_lazy_module(t: LazyModuleTracer, module: Any, args: Sequence[Valu
     torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
     if not torchs or t.graph_uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
-        raise _not_now(module)
+        leave_trace(_not_now(module))
     given = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
 
     def make_parameters() -> None:
         try:
             infer_parameters(module, module, (given,))
         except Exception as error:  # an input that does not fit, say: the program will see
-            raise _not_now(module) from error
+            leave_trace(_not_now(module), error)
 
-    raise RestartAfter(make_parameters, "a lazy module got its parameters")
+    leave_trace(RestartTrace("a lazy module got its parameters", make_parameters))
 
 
 def _not_now(module: Any) -> SkipFrameSignal:

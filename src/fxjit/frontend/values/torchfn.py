@@ -73,7 +73,7 @@ def _call_with_out(
     """What is written keeps its strides, whatever those of the operator's own result are. AOTAutograd, which turns `out=` into
     calls without, would give it these: where they differ, the result is copied."""
     target = _as_target(fn)
-    with t.rehearsal(name_of(fn)):
+    with t.dry_run(name_of(fn)):
         made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
     if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
         t.break_("tensor-out", function=name_of(fn), why="it is resized")

@@ -62,7 +62,7 @@ def _call_by_plan(graphs: Mapping[str, Boxed], context: CallContext) -> Call:
         return AutogradNode(forward, backward, plan, context.double_backward).apply()
     graph = graphs["inference"]
     unboxed = getattr(graph, "unboxed", None)
-    return unboxed(len(plan.inputs)) if unboxed is not None else _passed_by(lambda *args: graph(list(args)))
+    return unboxed() if unboxed is not None else _passed_by(lambda *args: graph(list(args)))
 
 
 def _passed_by(call: Call) -> Call:

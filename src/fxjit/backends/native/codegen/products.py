@@ -81,7 +81,7 @@ def blas_is_atens() -> bool:
     """ATen may be told to multiply float32 in less than its precision; then it does not call this BLAS."""
     if not _C.program_can("gemm") or torch.is_autocast_enabled("cpu"):
         return False
-    return "mkldnn.matmul" not in process_state.ask("float32_precision")
+    return "mkldnn.matmul" not in process_state.query("float32_precision")
 
 
 def suits(meta: Any, dtype: torch.dtype) -> bool:

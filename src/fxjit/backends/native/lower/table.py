@@ -35,7 +35,7 @@ from ..ir import (
 )
 from ..ops import cast, const, work
 from ..passes.in_place import MARK
-from ..runtime.callees import as_tensor
+from ..target import scalar_tensor
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
@@ -216,7 +216,7 @@ class Lowering:
     def made_tensor(self, node: torch.fx.Node) -> Value:
         assert self.node is not None
         with self.graph.inserting_before(self.node):
-            made = self.graph.call_function(as_tensor, (node,) if self.device == CPU else (node, self.device))
+            made = self.graph.call_function(scalar_tensor, (node,) if self.device == CPU else (node, self.device))
         tensors = (each for each in pytree.tree_leaves(meta_of(self.node)) if isinstance(each, torch.Tensor))
         made.meta["val"] = next(tensors).new_empty((), dtype=torch.float64)
         buffer = self.new_buffer((), (), torch.float64, "extern")

@@ -59,7 +59,7 @@ def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
     enough = pixels >= PIXELS or images <= FEW_IMAGES or _has_few_pixels(x)
-    return all(plain) and enough and "mkldnn" not in process_state.ask("float32_precision")
+    return all(plain) and enough and "mkldnn" not in process_state.query("float32_precision")
 
 
 def _has_few_pixels(images: torch.Tensor) -> bool:

@@ -1,6 +1,6 @@
 /* Launches kernels on a GPU through the driver's own library, which is opened when it is first needed.
  *
- * `_C.CudaKernel(...)` is a callable like `_C.Kernel` (_executor.c): it takes its tensors, then its integers, of which the
+ * `_C.CudaKernel(...)` is a callable that takes its tensors, then its integers, of which the
  * first `passed` go to the kernel and the others only decide its launch. It launches on the current stream of its device.
  * A compiled kernel relies on facts of its arguments (pointers and sizes that 16 divides, indices of 32 bits); a call for
  * which they do not hold goes to `otherwise`, with the same arguments. */
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "_executor.h"
+#include "_cuda.h"
 #include "_module.h"
 #include "_tensor.h"
 
@@ -247,6 +247,23 @@ fits(kernel_object *self, void *const *data, const int64_t *integers)
     return self->wide || self->span < 0 || integers[self->span] < NARROW;
 }
 
+/* The address of a tensor's first element; -1 with an exception. */
+static int
+data_pointer(PyObject *tensor, void **out)
+{
+    if (fxjit_shim.ready && fxjit_tensor_is_plain(tensor) &&
+        fxjit_shim.get_data_ptr(fxjit_tensor_handle(tensor), out) == 0) {
+        return 0;
+    }
+    PyObject *address = PyObject_CallMethod(tensor, "data_ptr", NULL);
+    if (address == NULL) {
+        return -1;
+    }
+    *out = PyLong_AsVoidPtr(address);
+    Py_DECREF(address);
+    return *out == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
 int
 fxjit_is_cuda_kernel(PyObject *object)
 {
@@ -301,7 +318,7 @@ kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     void *data[MAX_TENSORS];
     int64_t integers[MAX_INTEGERS];
     for (Py_ssize_t i = 0; i < self->tensors; i++) {
-        if (fxjit_data_pointer(args[i], &data[i]) < 0) {
+        if (data_pointer(args[i], &data[i]) < 0) {
             return NULL;
         }
     }
@@ -369,7 +386,6 @@ kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (PyErr_Occurred() || read_grid(&given, grid) < 0) {
         return NULL;
     }
-    fxjit_find_data_pointer();
     kernel_object *self = (kernel_object *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;

@@ -22,9 +22,9 @@ from fxjit import _C, config, logs
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
 
+from ..codegen.launch import Launch
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..codegen.triton_product import render
-from ..codegen.wrapper import Launch
 from ..index import Size
 from ..schedule.fuse import Group, Hints
 from ..schedule.gpu import nests
@@ -78,19 +78,6 @@ class GraphKernels:
             return {entry: [InterpretedKernel(kernel)] for entry, kernel in self.kernels.items()}
         with timed("native.triton"):
             return {entry: caller.ready() for entry, caller in self.callers.items()}
-
-    def callables(self) -> dict[str, Callable[..., Any]]:
-        """The same as functions."""
-        return {entry: through(cell) for entry, cell in self.cells().items()}
-
-
-def through(cell: list[Callable[..., Any]]) -> Callable[..., Any]:
-    """A function that calls whatever is in the cell by then."""
-
-    def call(*args: Any) -> None:
-        cell[0](*args)
-
-    return cell[0] if isinstance(cell[0], (_C.CudaKernel, InterpretedKernel)) else call
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit import config, logs
 from fxjit.counters import counters
 
+from ..codegen.launch import Launch
 from ..codegen.products import origin
-from ..codegen.wrapper import Launch
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
@@ -91,7 +91,7 @@ class Trial:
         """Milliseconds of one kernel, and of ATen's call with the kernels beside it."""
         for kernels in (self.ours, self.beside):
             kernels.start()
-        ours, beside = self.ours.callables(), self.beside.callables()
+        ours, beside = self.ours.cells(), self.beside.cells()
 
         def atens() -> None:
             for part in self.parts:
@@ -105,10 +105,10 @@ class Trial:
             self.launch(self.one, ours)
             return measure(lambda: self.launch(self.one, ours), ()), measure(atens, ())
 
-    def launch(self, launches: list[Launch], callables: dict[str, Callable[..., Any]]) -> None:
+    def launch(self, launches: list[Launch], cells: dict[str, list[Callable[..., Any]]]) -> None:
         for each in launches:
             tensors = [self.tensor(each.written.get(name) or self.low.buffers[name]) for name in each.kernel.buffers]
-            callables[each.entry](*tensors, *map(self.hints, each.kernel.symbols))
+            cells[each.entry][0](*tensors, *map(self.hints, each.kernel.symbols))
 
     def call(self, step: Extern) -> None:
         node: Any = step.node

@@ -14,11 +14,11 @@ from torch._functorch._aot_autograd.schemas import OutputType
 
 from fxjit.backends.aot.runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout
 
-from .callees import Callee
-from .encoded import Encoded
+from ..executor.aten_calls import FunctionName
+from ..executor.program import EncodedProgram
 
 _CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (
-    CallPlan, InputRecord, OutputRecord, BackwardRecord, TangentLayout, Encoded, Callee)}
+    CallPlan, InputRecord, OutputRecord, BackwardRecord, TangentLayout, EncodedProgram, FunctionName)}
 #: Bytes of a tensor that is written with the program that holds it.
 LARGEST = 1 << 16
 _InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]  # not in the stubs
@@ -90,8 +90,8 @@ def _view(rest: list[Any]) -> ViewMeta:
     return kind(tuple(map(unpack, values)))  # type: ignore[no-any-return]  # a class found by its name
 
 
-#: Fields of programs that only logs and other kinds of kernels want: they have their defaults again.
-_LEFT_OUT = ("text", "others")
+#: A field of programs that only other kinds of kernels want: it has its default again.
+_LEFT_OUT = ("others",)
 
 
 def unpack(packed: Any) -> Any:

@@ -88,7 +88,7 @@ def with_products(steps: list[Step], low: Lowering, outside: set[str], keep: Cal
 
 def multiplies_in_tf32() -> bool:
     """Whether cuBLAS may round float32 operands to TF32 now."""
-    return "cuda.matmul=tf32" in process_state.ask("float32_precision")
+    return "cuda.matmul=tf32" in process_state.query("float32_precision")
 
 
 class Plan:

@@ -1,4 +1,4 @@
-"""What compiled graphs call besides kernels, each in the fastest way there is, and how a program on the disk names it."""
+"""Calls to ATen and Python from compiled graphs: the fastest entry point of each function, by a name that the disk keeps."""
 
 from __future__ import annotations
 
@@ -15,57 +15,44 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fxjit.counters import counters
 from fxjit.tensor_shim import shim_code
 
+from ..target import scalar_tensor
 
-def promised(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
-             odd: list[str]) -> torch.Tensor:
-    """The tensor, with the strides and the type that kernels were compiled for: what a fake tensor says is not always so
-    (batch norm's running numbers in half precision are not the float32 it promises)."""
+
+def with_strides(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The tensor with the strides and the type that kernels were compiled for: what a fake tensor says is not always so (batch
+    norm's running numbers in half precision are not the float32 that it has)."""
     if 0 in size:
-        # A tensor that was promised to be empty is read by no kernel of ours; oneDNN's LSTM says so of its workspace.
+        # An empty tensor is read by no kernel of ours; oneDNN's LSTM has a workspace that only its fake tensor says is empty.
         return tensor
     if tensor.shape != size:
         raise RuntimeError(f"an operator gave a result of shape {tuple(tensor.shape)} that torch says is {size}")
     if tensor.dtype is dtype and all(n <= 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)):
         return tensor
-    odd.append(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} for {dtype} {size} {stride}")
+    counters["native"]["unexpected strides"] += 1
     fresh = torch.empty_strided(size, stride, dtype=dtype, device=tensor.device)
     return fresh.copy_(tensor)
 
 
-def promised_layout(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype,
-                    odd: list[str]) -> torch.Tensor:
-    """The same for what only operators and the caller read: of another shape, it goes to them as it is (an embedding bag of
-    halves leaves out what its derivative does not need)."""
-    return promised(tensor, size, stride, dtype, odd) if tensor.shape == size else tensor
-
-
-def put_right(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The result of an operator that did not keep its promise, with the strides and type that kernels were compiled for."""
-    odd: list[str] = []
-    tensor = promised(tensor, size, stride, dtype, odd)
-    counters["native"]["unexpected strides"] += len(odd)
-    return tensor
-
-
-def put_layout_right(
+def with_strides_if_same_shape(
     tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same for a result that nothing reads by its shape."""
-    return put_right(tensor, size, stride, dtype) if tensor.shape == size else tensor
+    """The same for what only operators and the caller read: of another shape, it goes to them as it is (an embedding bag of
+    halves leaves out what its derivative does not need)."""
+    return with_strides(tensor, size, stride, dtype) if tensor.shape == size else tensor
 
 
-def allocated(dtype: int, device: int, index: int, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+def empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory of a type, or on a device, that torch's C shim does not know."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def allocate(dtype: int, device: int, index: int, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     """Memory that torch's C shim did not get, with the shim's numbers of the type and the device: it is there by now, or
     the error is eager's."""
     types = {shim_code("dtype", each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
     kinds = {shim_code("device_type", name): name for name in ("cpu", "cuda")}
     where = torch.device("cpu") if kinds[device] == "cpu" else torch.device(kinds[device], index)
     return torch.empty_strided(size, stride, dtype=types[dtype], device=where)
-
-
-def as_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:
-    """How kernels on the device get a number that is known only at a call."""
-    return torch.scalar_tensor(number, dtype=torch.float64, device=device)
 
 
 # Views and `item` as tensor methods, and operators as torch's own C functions: both parse arguments faster than an overload.
@@ -92,11 +79,18 @@ DIRECT: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Callee:
+class FunctionName:
     """A function that a program calls, by a name that means the same in another process."""
 
     kind: str
     name: str
+
+    @property
+    def label(self) -> str:
+        """The name that a reader knows it by."""
+        if self.kind == "method":
+            return f"torch.Tensor.{METHODS[self.name]}"
+        return {"direct": "torch.ops.aten.", "function": "torch._C.", "operator": "torch.ops."}.get(self.kind, "") + self.name
 
     def find(self) -> Any:
         """The function; AttributeError where torch has none of this name."""
@@ -121,8 +115,10 @@ def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any,
     return (torch.empty(0), *results) if isinstance(results, tuple) else (torch.empty(0), results)
 
 
-HELPERS: dict[str, Callable[..., Any]] = {"put_right": put_right, "put_layout_right": put_layout_right, "as_tensor": as_tensor,
-                                          "with_effects": with_effects}
+HELPERS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects)
+}
 
 
 #: What calculates with numbers that Python has: its operators and functions, and torch's own of the kind.
@@ -137,31 +133,31 @@ _NAMES = {id(function): name for name, function in _PYTHONS.items()} | {id(torch
     id(function): f"math.{name.removeprefix('_sym_')}" for name, function in vars(torch).items() if name.startswith("_sym_")}
 
 
-def python_callee(target: Any) -> Any:
+def python_function(target: Any) -> Any:
     """What a program calls for a function that is no operator: by name, where it is one that calculates with numbers. For
     plain numbers torch's functions for symbols are Python's."""
     for name in HELPERS:
         if HELPERS[name] is target:
-            return Callee("helper", name)
+            return FunctionName("helper", name)
     if target is torch.ops.higher_order.with_effects:
-        return Callee("helper", "with_effects")
-    return Callee("python", _NAMES[id(target)]) if id(target) in _NAMES else target
+        return FunctionName("helper", "with_effects")
+    return FunctionName("python", _NAMES[id(target)]) if id(target) in _NAMES else target
 
 
-def callee_of(target: torch._ops.OpOverload, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Callee:
+def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> FunctionName:
     """How an operator is called; `name` is what METHODS and DIRECT would call it by, the rest what it is called with while
     compiling: fake tensors and plain values."""
     if not keywords and name in DIRECT:
-        return Callee("direct", name)
+        return FunctionName("direct", name)
     if not keywords and name in METHODS:
-        return Callee("method", name)
+        return FunctionName("method", name)
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
         if key not in _found:
             _found[key] = _function_for(target, args, keywords)
         if _found[key] is not None:
-            return Callee("function", str(_found[key]))
-    return Callee("operator", f"{target.namespace}.{target._opname}.{target._overloadname}")
+            return FunctionName("function", str(_found[key]))
+    return FunctionName("operator", f"{target.namespace}.{target._opname}.{target._overloadname}")
 
 
 # Torch's own functions, which parse arguments in a third of the time that an overload takes. Which overload one comes to is

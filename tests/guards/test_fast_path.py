@@ -21,9 +21,9 @@ from fxjit.counters import counters
 def compared() -> Iterator[None]:
     """Each check that skipped something is compared with a full one."""
     fxjit.reset()
-    before = _C.verify_settled(True)
+    before = _C.verify_fast_path(True)
     yield
-    _C.verify_settled(before)
+    _C.verify_fast_path(before)
     fxjit.reset()
 
 
@@ -236,12 +236,12 @@ def test_a_number_that_changes_on_each_call_does_not_unsettle_the_rest() -> None
     net = Net()
     compiled = fxjit.compile(net, backend="eager")
     x = torch.randn(3, 4)
-    settled = []
+    has_snapshot = []
     for step in range(30):
         net.blocks[1].seen = step
         compiled(x)
-        settled.append(_tree_of(net).settled)
-    assert all(settled[-10:])
+        has_snapshot.append(_tree_of(net).has_snapshot)
+    assert all(has_snapshot[-10:])
 
 
 def test_data_replaced_by_data_of_the_same_kind_keeps_what_was_settled() -> None:
@@ -253,9 +253,9 @@ def test_data_replaced_by_data_of_the_same_kind_keeps_what_was_settled() -> None
     for _ in range(5):
         for parameter in net.parameters():
             parameter.data = torch.randn_like(parameter)
-        assert _tree_of(net).settled
+        assert _tree_of(net).has_snapshot
         torch.testing.assert_close(compiled(x), net(x))
-        assert _tree_of(net).settled
+        assert _tree_of(net).has_snapshot
 
 
 def test_switching_between_training_and_evaluation_settles_again_each_time() -> None:
@@ -268,7 +268,7 @@ def test_switching_between_training_and_evaluation_settles_again_each_time() -> 
             compiled(x)
     trees = [tree for tree in gc.get_objects() if type(tree) is _C.GuardTree and tree.num_nodes > 50]
     assert len(trees) == 2
-    assert any(tree.settled for tree in trees)
+    assert any(tree.has_snapshot for tree in trees)
 
 
 def test_what_is_watched_is_let_go() -> None:

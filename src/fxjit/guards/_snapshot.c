@@ -1,6 +1,6 @@
-/* Takes the notes of _notes.h: what a full check of a guard tree depended on. */
+/* Takes the snapshot of _snapshot.h: what a full check of a guard tree depended on. */
 #define PY_SSIZE_T_CLEAN
-#include "_notes.h"
+#include "_snapshot.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #define FEWEST_NODES 8 /* below an anchor, for it to be worth it */
 
 void
-fxjit_notes_free(settled *s)
+fxjit_snapshot_free(snapshot *s)
 {
     for (int i = 0; i < s->anchors.n; i++) {
         Py_DECREF(s->anchors.at[i].ref);
@@ -48,20 +48,20 @@ grow(void *list, size_t item)
 #define PUSH(list, ...) (grow(&(list), sizeof(*(list).at)) < 0 ? -1 : ((list).at[(list).n++] = __VA_ARGS__, 0))
 
 static int
-push_word(settled *s, const void *at, uint64_t is, PyObject *owner)
+push_word(snapshot *s, const void *at, uint64_t is, PyObject *owner)
 {
     return PUSH(s->words, (word){at, is}) < 0 ? -1 : PUSH(s->owners, owner);
 }
 
 static int
-push_pointer(settled *s, const void *at, const void *is, PyObject *owner)
+push_pointer(snapshot *s, const void *at, const void *is, PyObject *owner)
 {
     return push_word(s, at, (uint64_t)(uintptr_t)is, owner);
 }
 
-/* Notes that the dict is as it is. 1 noted, 0 it cannot be, -1 no memory. */
+/* Notes that the dict is as it is. 1 recorded, 0 it cannot be, -1 no memory. */
 static int
-push_version(settled *s, PyObject *dict)
+push_version(snapshot *s, PyObject *dict)
 {
     fxjit_watched *watched = fxjit_watch(dict);
     if (watched == NULL) {
@@ -85,13 +85,13 @@ push_version(settled *s, PyObject *dict)
 }
 
 static int
-push_lookup(settled *s, lookup l)
+push_lookup(snapshot *s, lookup l)
 {
     return push_word(s, NULL, (uint64_t)s->lookups.n, NULL) < 0 ? -1 : PUSH(s->lookups, l);
 }
 
 static int
-know_type(settled *s, PyTypeObject *type)
+know_type(snapshot *s, PyTypeObject *type)
 {
     for (int i = 0; i < s->types.n; i++) {
         if (s->type_pointers.at[i] == type) {
@@ -111,7 +111,7 @@ know_type(settled *s, PyTypeObject *type)
 }
 
 static int
-push_type(settled *s, PyObject *value)
+push_type(snapshot *s, PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(value)) {
@@ -126,9 +126,9 @@ is_this_kind(const tensor_kind *kind, PyTypeObject *type, int requires_grad, con
     return kind->type == type && kind->requires_grad == requires_grad && differs(kind->words, impl) == 0;
 }
 
-/* 1 noted, 0 the tensor keeps facts elsewhere, -1 no memory. */
+/* 1 recorded, 0 the tensor keeps facts elsewhere, -1 no memory. */
 static int
-push_tensor(settled *s, PyObject *tensor)
+push_tensor(snapshot *s, PyObject *tensor)
 {
     int64_t dim, *sizes;
     int32_t layout;
@@ -160,7 +160,7 @@ push_tensor(settled *s, PyObject *tensor)
             return -1;
         }
     }
-    return PUSH(s->tensors, (tensor_note){tensor, impl, meta, (const tensor_kind *)(uintptr_t)kind}) < 0 ? -1 : 1;
+    return PUSH(s->tensors, (tensor_snapshot){tensor, impl, meta, (const tensor_kind *)(uintptr_t)kind}) < 0 ? -1 : 1;
 }
 
 /* The instance dict's slot in the object, with a dict in it; NULL where there is none such. */
@@ -181,19 +181,19 @@ dict_slot(PyObject *value)
     return found ? slot : NULL;
 }
 
-/* What is known of one object while it is noted. */
+/* What is known of one object while it is recorded. */
 typedef struct {
     PyObject *value;
-    PyObject **slot; /* of the instance dict, once noted */
-    int contents;    /* the contents of the container are noted */
+    PyObject **slot; /* of the instance dict, once recorded */
+    int contents;    /* the contents of the container are recorded */
     int list;        /* the list's size and place are */
     int tensor;      /* the tensor is, with its type */
     int version;     /* the class's version is */
-} noting;
+} recording;
 
-/* 1 noted, 0 cannot be, -1 no memory. */
+/* 1 recorded, 0 cannot be, -1 no memory. */
 static int
-note_slot(settled *s, noting *now)
+record_slot(snapshot *s, recording *now)
 {
     if (now->slot == NULL) {
         PyObject **slot = dict_slot(now->value);
@@ -209,15 +209,15 @@ note_slot(settled *s, noting *now)
 }
 
 static int
-note_contents(settled *s, noting *now)
+record_contents(snapshot *s, recording *now)
 {
-    int noted = now->contents ? 1 : push_version(s, now->value);
-    now->contents = noted == 1;
-    return noted;
+    int recorded = now->contents ? 1 : push_version(s, now->value);
+    now->contents = recorded == 1;
+    return recorded;
 }
 
 static int
-note_list(settled *s, const tree *t, noting *now)
+record_list(snapshot *s, const tree *t, recording *now)
 {
     PyObject *list = now->value;
     PyObject ***items = &((PyListObject *)list)->ob_item;
@@ -235,9 +235,9 @@ note_list(settled *s, const tree *t, noting *now)
 _Static_assert(offsetof(PyTypeObject, tp_finalize) == offsetof(PyTypeObject, tp_version_tag) + sizeof(uint64_t),
                "the version of a class is read as one word, with what lies unused beside it");
 
-/* Notes the version of the class: what looking names up in it gives. 1 noted, 0 it has none, -1 no memory. */
+/* Notes the version of the class: what looking names up in it gives. 1 recorded, 0 it has none, -1 no memory. */
 static int
-note_class(settled *s, const tree *t, noting *now)
+record_class(snapshot *s, const tree *t, recording *now)
 {
     if (now->version) {
         return 1;
@@ -256,31 +256,31 @@ note_class(settled *s, const tree *t, noting *now)
 }
 
 static int
-note_check(settled *s, const tree *t, fxjit_check *check, noting *now)
+record_check(snapshot *s, const tree *t, fxjit_check *check, recording *now)
 {
     PyObject *dict = now->value;
     switch (fxjit_check_depends(check, now->value)) {
     case DEPENDS_ON_TYPE:
         return 1;
     case DEPENDS_ON_TENSOR: {
-        int noted = push_tensor(s, now->value);
-        now->tensor = noted == 1;
-        return noted;
+        int recorded = push_tensor(s, now->value);
+        now->tensor = recorded == 1;
+        return recorded;
     }
     case DEPENDS_ON_INSTANCE_DICT: {
-        int noted = note_slot(s, now);
-        if (noted != 1) {
-            return noted;
+        int recorded = record_slot(s, now);
+        if (recorded != 1) {
+            return recorded;
         }
         dict = *now->slot;
         break;
     }
     case DEPENDS_ON_CONTENTS:
         if (PyList_CheckExact(now->value)) {
-            return note_list(s, t, now);
+            return record_list(s, t, now);
         }
         if (!is_restless(t, dict)) {
-            return note_contents(s, now);
+            return record_contents(s, now);
         }
         break;
     case DEPENDS_ON_CODE: {
@@ -288,7 +288,7 @@ note_check(settled *s, const tree *t, fxjit_check *check, noting *now)
         return push_pointer(s, code, *code, NULL) < 0 ? -1 : 1;
     }
     case DEPENDS_ON_CLASS:
-        return note_class(s, t, now);
+        return record_class(s, t, now);
     case DEPENDS_ON_MORE:
         return 0;
     }
@@ -303,34 +303,34 @@ note_check(settled *s, const tree *t, fxjit_check *check, noting *now)
 
 /* An item of a dict: 1 with *below, borrowed; 0 nothing speaks for it; -1 no memory. */
 static int
-note_item(settled *s, const tree *t, const node *child, noting *now, PyObject **below)
+record_item(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below)
 {
     PyObject *value = now->value;
     if (!(PyDict_CheckExact(value) || PyODict_CheckExact(value)) ||
         !(PyUnicode_CheckExact(child->arg) || PyLong_CheckExact(child->arg))) {
         return 0;
     }
-    int noted;
+    int recorded;
     PyObject *found = PyDict_GetItemWithError(value, child->arg);
     if (found == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
     if (!is_restless(t, value)) {
-        noted = note_contents(s, now);
+        recorded = record_contents(s, now);
     }
     else if (PyUnicode_CheckExact(child->arg) && fx_dict_has_only_str_keys(value)) {
-        noted = push_lookup(s, (lookup){value, NULL, child->arg, found}) < 0 ? -1 : 1;
+        recorded = push_lookup(s, (lookup){value, NULL, child->arg, found}) < 0 ? -1 : 1;
     }
     else {
         return 0;
     }
     *below = found;
-    return noted;
+    return recorded;
 }
 
 /* The child's object where a version, a word or a type speaks for it: 1 with *below, borrowed; else 0, -1. */
 static int
-note_child(settled *s, const tree *t, const node *child, noting *now, PyObject **below)
+record_child(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below)
 {
     PyObject *value = now->value;
     switch (child->get) {
@@ -338,31 +338,31 @@ note_child(settled *s, const tree *t, const node *child, noting *now, PyObject *
         *below = (PyObject *)Py_TYPE(value);
         return 1;
     case GET_CLASS_ITEM: {
-        int noted = note_class(s, t, now);
-        PyObject *namespace = noted == 1 ? fx_type_dict((PyTypeObject *)value) : NULL;
+        int recorded = record_class(s, t, now);
+        PyObject *namespace = recorded == 1 ? fx_type_dict((PyTypeObject *)value) : NULL;
         *below = namespace == NULL ? NULL : PyDict_GetItemWithError(namespace, child->arg);
-        return *below != NULL || noted != 1 ? noted : PyErr_Occurred() ? -1 : 0;
+        return *below != NULL || recorded != 1 ? recorded : PyErr_Occurred() ? -1 : 0;
     }
     case GET_INSTANCE_DICT: {
-        int noted = note_slot(s, now);
-        *below = noted == 1 ? *now->slot : NULL;
-        return noted;
+        int recorded = record_slot(s, now);
+        *below = recorded == 1 ? *now->slot : NULL;
+        return recorded;
     }
     case GET_ITEM: {
         int is_list = PyList_CheckExact(value);
         if ((!is_list && !PyTuple_CheckExact(value)) || child->index == PY_SSIZE_T_MAX) {
-            return note_item(s, t, child, now, below);
+            return record_item(s, t, child, now, below);
         }
         Py_ssize_t size = Py_SIZE(value), index = child->index < 0 ? child->index + size : child->index;
         if (index < 0 || index >= size) {
             return 0;
         }
         *below = is_list ? PyList_GET_ITEM(value, index) : PyTuple_GET_ITEM(value, index);
-        int noted = is_list ? note_list(s, t, now) : 1;
-        if (noted == 1 && is_list) {
-            noted = push_pointer(s, &((PyListObject *)value)->ob_item[index], *below, value) < 0 ? -1 : 1;
+        int recorded = is_list ? record_list(s, t, now) : 1;
+        if (recorded == 1 && is_list) {
+            recorded = push_pointer(s, &((PyListObject *)value)->ob_item[index], *below, value) < 0 ? -1 : 1;
         }
-        return noted;
+        return recorded;
     }
     default:
         return 0;
@@ -371,19 +371,19 @@ note_child(settled *s, const tree *t, const node *child, noting *now, PyObject *
 
 /* Notes a node and what is below it. 1 done, 0 the node must be walked, -1 give up. */
 static int
-note(settled *s, const tree *t, int index, PyObject *value)
+record(snapshot *s, const tree *t, int index, PyObject *value)
 {
     const node *n = &t->nodes[index];
-    noting now = {value, NULL, 0, 0, 0, 0};
+    recording now = {value, NULL, 0, 0, 0, 0};
     int is_tensor = fxjit_tensor_is_plain(value);
     if (!is_tensor && push_type(s, value) < 0) {
         return -1;
     }
     for (int i = 0; i < n->num_checks; i++) {
-        /* What is noted of a node that must be walked after all is true, and does no harm. */
-        int noted = note_check(s, t, &t->checks[n->first_check + i], &now);
-        if (noted != 1) {
-            return noted;
+        /* What is recorded of a node that must be walked after all is true, and does no harm. */
+        int recorded = record_check(s, t, &t->checks[n->first_check + i], &now);
+        if (recorded != 1) {
+            return recorded;
         }
     }
     if (is_tensor && !now.tensor && push_type(s, value) < 0) {
@@ -391,9 +391,9 @@ note(settled *s, const tree *t, int index, PyObject *value)
     }
     for (int child = index + 1; child < n->end; child = t->nodes[child].end) {
         PyObject *below = NULL;
-        int done = note_child(s, t, &t->nodes[child], &now, &below);
+        int done = record_child(s, t, &t->nodes[child], &now, &below);
         if (done == 1) {
-            done = note(s, t, child, below);
+            done = record(s, t, child, below);
         }
         if (done < 0 || (done == 0 && PUSH(s->later, (deferred){child, value}) < 0)) {
             return -1;
@@ -425,12 +425,12 @@ is_worth_it(const tree *t, int index, PyObject *value)
 }
 
 static int
-note_anchor(settled *s, const tree *t, int index, PyObject *value)
+record_anchor(snapshot *s, const tree *t, int index, PyObject *value)
 {
     if (!is_worth_it(t, index, value)) {
         return 0;
     }
-    int done = note(s, t, index, value);
+    int done = record(s, t, index, value);
     if (done != 1) {
         return done;
     }
@@ -445,7 +445,7 @@ note_anchor(settled *s, const tree *t, int index, PyObject *value)
 
 /* The objects that the frame names: arguments, cells, variables of the module. */
 static int
-note_top(settled *s, run *r, int top)
+record_top(snapshot *s, run *r, int top)
 {
     const tree *t = r->t;
     const node *n = &t->nodes[top];
@@ -454,7 +454,7 @@ note_top(settled *s, run *r, int top)
     if (status == 0 && n->get == GET_GLOBALS) {
         for (int child = top + 1; status == 0 && child < n->end; child = t->nodes[child].end) {
             PyObject *named = t->nodes[child].get == GET_ITEM ? fxjit_fetch(r, &t->nodes[child], value) : NULL;
-            int done = named == NULL ? 0 : note_anchor(s, t, child, named);
+            int done = named == NULL ? 0 : record_anchor(s, t, child, named);
             Py_XDECREF(named);
             if (done == 1) {
                 s->node_kinds[top] = NODE_ABOVE;
@@ -463,15 +463,15 @@ note_top(settled *s, run *r, int top)
         }
     }
     else if (status == 0 && (n->get == GET_ARG || n->get == GET_DEREF || n->get == GET_CONST || n->get == GET_CLASS)) {
-        status = note_anchor(s, t, top, value) < 0 ? -1 : 0;
+        status = record_anchor(s, t, top, value) < 0 ? -1 : 0;
     }
     Py_XDECREF(value);
     return status;
 }
 
-/* The noted objects by address, for those that have to differ from them. */
+/* The recorded objects by address, for those that have to differ from them. */
 static int
-index_distinct(settled *s, const tree *t)
+index_distinct(snapshot *s, const tree *t)
 {
     size_t size = 8;
     while (size < 2 * (size_t)t->num_slots) {
@@ -496,7 +496,7 @@ index_distinct(settled *s, const tree *t)
 
 /* How a condition is asked from now on; marks the slots it needs. -1: no memory. */
 static int
-note_condition(settled *s, const tree *t, int index, char *open)
+record_condition(snapshot *s, const tree *t, int index, char *open)
 {
     const condition *c = &t->conditions[index];
     int walked = 0, lasting = c->kind == COND_SAME || c->kind == COND_DISTINCT || c->kind == COND_SHAPE;
@@ -504,13 +504,13 @@ note_condition(settled *s, const tree *t, int index, char *open)
         walked += s->slot_values[c->slots[k]] == NULL;
     }
     if (lasting && walked == 0) {
-        s->how[index] = ASK_NOT;
+        s->how[index] = CHECK_NOT;
         return 0;
     }
-    s->how[index] = c->kind == COND_DISTINCT && walked <= FEW_WALKED ? ASK_WALKED : ASK_FULLY;
+    s->how[index] = c->kind == COND_DISTINCT && walked <= FEW_WALKED ? CHECK_WALKED : CHECK_FULLY;
     for (int k = 0; k < c->num_slots; k++) {
         int slot = c->slots[k];
-        if (s->how[index] == ASK_FULLY) {
+        if (s->how[index] == CHECK_FULLY) {
             open[slot] = 1;
         }
         else if (s->slot_values[slot] == NULL && PUSH(s->walked, (walked_slot){index, slot}) < 0) {
@@ -521,7 +521,7 @@ note_condition(settled *s, const tree *t, int index, char *open)
 }
 
 static int
-note_conditions(settled *s, const tree *t)
+record_conditions(snapshot *s, const tree *t)
 {
     char *open = PyMem_Calloc((size_t)t->num_slots + 1, 1);
     int status = open == NULL ? -1 : index_distinct(s, t);
@@ -529,7 +529,7 @@ note_conditions(settled *s, const tree *t)
         open[i] = s->slot_values[i] == NULL; /* filled by walking */
     }
     for (int i = t->num_early; status == 0 && i < t->num_conditions; i++) {
-        status = note_condition(s, t, i, open);
+        status = record_condition(s, t, i, open);
     }
     for (int i = 0; status == 0 && i < t->num_slots; i++) {
         status = open[i] ? PUSH(s->open_slots, i) : 0;
@@ -539,10 +539,10 @@ note_conditions(settled *s, const tree *t)
 }
 
 /* Notes for this tree, as yet empty. */
-static settled *
-new_notes(const tree *t)
+static snapshot *
+new_snapshot(const tree *t)
 {
-    settled *s = PyMem_Calloc(1, sizeof(settled));
+    snapshot *s = PyMem_Calloc(1, sizeof(snapshot));
     if (s == NULL) {
         return NULL;
     }
@@ -550,31 +550,31 @@ new_notes(const tree *t)
     s->slot_values = PyMem_Calloc((size_t)t->num_slots + 1, sizeof(PyObject *));
     s->how = PyMem_Calloc((size_t)t->num_conditions + 1, 1);
     if (s->node_kinds == NULL || s->slot_values == NULL || s->how == NULL) {
-        fxjit_notes_free(s);
+        fxjit_snapshot_free(s);
         return NULL;
     }
     return s;
 }
 
-settled *
-fxjit_notes_take(run *r)
+snapshot *
+fxjit_snapshot_take(run *r)
 {
     const tree *t = r->t;
-    settled *s = t->num_nodes < FEWEST_NODES ? NULL : new_notes(t);
+    snapshot *s = t->num_nodes < FEWEST_NODES ? NULL : new_snapshot(t);
     if (s == NULL) {
         return NULL;
     }
     s->changes = fxjit_watched_changes() == NULL ? 0 : *fxjit_watched_changes();
     int status = 0, classes = 0; /* which alone are not worth it: their checks know their versions themselves */
     for (int top = 0; status == 0 && top < t->num_nodes; top = t->nodes[top].end) {
-        status = note_top(s, r, top);
+        status = record_top(s, r, top);
     }
     for (int i = 0; i < s->anchors.n; i++) {
         classes += PyType_Check(s->anchors.at[i].obj);
     }
-    if (status < 0 || s->anchors.n == classes || note_conditions(s, t) < 0) {
+    if (status < 0 || s->anchors.n == classes || record_conditions(s, t) < 0) {
         PyErr_Clear();
-        fxjit_notes_free(s);
+        fxjit_snapshot_free(s);
         return NULL;
     }
     for (int i = 0; i < s->tensors.n; i++) {

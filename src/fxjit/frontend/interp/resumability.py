@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from fxjit import config
-from fxjit.errors import BreakGraph, SkipFrameSignal
+from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
@@ -22,7 +22,7 @@ from fxjit.frontend.values.sequence import ListValue
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
     from fxjit.frontend.interp.machine import Machine
-    from fxjit.frontend.interp.restart import StopList
+    from fxjit.frontend.interp.restart import BreakPoints
 
 _Skip = tuple[str, dict[str, Any]]
 
@@ -70,7 +70,7 @@ def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
     return live_before(code, index)
 
 
-def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> tuple[WithBlock, ...]:
+def open_blocks(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> tuple[WithBlock, ...]:
     """The `with` blocks to be left and entered again, outermost first. One for which that will not do has to be entered for
     real: the trace stops before it, or the frame is skipped."""
     blocks = []
@@ -80,14 +80,14 @@ def open_blocks(machine: Machine, stops: StopList, cause: BreakGraph | None) -> 
         if value.resumable:
             blocks.append(WithBlock(position, value.manager))  # type: ignore[arg-type]  # managers that are resumable are context values
         elif value.can_be_kept:
-            _stop_earlier(machine, stops, cause, value.step, value.index, BreakGraph(
+            _break_earlier(machine, break_points, cause, value.step, value.index, BreakGraph(
                 "with-entered", {"value": value.manager.describe()}))
         else:
-            raise SkipFrameSignal(*_not_kept(value)) from cause
+            leave_trace(SkipFrameSignal(*_not_kept(value)), cause)
     return tuple(blocks)
 
 
-def handled_exceptions(machine: Machine, stops: StopList, cause: BreakGraph | None) -> dict[int, Value]:
+def handled_exceptions(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> dict[int, Value]:
     """The exceptions that are being handled, by where they lie on the stack. One that was raised while tracing was never
     real: the trace stops before what raised it. So it is with what the clauses of an `except*` raised, which waits there in
     a list."""
@@ -97,13 +97,13 @@ def handled_exceptions(machine: Machine, stops: StopList, cause: BreakGraph | No
             exc = value.handling.realize()
             if not _is_real(machine, exc):
                 if exc not in machine.origins:
-                    raise SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}) from cause
-                _stop_before_raise(machine, stops, cause, exc)
+                    leave_trace(SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}), cause)
+                _break_before_raise(machine, break_points, cause, exc)
             found[position] = exc
         elif isinstance(value, ListValue):
             for item in value.items:
                 if item in machine.origins and not _is_real(machine, item):
-                    _stop_before_raise(machine, stops, cause, item)
+                    _break_before_raise(machine, break_points, cause, item)
     return found
 
 
@@ -113,11 +113,12 @@ def _is_real(machine: Machine, exc: Value) -> bool:
     return exc.source is not None and (origin is None or machine.instructions[origin[1]].opname == "RERAISE")
 
 
-def _stop_before_raise(machine: Machine, stops: StopList, cause: BreakGraph | None, exc: Value) -> NoReturn:
-    _stop_earlier(machine, stops, cause, *machine.origins[exc], BreakGraph("exception-handled", {"error": exc.describe()}))
+def _break_before_raise(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None, exc: Value) -> NoReturn:
+    signal = BreakGraph("exception-handled", {"error": exc.describe()})
+    _break_earlier(machine, break_points, cause, *machine.origins[exc], signal)
 
 
-def _stop_earlier(machine: Machine, stops: StopList, cause: BreakGraph | None, step: int, index: int,
+def _break_earlier(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None, step: int, index: int,
                   signal: BreakGraph) -> NoReturn:
     """Stop at an earlier instruction than the one that broke. A frame that was called stops with its callers, whose blocks
     are left and entered again around their calls: where blocks have to stay entered, the outermost call is run as it is."""
@@ -126,10 +127,10 @@ def _stop_earlier(machine: Machine, stops: StopList, cause: BreakGraph | None, s
         machine = frames[0]
         step, index = machine.steps, machine.index
     machine.index = index
-    signal.user_stack = [frame.summary() for frame in _frames(machine)]
+    signal = signal.but(user_stack=[frame.summary() for frame in _frames(machine)])
     if cause is not None:
-        signal.is_error, signal.because = cause.is_error, cause.because or cause
-    machine.decide(stops, signal, step=step, index=index)
+        signal = signal.but(is_error=cause.is_error, because=cause.because or cause)
+    machine.decide(break_points, signal, step=step, index=index)
 
 
 def keeps_blocks(machine: Machine, index: int, signal: BreakGraph) -> bool:
@@ -147,7 +148,7 @@ def _frames(machine: Machine | None) -> list[Machine]:
     return [] if machine is None else [*_frames(machine.parent), machine]
 
 
-def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> None:
+def check_generators(machine: Machine, break_points: BreakPoints, left: list[Value]) -> None:
     """Generators that are suspended when the trace ends cannot be made again in the middle of their bodies. Where one can
     still be reached, or would run a `finally` when it goes, the trace stops before it is created. So it is for what else
     has signed up with them (transforms.py)."""
@@ -158,10 +159,11 @@ def check_generators(machine: Machine, stops: StopList, left: list[Value]) -> No
     reachable = reach([*left, list(machine.t.effects.records())], machine.t.effects)
     for generator in open_ones:
         if generator in reachable or generator.has_cleanup():
-            _stop_at_creation(machine, stops, generator)
+            _break_at_creation(machine, break_points, generator)
 
 
-def check_managers(machine: Machine, stops: StopList, states: list[FrameState], cause: BreakGraph | None = None) -> None:
+def check_managers(machine: Machine, break_points: BreakPoints, states: list[FrameState],
+                   cause: BreakGraph | None = None) -> None:
     """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace stops
     before that call."""
     in_blocks = [block.manager for state in states for block in state.blocks]
@@ -170,12 +172,12 @@ def check_managers(machine: Machine, stops: StopList, states: list[FrameState], 
             in_blocks.remove(manager)
             continue
         step, index = manager.entered[-1]
-        _stop_earlier(machine, stops, cause, step, index, BreakGraph("context-unsupported", {
+        _break_earlier(machine, break_points, cause, step, index, BreakGraph("context-unsupported", {
             "value": manager.describe(), "type": manager.pytype().__name__, "why": "it is open when the graph ends"}))
-    _check_grad_mode(machine, stops, states, cause)
+    _check_grad_mode(machine, break_points, states, cause)
 
 
-def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState], cause: BreakGraph | None) -> None:
+def _check_grad_mode(machine: Machine, break_points: BreakPoints, states: list[FrameState], cause: BreakGraph | None) -> None:
     """A grad mode that was set inside a block is lost where that is left and entered again: such a block stays entered."""
     inside: bool | None = None
     for state in states:
@@ -184,15 +186,14 @@ def _check_grad_mode(machine: Machine, stops: StopList, states: list[FrameState]
     if inside is None or inside == torch.is_grad_enabled():
         return
     step, index = grad_mode_set_at(machine.t)
-    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"})
-    signal.keeps_blocks = True
-    _stop_earlier(machine, stops, cause, step, index, signal)
+    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"}, keeps_blocks=True)
+    _break_earlier(machine, break_points, cause, step, index, signal)
 
 
-def _stop_at_creation(machine: Machine, stops: StopList, made: Any) -> NoReturn:
+def _break_at_creation(machine: Machine, break_points: BreakPoints, made: Any) -> NoReturn:
     reason, context = made.why_before()
     signal = BreakGraph(reason, context, made.created_at)
-    machine.decide(stops, signal, step=made.created_step, index=made.created_index)
+    machine.decide(break_points, signal, step=made.created_step, index=made.created_index)
 
 
 def reach(roots: list[Any], effects: EffectLog) -> set[Any]:

@@ -1,14 +1,14 @@
-/* What was noted of a guard tree when a full check held, for _notes.c, which takes the notes, and _settled.c, which checks by
+/* The snapshot of a guard tree when a full check held, for _snapshot.c, which takes it, and _fast_path.c, which checks by
  * them and says what they mean. */
-#ifndef FXJIT_GUARDS_NOTES_H
-#define FXJIT_GUARDS_NOTES_H
+#ifndef FXJIT_GUARDS_SNAPSHOT_H
+#define FXJIT_GUARDS_SNAPSHOT_H
 
 #include "../cpython_compat.h"
 
 #include "_walk.h"
 #include "_watch.h"
 
-#define FEW_WALKED 8 /* objects that a condition compares with those noted */
+#define FEW_WALKED 8 /* objects that a condition compares with those recorded */
 
 typedef struct {
     const uint64_t *at; /* NULL: `is` is the index of a lookup */
@@ -33,18 +33,18 @@ typedef struct {
     PyObject *tensor;
     const uint64_t *impl;
     const char *meta; /* autograd metadata, or NULL */
-    const tensor_kind *kind; /* an index while notes are taken */
-} tensor_note;
+    const tensor_kind *kind; /* an index while the snapshot is taken */
+} tensor_snapshot;
 
 typedef struct {
     int node;
-    PyObject *ref; /* weak: the object is alive and at its address, or the notes mean nothing */
+    PyObject *ref; /* weak: the object is alive and at its address, or the snapshot means nothing */
     PyObject *obj;
 } anchor;
 
 typedef struct {
     int node;
-    PyObject *parent; /* borrowed: alive once the notes hold */
+    PyObject *parent; /* borrowed: alive once the snapshot holds */
 } deferred;
 
 /* Of a condition that only has to compare the few objects that were walked with the rest. */
@@ -53,7 +53,7 @@ typedef struct {
 } walked_slot;
 
 enum { NODE_PLAIN, NODE_ABOVE, NODE_ANCHOR };
-enum { ASK_FULLY, ASK_NOT, ASK_WALKED };
+enum { CHECK_FULLY, CHECK_NOT, CHECK_WALKED };
 
 #define LIST(item) \
     struct {       \
@@ -61,14 +61,14 @@ enum { ASK_FULLY, ASK_NOT, ASK_WALKED };
         int n, room; \
     }
 
-struct fxjit_settled {
+struct fxjit_snapshot {
     LIST(word) words;
     LIST(word) versions; /* those that may be read at any time */
     uint64_t changes;    /* of watched dicts, when the versions were last compared */
     LIST(fxjit_watched *) watched;
     LIST(PyObject *) owners; /* for each word, the dict or list it is about; NULL: neither. Not to be looked into */
     LIST(lookup) lookups;
-    LIST(tensor_note) tensors;
+    LIST(tensor_snapshot) tensors;
     LIST(tensor_kind) kinds;
     LIST(anchor) anchors;
     LIST(deferred) later;
@@ -78,17 +78,17 @@ struct fxjit_settled {
     LIST(walked_slot) walked;
     char *node_kinds;
     PyObject **slot_values; /* borrowed; NULL: filled by walking */
-    char *how;              /* each condition is asked */
+    char *how;              /* each condition is checked */
     PyObject **distinct; /* the objects of slot_values, by address */
     size_t distinct_size;
     Py_ssize_t hits;
 };
 
-typedef struct fxjit_settled settled;
+typedef struct fxjit_snapshot snapshot;
 
-/* Notes for this tree, or NULL: it is too small, not enough of it can be noted, or there was no memory. */
-settled *fxjit_notes_take(run *r);
-void fxjit_notes_free(settled *s);
+/* A snapshot of this tree, or NULL: it is too small, not enough of it can be recorded, or there was no memory. */
+snapshot *fxjit_snapshot_take(run *r);
+void fxjit_snapshot_free(snapshot *s);
 
 static inline int
 is_restless(const tree *t, PyObject *dict)
@@ -129,7 +129,7 @@ place_of(PyObject *obj, size_t size)
 }
 
 static inline int
-is_noted(const settled *s, PyObject *obj)
+is_recorded(const snapshot *s, PyObject *obj)
 {
     size_t place = place_of(obj, s->distinct_size);
     while (s->distinct[place] != NULL && s->distinct[place] != obj) {

@@ -1,7 +1,7 @@
-/* Runs a compiled graph: `_C.Program` is a callable over a graph's inputs that allocates, launches kernels, multiplies
- * matrices and calls ATen, in the order of a program that codegen/program.py encoded.
+/* The executor: `_C.Program` is a callable over a compiled graph's inputs that allocates, launches kernels, multiplies matrices
+ * and calls ATen, in the order of a program that encode.py made.
  *
- * A program is an array of int64: an instruction's number, then its operands. What sizes are needed stand in a second
+ * A program is an array of int64: an instruction's opcode (opcodes.def), then its operands. What sizes are needed stand in a second
  * array, `numbers`; where they vary from call to call a copy is filled in first. Values live in slots. A slot holds an
  * at::Tensor (through torch's stable C shim), a Python object, or memory in the arena, which is one allocation a call.
  * Python objects are made of tensors only where Python is called or where the graph returns them. What the instructions do is
@@ -19,27 +19,6 @@
 #include "_module.h"
 #include "_program.h"
 #include "_ranges.h"
-
-#define MAX_STACK 32
-
-enum {
-    I_ALLOC,   /* dst dtype ndim at device index   sizes and strides at numbers[at] */
-    I_RAW,     /* dst offset                   memory in the arena */
-    I_LAUNCH,  /* kernel unlocked count at slot... */
-    I_VIEW,    /* dst src ndim at              sizes, strides, and the offset from src's */
-    I_CALL,    /* dst function count names value...    names: -1, or a tuple of the keywords of the last arguments */
-    I_ITEM,    /* dst src index */
-    I_EXPECT,  /* slot helper ndim at          the strides kernels were compiled for */
-    I_GEMM,    /* double? out a b bias unlocked at     see fxjit_step_gemm */
-    I_BMM,     /* out a b                      tensors */
-    I_FREE,    /* count slot... */
-    I_RETURN,  /* count value...               count -1: one value by itself */
-    I_OBJECT,  /* dst object */
-    I_KERNEL,  /* cell count integers at slot...   a kernel that is a Python object: the one in the list `cell` */
-    I_NUMBER,  /* dst src                      the Python number in src, as a double where dst's memory is */
-};
-
-enum { S_CONST, S_SYMBOL, S_ADD, S_MUL, S_FLOORDIV, S_MOD, S_MAX, S_MIN, S_STORE, S_END }; /* arithmetic on sizes */
 
 fxjit_torch_t fxjit_torch;
 
@@ -71,116 +50,60 @@ resolve(void)
     return 1;
 }
 
-/* -- sizes that vary -----------------------------------------------------------------------------------------------*/
-
-/* The value of a symbol in this call; -1 with an exception on failure. */
-static int
-read_symbol(slot_t *slots, const int64_t *symbol, int64_t *value)
-{
-    slot_t *slot = &slots[symbol[0]];
-    if (symbol[1] == 0) {
-        *value = PyLong_AsLongLong(slot->object);
-        return *value == -1 && PyErr_Occurred() ? -1 : 0;
-    }
-    int64_t *numbers;
-    void *handle = slot_handle(slot);
-    if (handle == NULL) {
-        return -1;
-    }
-    if ((symbol[1] == 1 ? fxjit_shim.get_sizes : fxjit_shim.get_strides)(handle, &numbers) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "torch's C shim gave an error for a tensor");
-        return -1;
-    }
-    *value = numbers[symbol[2]];
-    return 0;
-}
-
-/* Stack code: see `S_...`. Divisors are sizes, and not 0. */
-static int
-calculate(const int64_t *pc, const int64_t *symbols, int64_t *numbers)
-{
-    int64_t stack[MAX_STACK];
-    int top = -1;
-    for (;;) {
-        int64_t code = *pc++;
-        switch (code) {
-        case S_END:
-            return 0;
-        case S_CONST:
-            stack[++top] = *pc++;
-            continue;
-        case S_SYMBOL:
-            stack[++top] = symbols[*pc++];
-            continue;
-        case S_STORE:
-            numbers[*pc++] = stack[top--];
-            continue;
-        default:
-            break;
-        }
-        int64_t b = stack[top--], a = stack[top];
-        if ((code == S_FLOORDIV || code == S_MOD) && b == 0) {
-            PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
-            return -1;
-        }
-        switch (code) {
-        case S_ADD:
-            stack[top] = a + b;
-            break;
-        case S_MUL:
-            stack[top] = a * b;
-            break;
-        case S_FLOORDIV:
-            stack[top] = a / b - (a % b != 0 && (a < 0) != (b < 0));
-            break;
-        case S_MOD:
-            stack[top] = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
-            break;
-        case S_MAX:
-            stack[top] = a > b ? a : b;
-            break;
-        default:
-            stack[top] = a < b ? a : b;
-            break;
-        }
-    }
-}
-
 /* -- the program ---------------------------------------------------------------------------------------------------*/
 
-typedef int (*step_fn)(frame_t *, const int64_t *);
-
 /* A step that a profiler would not see, in a range of its own. */
+#define SHOWN(frame, name, step) \
+    do { \
+        void *range = fxjit_begin_range(name); \
+        status = step; \
+        fxjit_end_range(range); \
+    } while (0)
+
 static int
-show(step_fn step, frame_t *frame, const int64_t *operands, const char *name)
+launch(frame_t *frame, const LAUNCH_operands *o)
 {
-    void *range = fxjit_begin_range(name);
-    int status = step(frame, operands);
-    fxjit_end_range(range);
+    if (!frame->profiled) {
+        return fxjit_step_launch(frame, o);
+    }
+    Dl_info found;
+    kernel_fn kernel = frame->program->kernels[o->kernel];
+    int status, named = dladdr(*(void **)&kernel, &found) != 0 && found.dli_sname != NULL;
+    char name[64]; /* as the kernel is called in the generated code */
+    snprintf(name, sizeof(name), "fxjit::%s", named ? found.dli_sname : "kernel");
+    SHOWN(frame, name, fxjit_step_launch(frame, o));
     return status;
 }
 
-static inline int
-launch(frame_t *frame, const int64_t *operands)
+/* The results, as a list or a tuple, or the only one; the operands of RETURN are at `pc`. */
+static PyObject *
+results(frame_t *frame, const int64_t *pc, int as_list)
 {
-    if (!frame->profiled) {
-        return fxjit_step_launch(frame, operands);
+    const RETURN_operands *o = (const RETURN_operands *)pc;
+    pc = o->values;
+    if (!o->several) {
+        return fxjit_build_value(frame, &pc);
     }
-    Dl_info found;
-    kernel_fn kernel = frame->program->kernels[operands[0]];
-    int named = dladdr(*(void **)&kernel, &found) != 0 && found.dli_sname != NULL;
-    char name[64]; /* as the kernel is called in the generated code */
-    snprintf(name, sizeof(name), "fxjit::%s", named ? found.dli_sname : "kernel");
-    return show(fxjit_step_launch, frame, operands, name);
+    PyObject *all = as_list ? PyList_New(o->count) : PyTuple_New(o->count);
+    for (int64_t i = 0; all != NULL && i < o->count; i++) {
+        PyObject *item = fxjit_build_value(frame, &pc);
+        if (item == NULL) {
+            Py_CLEAR(all);
+        }
+        else if (as_list) {
+            PyList_SET_ITEM(all, i, item);
+        }
+        else {
+            PyTuple_SET_ITEM(all, i, item);
+        }
+    }
+    return all;
 }
 
-static inline int
-multiply(step_fn step, frame_t *frame, const int64_t *operands, const char *name)
-{
-    return frame->profiled ? show(step, frame, operands, name) : step(frame, operands);
-}
+/* The operands of the instruction at hand, and the words that they take. */
+#define OPERANDS(name) ((const name##_operands *)pc)
+#define WORDS(name) (sizeof(name##_operands) / sizeof(int64_t))
 
-/* The results, as a list or a tuple. */
 static PyObject *
 run(frame_t *frame, int as_list)
 {
@@ -188,79 +111,76 @@ run(frame_t *frame, int as_list)
     for (;;) {
         int status = 0;
         switch (*pc++) {
-        case I_ALLOC:
-            status = fxjit_step_allocate(frame, pc);
-            pc += 6;
+        case I_ALLOCATE:
+            status = fxjit_step_allocate(frame, OPERANDS(ALLOCATE));
+            pc += WORDS(ALLOCATE);
             break;
-        case I_RAW:
-            frame->slots[pc[0]].data = frame->arena + pc[1];
-            pc += 2;
+        case I_ARENA:
+            frame->slots[OPERANDS(ARENA)->out].data = frame->arena + OPERANDS(ARENA)->offset;
+            pc += WORDS(ARENA);
             break;
         case I_LAUNCH:
-            status = launch(frame, pc);
-            pc += 4 + pc[2];
+            status = launch(frame, OPERANDS(LAUNCH));
+            pc += WORDS(LAUNCH) + OPERANDS(LAUNCH)->count;
             break;
-        case I_KERNEL:
-            status = fxjit_step_kernel(frame, pc);
-            pc += 4 + pc[1];
+        case I_CALL_KERNEL:
+            status = fxjit_step_call_kernel(frame, OPERANDS(CALL_KERNEL));
+            pc += WORDS(CALL_KERNEL) + OPERANDS(CALL_KERNEL)->count;
             break;
         case I_VIEW:
-            status = fxjit_step_view(frame, pc);
-            pc += 4;
+            status = fxjit_step_view(frame, OPERANDS(VIEW));
+            pc += WORDS(VIEW);
             break;
         case I_CALL:
             status = fxjit_step_call(frame, &pc);
             break;
         case I_ITEM:
-            status = fxjit_step_item(frame, pc);
-            pc += 3;
+            status = fxjit_step_item(frame, OPERANDS(ITEM));
+            pc += WORDS(ITEM);
             break;
-        case I_EXPECT:
-            status = fxjit_step_expect(frame, pc);
-            pc += 6;
+        case I_BIND:
+            status = fxjit_step_bind(frame, OPERANDS(BIND));
+            pc += WORDS(BIND);
+            break;
+        case I_ASSERT_STRIDES:
+            status = fxjit_step_assert_strides(frame, OPERANDS(ASSERT_STRIDES));
+            pc += WORDS(ASSERT_STRIDES);
             break;
         case I_GEMM:
-            status = multiply(fxjit_step_gemm, frame, pc, "fxjit::gemm");
-            pc += 7;
+            if (frame->profiled) {
+                SHOWN(frame, "fxjit::gemm", fxjit_step_gemm(frame, OPERANDS(GEMM)));
+            }
+            else {
+                status = fxjit_step_gemm(frame, OPERANDS(GEMM));
+            }
+            pc += WORDS(GEMM);
             break;
         case I_BMM:
-            status = multiply(fxjit_step_bmm, frame, pc, "fxjit::bmm");
-            pc += 3;
+            if (frame->profiled) {
+                SHOWN(frame, "fxjit::bmm", fxjit_step_bmm(frame, OPERANDS(BMM)));
+            }
+            else {
+                status = fxjit_step_bmm(frame, OPERANDS(BMM));
+            }
+            pc += WORDS(BMM);
             break;
-        case I_NUMBER:
-            status = fxjit_step_number(&frame->slots[pc[0]], &frame->slots[pc[1]]);
-            pc += 2;
+        case I_STORE_NUMBER:
+            status = fxjit_step_store_number(frame, OPERANDS(STORE_NUMBER));
+            pc += WORDS(STORE_NUMBER);
             break;
         case I_FREE:
-            for (int64_t i = 1; i <= pc[0]; i++) {
-                clear_slot(&frame->slots[pc[i]]);
+            for (int64_t i = 0; i < OPERANDS(FREE)->count; i++) {
+                clear_slot(&frame->slots[OPERANDS(FREE)->variables[i]]);
             }
-            pc += 1 + pc[0];
+            pc += WORDS(FREE) + OPERANDS(FREE)->count;
             break;
-        case I_OBJECT:
-            fill_slot(&frame->slots[pc[0]], Py_NewRef(PyTuple_GET_ITEM(frame->program->objects, pc[1])));
-            pc += 2;
+        case I_LOAD:
+            fill_slot(&frame->slots[OPERANDS(LOAD)->out],
+                      Py_NewRef(PyTuple_GET_ITEM(frame->program->objects, OPERANDS(LOAD)->object)));
+            pc += WORDS(LOAD);
             break;
-        default: { /* I_RETURN */
-            int64_t count = *pc++;
-            if (count < 0) {
-                return fxjit_build_argument(frame, &pc);
-            }
-            PyObject *all = as_list ? PyList_New(count) : PyTuple_New(count);
-            for (int64_t i = 0; all != NULL && i < count; i++) {
-                PyObject *item = fxjit_build_argument(frame, &pc);
-                if (item == NULL) {
-                    Py_CLEAR(all);
-                }
-                else if (as_list) {
-                    PyList_SET_ITEM(all, i, item);
-                }
-                else {
-                    PyTuple_SET_ITEM(all, i, item);
-                }
-            }
-            return all;
-        }
+        default: /* I_RETURN */
+            return results(frame, pc, as_list);
         }
         if (status < 0) {
             return NULL;
@@ -272,7 +192,7 @@ run(frame_t *frame, int as_list)
 static PyObject *
 run_filled(program_object *self, slot_t *slots, int as_list)
 {
-    frame_t frame = {self, slots, self->numbers, NULL, fxjit_profiled()};
+    frame_t frame = {self, slots, self->numbers, NULL, NULL, fxjit_profiled()};
     PyObject *result = NULL;
     int64_t *numbers = NULL;
     void *arena = NULL;
@@ -283,17 +203,18 @@ run_filled(program_object *self, slot_t *slots, int as_list)
             PyErr_NoMemory();
             goto done;
         }
-        int64_t *symbols = numbers + self->num_numbers;
+        frame.numbers = numbers;
+        frame.symbols = numbers + self->num_numbers;
         memcpy(numbers, self->numbers, sizeof(int64_t) * self->num_numbers);
         for (Py_ssize_t i = 0; i < self->num_symbols; i++) {
-            if (read_symbol(slots, &self->symbols[3 * i], &symbols[i]) < 0) {
+            const int64_t *symbol = &self->symbols[SYMBOL_WORDS * i];
+            if (symbol[0] >= 0 && fxjit_read_symbol(&slots[symbol[0]], symbol[1], symbol[2], &frame.symbols[i]) < 0) {
                 goto done;
             }
         }
-        if (calculate(self->arithmetic, symbols, numbers) < 0) {
+        if (fxjit_calculate_sizes(self->arithmetic, frame.symbols, numbers) < 0) {
             goto done;
         }
-        frame.numbers = numbers;
     }
     if (self->arena > 0) {
         arena = fxjit_allocate_arena(self->arena);
@@ -458,7 +379,7 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(self);
         return NULL;
     }
-    self->num_symbols /= 3;
+    self->num_symbols /= SYMBOL_WORDS;
     return (PyObject *)self;
 }
 
@@ -538,5 +459,9 @@ static PyMethodDef functions[] = {
 int
 fxjit_program_init(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions) < 0 ? -1 : PyModule_AddType(module, &program_type);
+    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &program_type) < 0 ||
+        PyModule_AddIntConstant(module, "SIZE_STACK", SIZE_STACK) < 0) {
+        return -1;
+    }
+    return fxjit_opcodes_init(module);
 }

@@ -1,11 +1,12 @@
-/* A compiled graph's program while it runs: its slots, and the steps it takes. _program.c reads the program, _steps.c has what
- * its instructions do. */
+/* The executor's inside: a compiled graph's program, the frame of one call of it, and the steps that its instructions take.
+ * _program.c reads the program, _steps.c has what its instructions do, _sizes.c the numbers that vary. */
 #ifndef FXJIT_PROGRAM_H
 #define FXJIT_PROGRAM_H
 
 #include <Python.h>
 #include <stdint.h>
 
+#include "_opcodes.h"
 #include "_tensor.h"
 
 typedef int (*kernel_fn)(void *const *, const int64_t *);
@@ -24,7 +25,7 @@ typedef struct {
     Py_ssize_t inputs, slots, code_length, num_numbers, num_kernels, num_symbols, arena;
     int64_t *code;
     int64_t *numbers;
-    int64_t *symbols;    /* three numbers each: the input, 0 (an integer) 1 (a size) 2 (a stride), the dimension */
+    int64_t *symbols;    /* SYMBOL_WORDS each: the input, its origin, the dimension; input -1: an instruction finds it */
     int64_t *arithmetic; /* fills in `numbers` from symbols; NULL where all sizes are known */
     kernel_fn *kernels;
     PyObject *objects;   /* tuple: functions, constants */
@@ -34,7 +35,8 @@ typedef struct {
 typedef struct {
     program_object *program;
     slot_t *slots;
-    const int64_t *numbers;
+    int64_t *numbers; /* the program's own, or a copy of this call's where they vary */
+    int64_t *symbols; /* this call's */
     char *arena;
     int profiled; /* kernels are shown to torch's profiler */
 } frame_t;
@@ -129,23 +131,35 @@ slot_data(slot_t *slot, void **data)
     return 0;
 }
 
+/* -- sizes that vary: _sizes.c ---------------------------------------------------------------------------------------*/
+
+#define SYMBOL_WORDS 3
+/* Numbers on the stack of the arithmetic, at most. */
+#define SIZE_STACK 32
+
+/* The value of a symbol, which is found at the slot; -1 with an exception on failure. */
+int fxjit_read_symbol(slot_t *slot, int64_t origin, int64_t dim, int64_t *value);
+/* Runs the stack code at `pc` (S_...), which fills in numbers. */
+int fxjit_calculate_sizes(const int64_t *pc, const int64_t *symbols, int64_t *numbers);
+
 /* -- steps: _steps.c -----------------------------------------------------------------------------------------------*/
 
 /* A new reference to the value at *pc, which moves on. */
-PyObject *fxjit_build_argument(frame_t *frame, const int64_t **pc);
+PyObject *fxjit_build_value(frame_t *frame, const int64_t **pc);
 /* Memory for what lives in the arena; NULL with an exception. For free(). */
 void *fxjit_allocate_arena(int64_t bytes);
 
 /* Each takes the operands of its instruction; 0, or -1 with an exception. */
 int fxjit_step_call(frame_t *frame, const int64_t **pc); /* moves on behind them */
-int fxjit_step_item(frame_t *frame, const int64_t *operands);
-int fxjit_step_expect(frame_t *frame, const int64_t *operands);
-int fxjit_step_allocate(frame_t *frame, const int64_t *operands);
-int fxjit_step_number(slot_t *slot, const slot_t *source);
-int fxjit_step_view(frame_t *frame, const int64_t *operands);
-int fxjit_step_launch(frame_t *frame, const int64_t *operands);
-int fxjit_step_kernel(frame_t *frame, const int64_t *operands);
-int fxjit_step_gemm(frame_t *frame, const int64_t *operands);
-int fxjit_step_bmm(frame_t *frame, const int64_t *operands);
+int fxjit_step_item(frame_t *frame, const ITEM_operands *o);
+int fxjit_step_bind(frame_t *frame, const BIND_operands *o);
+int fxjit_step_assert_strides(frame_t *frame, const ASSERT_STRIDES_operands *o);
+int fxjit_step_allocate(frame_t *frame, const ALLOCATE_operands *o);
+int fxjit_step_store_number(frame_t *frame, const STORE_NUMBER_operands *o);
+int fxjit_step_view(frame_t *frame, const VIEW_operands *o);
+int fxjit_step_launch(frame_t *frame, const LAUNCH_operands *o);
+int fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o);
+int fxjit_step_gemm(frame_t *frame, const GEMM_operands *o);
+int fxjit_step_bmm(frame_t *frame, const BMM_operands *o);
 
 #endif

@@ -2,7 +2,7 @@
 right.
 
 `Trace.expect` asks here whether it may, and `_freeze` what came of it. Where the graph says no, the frame's new code runs
-the user's code from its beginning instead (resume/expected.py): so what the graph did must be possible to undo."""
+the user's code from its beginning instead (resume/deoptimization.py): so what the graph did must be possible to undo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
 from fxjit.drawing import may_draw
-from fxjit.frontend.result import Expectation
+from fxjit.frontend.result import SpeculationCheck
 from fxjit.frontend.values.base import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -23,7 +23,7 @@ _REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
 _SILENT_WRITERS = ("batch_norm", "instance_norm")
 
 
-class Expectations:
+class Speculation:
     """Of one trace: what it has taken for granted, and the graph's inputs as they were."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class Expectations:
         self._flag = flag
         return True
 
-    def may_run_again(self, graph: torch.fx.Graph) -> bool:
+    def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
         return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
             node.op in ("call_module", "get_attr") or not _is_repeatable(node) or _writes_silently(node) or may_draw(node)
             for node in graph.nodes if node.op != "placeholder"
         )
 
-    def finish(self, graph: torch.fx.Graph) -> tuple[bool, Expectation | None]:
+    def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
         """Whether it may stay so, and what the graph has to tell; None where nothing was taken for granted."""
         if self._flag is None:
             return True, None
@@ -81,7 +81,7 @@ class Expectations:
             numel = fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
             written.append(node)
-        return copied <= _MOST_COPIED, Expectation(self._flag, tuple(written))
+        return copied <= _MOST_COPIED, SpeculationCheck(self._flag, tuple(written))
 
 
 def version(fake: torch.Tensor) -> int | None:

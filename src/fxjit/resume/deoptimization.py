@@ -1,6 +1,6 @@
 """A frame that starts over in the user's own code, because its graph was of no use to this call.
 
-So does a graph whose last output says that the trace did not take the way that the data takes (frontend/expectations.py), and
+So does a graph whose last output says that the trace did not take the way that the data takes (frontend/speculation.py), and
 one that fails and has changed nothing: everything is as it was before the graph ran, and the user's code raises what it raises,
 from its own line, behind what it does before, and catches what it catches."""
 
@@ -21,10 +21,10 @@ from fxjit.frontend.bytecode.assemble import Guarding, Label
 
 _log = logs.artifact("recompiles")
 #: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
-_PATIENCE = 3
+_MAX_FAILURES = 3
 
 
-class ExpectingGraph:
+class SpeculativeGraph:
     """`graph` for new code: its outputs but the last, or None where that says no."""
 
     def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
@@ -43,8 +43,8 @@ class ExpectingGraph:
         before = [inputs[at].detach().clone() for at in self._written]
         error: Exception | None = None
         try:
-            *outputs, as_expected = self._graph(*inputs)
-            if as_expected:
+            *outputs, check_held = self._graph(*inputs)
+            if check_held:
                 return tuple(outputs)
         except Exception as failed:
             # What the graph computes behind the check may fail on data that does not pass it.
@@ -58,11 +58,11 @@ class ExpectingGraph:
         return None
 
     def _report(self, error: Exception | None) -> None:
-        counters["expectations"][self._name] += 1
+        counters["deoptimizations"][self._name] += 1
         if logs.enabled("recompiles"):
             _log.info("%s runs eagerly this time: %s", self._name, error or "a check of its data failed")
         self._failures += 1
-        if self._failures == _PATIENCE:
+        if self._failures == _MAX_FAILURES:
             self._give_up()
 
 
@@ -71,20 +71,20 @@ class FailedGraph:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told = False
+        self._warned = False
 
     def __call__(self, error: BaseException) -> bool:
         if not isinstance(error, Exception) or isinstance(error, FxjitError):
             return False
         counters["failed_graphs"][self._name] += 1
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             _log.warning("The graph of %s failed (%s: %s); the call runs eagerly, and raises what the program raises.",
                          self._name, type(error).__name__, str(error).partition("\n")[0])
         return True
 
 
-class Unexpected:
+class Deoptimization:
     """The part of a frame's new code that goes on with the user's."""
 
     def __init__(self, asm: Asm, code: CodeType, arg_names: tuple[str, ...]) -> None:

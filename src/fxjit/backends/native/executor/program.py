@@ -1,4 +1,4 @@
-"""A program as data: what codegen/program.py writes, the disk keeps (stored.py), and `_C.Program` is made from."""
+"""A program as data: what encode.py makes, the disk keeps, and `_C.Program` is made from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from fxjit import _C
 
-from . import cc
-from .callees import Callee
+from ..runtime import cc
+from .aten_calls import FunctionName
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedProgram:
     """The arguments of `_C.Program`, but for the kernels' addresses."""
 
     inputs: int
@@ -28,11 +28,10 @@ class Encoded:
     #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
     cells: dict[str, int]
     others: Callable[[], dict[str, list[Any]]] = dict
-    text: str = ""
 
     def build(self, library: Any) -> Any:
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
-        objects, found = [each.find() if isinstance(each, Callee) else each for each in self.objects], self.others()
+        objects, found = [each.find() if isinstance(each, FunctionName) else each for each in self.objects], self.others()
         for entry, place in self.cells.items():
             objects[place] = found[entry]
         return _C.Program(self.inputs, self.slots, self.code, self.numbers, self.symbols, self.arithmetic, self.arena,

@@ -1,5 +1,5 @@
-/* What of a guard tree need not be looked at again: the part below an object whose dicts have not changed since a full
- * check held.
+/* The guard fast path: compares a snapshot of memory words with what they are now, in the place of the checks below an
+ * object whose dicts have not changed since a full check held.
  *
  *   anchor    an object the frame names (a module, mostly), compared with the one of the full check
  *   words     below it: types, instance dicts, versions of dicts (_watch.c), sizes and items of lists, each a word of
@@ -11,53 +11,53 @@
  * A word is read only when those before it have shown that its memory is what it was: a dict at its version holds what it
  * held, an object at its type and instance dict has what it had. Where the versions are not the dicts' own memory they
  * come first, and one counter says that none of them moved. Reading all this runs no Python code. Whatever differs, or is
- * not known here, means a full check (_tree.c); after a difference the notes are dropped, and taken anew after some full
+ * not known here, means a full check (_tree.c); after a difference the snapshot is dropped, and taken anew after some full
  * checks that held. */
 #define PY_SSIZE_T_CLEAN
 #include "../cpython_compat.h"
 
-#include "_notes.h"
+#include "_snapshot.h"
 
-#define MAX_PATIENCE 4096
+#define MAX_BACK_OFF 4096
 #define LOOK_AHEAD 6 /* tensors */
 
-int fxjit_settled_verify;
+int fxjit_fast_path_verify;
 
 void
-fxjit_settled_free(tree *t)
+fxjit_fast_path_free(tree *t)
 {
-    settled *s = t->settled;
-    t->settled = NULL;
+    snapshot *s = t->snapshot;
+    t->snapshot = NULL;
     if (s != NULL) {
-        fxjit_notes_free(s);
+        fxjit_snapshot_free(s);
     }
 }
 
-/* Taking notes costs about as much as some full checks: notes that did not last make the next ones wait longer. */
+/* Back-off: a snapshot costs about as much as some full checks, so one that did not last delays the next. */
 static void
-notes_failed(tree *t, Py_ssize_t hits)
+snapshot_failed(tree *t, Py_ssize_t hits)
 {
     t->full_checks = 0;
-    t->patience = hits > t->patience ? FIRST_PATIENCE : Py_MIN(2 * t->patience, MAX_PATIENCE);
+    t->back_off = hits > t->back_off ? FIRST_BACK_OFF : Py_MIN(2 * t->back_off, MAX_BACK_OFF);
 }
 
 void
-fxjit_settle(run *r)
+fxjit_take_snapshot(run *r)
 {
     tree *t = r->t;
     if (t->scanning) {
         return;
     }
-    settled *s = fxjit_notes_take(r);
+    snapshot *s = fxjit_snapshot_take(r);
     if (s == NULL) {
-        notes_failed(t, 0);
+        snapshot_failed(t, 0);
         return;
     }
-    fxjit_settled_free(t);
-    t->settled = s;
+    fxjit_fast_path_free(t);
+    t->snapshot = s;
 }
 
-/* A dict or list that changes while nothing of what is guarded does is looked into, the next time notes are taken. */
+/* A dict or list that changes while nothing of what is guarded does is looked into, in the next snapshot. */
 static void
 mark_restless(tree *t, PyObject *owner)
 {
@@ -66,11 +66,11 @@ mark_restless(tree *t, PyObject *owner)
     }
     int place = t->num_restless < MAX_RESTLESS ? t->num_restless++ : t->next_restless++ % MAX_RESTLESS;
     t->restless[place] = owner;
-    t->patience = FIRST_PATIENCE;
+    t->back_off = FIRST_BACK_OFF;
 }
 
 static int
-anchors_hold(const run *r, const settled *s)
+anchors_hold(const run *r, const snapshot *s)
 {
     for (int i = 0; i < s->types.n; i++) {
         if (((PyWeakReference *)s->types.at[i])->wr_object != (PyObject *)s->type_pointers.at[i]) {
@@ -108,7 +108,7 @@ lookup_holds(const lookup *l)
 
 /* The place of the first word that is not as it was; the number of words if there is none. */
 static int
-first_changed(const settled *s)
+first_changed(const snapshot *s)
 {
     const word *at = s->words.at, *end = at + s->words.n;
     for (; at < end; at++) {
@@ -120,7 +120,7 @@ first_changed(const settled *s)
 }
 
 static int
-versions_hold(tree *t, settled *s)
+versions_hold(tree *t, snapshot *s)
 {
     const uint64_t *changes = fxjit_watched_changes();
     if (changes == NULL || *changes == s->changes) {
@@ -137,26 +137,26 @@ versions_hold(tree *t, settled *s)
 }
 
 static inline int
-tensor_holds(const tensor_note *note)
+tensor_holds(const tensor_snapshot *record)
 {
-    const tensor_kind *kind = note->kind;
-    if (fxjit_tensor_impl(note->tensor) != note->impl || Py_TYPE(note->tensor) != kind->type) {
+    const tensor_kind *kind = record->kind;
+    if (fxjit_tensor_impl(record->tensor) != record->impl || Py_TYPE(record->tensor) != kind->type) {
         return 0;
     }
-    const uint64_t *impl = note->impl;
-    if ((impl[fxjit_shim.autograd_word] ^ (uint64_t)(uintptr_t)note->meta) | differs(kind->words, impl)) {
+    const uint64_t *impl = record->impl;
+    if ((impl[fxjit_shim.autograd_word] ^ (uint64_t)(uintptr_t)record->meta) | differs(kind->words, impl)) {
         return 0;
     }
     if (kind->requires_grad) {
-        return note->meta[fxjit_shim.requires_grad_at] == 1;
+        return record->meta[fxjit_shim.requires_grad_at] == 1;
     }
-    return note->meta == NULL || !fxjit_shim.impl_requires_grad(impl);
+    return record->meta == NULL || !fxjit_shim.impl_requires_grad(impl);
 }
 
 static int
-tensors_hold(const settled *s)
+tensors_hold(const snapshot *s)
 {
-    const tensor_note *at = s->tensors.at, *end = at + s->tensors.n;
+    const tensor_snapshot *at = s->tensors.at, *end = at + s->tensors.n;
     for (; at < end; at++) {
         if (at + LOOK_AHEAD < end) {
             const char *ahead = (const char *)at[LOOK_AHEAD].impl;
@@ -174,7 +174,7 @@ tensors_hold(const settled *s)
 }
 
 static int
-notes_hold(run *r, settled *s)
+snapshot_holds(run *r, snapshot *s)
 {
     tree *t = r->t;
     if (!anchors_hold(r, s) || !versions_hold(t, s)) {
@@ -190,7 +190,7 @@ notes_hold(run *r, settled *s)
 
 /* The rest below a node that has anchors among its children. */
 static int
-walk_others(run *r, const settled *s, int top)
+walk_others(run *r, const snapshot *s, int top)
 {
     const tree *t = r->t;
     PyObject *value;
@@ -207,9 +207,9 @@ walk_others(run *r, const settled *s, int top)
     return holds;
 }
 
-/* Walking may run code that changes what the notes are about: what it needs is held first. */
+/* Walking may run code that changes what the snapshot is of: what it needs is held first. */
 static int
-walk_deferred(run *r, const settled *s)
+walk_deferred(run *r, const snapshot *s)
 {
     int count = s->later.n, holds = 1;
     PyObject *few[32];
@@ -232,10 +232,10 @@ walk_deferred(run *r, const settled *s)
     return holds;
 }
 
-/* Objects that were walked against each other and those noted, which are known to differ. An object noted for a slot of
+/* Objects that were walked against each other and those recorded, which are known to differ. An object recorded for a slot of
  * some other condition may be found too; the full check has the answer then. */
 static int
-walked_are_distinct(const run *r, const settled *s, int condition)
+walked_are_distinct(const run *r, const snapshot *s, int condition)
 {
     PyObject *walked[FEW_WALKED];
     int count = 0;
@@ -249,7 +249,7 @@ walked_are_distinct(const run *r, const settled *s, int condition)
                 return 0;
             }
         }
-        if (is_noted(s, obj)) {
+        if (is_recorded(s, obj)) {
             return 0;
         }
         walked[count++] = obj;
@@ -258,12 +258,12 @@ walked_are_distinct(const run *r, const settled *s, int condition)
 }
 
 static int
-other_conditions_hold(run *r, const settled *s)
+other_conditions_hold(run *r, const snapshot *s)
 {
     const tree *t = r->t;
     for (int i = t->num_early; i < t->num_conditions; i++) {
-        int holds = s->how[i] == ASK_NOT      ? 1
-                    : s->how[i] == ASK_WALKED ? walked_are_distinct(r, s, i)
+        int holds = s->how[i] == CHECK_NOT      ? 1
+                    : s->how[i] == CHECK_WALKED ? walked_are_distinct(r, s, i)
                                               : fxjit_condition_holds(r, i);
         if (holds != 1) {
             return holds;
@@ -273,7 +273,7 @@ other_conditions_hold(run *r, const settled *s)
 }
 
 static int
-rest_holds(run *r, const settled *s)
+rest_holds(run *r, const snapshot *s)
 {
     const tree *t = r->t;
     for (int i = 0; i < s->open_slots.n; i++) {
@@ -294,10 +294,10 @@ rest_holds(run *r, const settled *s)
 
 /* The slots are all empty, before and after. */
 int
-fxjit_settled_holds(run *r)
+fxjit_fast_path_holds(run *r)
 {
     tree *t = r->t;
-    settled *s = t->settled;
+    snapshot *s = t->snapshot;
     if (t->scanning) {
         return 0; /* below a look-up of a check of this very tree, or beside one */
     }
@@ -305,12 +305,12 @@ fxjit_settled_holds(run *r)
     if (holds != 1) {
         return holds;
     }
-    if (!notes_hold(r, s)) {
-        notes_failed(t, s->hits);
-        fxjit_settled_free(t);
+    if (!snapshot_holds(r, s)) {
+        snapshot_failed(t, s->hits);
+        fxjit_fast_path_free(t);
         return 0;
     }
-    t->scanning = 1; /* the notes stay */
+    t->scanning = 1; /* the snapshot stays */
     holds = rest_holds(r, s);
     for (int i = 0; i < s->open_slots.n; i++) {
         Py_CLEAR(r->slots[s->open_slots.at[i]]);
@@ -323,25 +323,25 @@ fxjit_settled_holds(run *r)
 /* ---- module ---- */
 
 static PyObject *
-verify_settled(PyObject *Py_UNUSED(module), PyObject *value)
+verify_fast_path(PyObject *Py_UNUSED(module), PyObject *value)
 {
     int on = PyObject_IsTrue(value);
     if (on < 0) {
         return NULL;
     }
-    PyObject *before = PyBool_FromLong(fxjit_settled_verify);
-    fxjit_settled_verify = on;
+    PyObject *before = PyBool_FromLong(fxjit_fast_path_verify);
+    fxjit_fast_path_verify = on;
     return before;
 }
 
 static PyMethodDef methods[] = {
-    {"verify_settled", verify_settled, METH_O,
-     PyDoc_STR("verify_settled(on) -> bool: compare each check that looked at versions with a full one; the previous")},
+    {"verify_fast_path", verify_fast_path, METH_O,
+     PyDoc_STR("verify_fast_path(on) -> bool: compare each check that looked at versions with a full one; the previous")},
     {NULL, NULL, 0, NULL},
 };
 
 int
-fxjit_settled_init(PyObject *module)
+fxjit_fast_path_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, methods);
 }

@@ -16,10 +16,10 @@ from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
 from fxjit.resume.blocks import Exits, chain, enter, handle, leave, save_exit_state
-from fxjit.resume.cache import continuation_of, locate
-from fxjit.resume.function import Continuation, Entrance, first_argument
+from fxjit.resume.break_point import Outcome, after, after_raising, bound_after, run_instruction
+from fxjit.resume.cache import locate, resume_function_of
+from fxjit.resume.function import ResumeFunction, ResumePoint, first_argument
 from fxjit.resume.rebuild import Rebuilder
-from fxjit.resume.stop import Outcome, after, after_raising, bound_after, run_instruction
 
 
 class UnderConstruction(Protocol):
@@ -34,19 +34,19 @@ class UnderConstruction(Protocol):
         """Delete the locals that only this code needed."""
 
 
-class Rest:
+class BreakEpilogue:
     """What follows when the frame stops before its end."""
 
-    def __init__(self, entry: UnderConstruction, stop: Break) -> None:
+    def __init__(self, entry: UnderConstruction, break_: Break) -> None:
         self.entry = entry
         self.asm = entry.asm
         self.cg = entry.cg
         self.code: Code = entry.code
-        self.stop = stop
-        self.state = stop.state
-        self.exits = tuple(block.stack_index for block in stop.state.blocks)
-        self.nulls = tuple(value is NULL for value in stop.state.stack)
-        handlers = [] if stop.kind == "resume" else chain(self.code, stop.index, self.exits)
+        self.break_ = break_
+        self.state = break_.state
+        self.exits = tuple(block.stack_index for block in break_.state.blocks)
+        self.nulls = tuple(value is NULL for value in break_.state.stack)
+        handlers = [] if break_.kind == "resume" else chain(self.code, break_.index, self.exits)
         self.handlers = Exits(self.asm, self.code, self.exits, handlers)
         #: The managers that the continuation enters again, and the exceptions that it handles, by stack entry.
         self.managers: dict[int, str] = {}
@@ -56,18 +56,18 @@ class Rest:
         self.bound: tuple[str, ...] = ()
 
     def write(self) -> None:
-        asm, stop = self.asm, self.stop
-        instruction = self.code.instructions[stop.index]
+        asm, break_ = self.asm, self.break_
+        instruction = self.code.instructions[break_.index]
         asm.at(instruction.positions)
-        outcomes = after(self.code, stop.index, stop.kind, self.nulls, frozenset(self.state.locals))
+        outcomes = after(self.code, break_.index, break_.kind, self.nulls, frozenset(self.state.locals))
         raised = after_raising(self.handlers.catching, self.nulls)
-        self._put_in_place(instruction, outcomes if raised is None else [*outcomes, raised])
+        self._restore_frame(instruction, outcomes if raised is None else [*outcomes, raised])
         bound_before = self.bound
-        if stop.kind != "resume":
+        if break_.kind != "resume":
             self.bound = bound_after(instruction, self.bound, self.nulls)
         with asm.under(self.handlers.innermost):
-            labels = run_instruction(asm, self.code, stop.index, stop.kind, self.cells)
-            if instruction.opname == "CHECK_EG_MATCH" and stop.kind != "resume":
+            labels = run_instruction(asm, self.code, break_.index, break_.kind, self.cells)
+            if instruction.opname == "CHECK_EG_MATCH" and break_.kind != "resume":
                 self._note_handled()
         for outcome in outcomes:
             with asm.under(self.handlers.below(len(outcome.nulls))):
@@ -88,7 +88,7 @@ class Rest:
     @property
     def _keeps_blocks(self) -> bool:
         """Whether the blocks around the instruction hold less than the whole state once it ran."""
-        return self.stop.keeps_blocks or self.code.instructions[self.stop.index].opname == "BEFORE_WITH"
+        return self.break_.keeps_blocks or self.code.instructions[self.break_.index].opname == "BEFORE_WITH"
 
     def _note_handled(self) -> None:
         """[..., left, taken]: what an `except*` clause takes, if anything, is what is being handled from here on."""
@@ -102,7 +102,7 @@ class Rest:
 
     # -- before the instruction ------------------------------------------------------------------------------------
 
-    def _put_in_place(self, instruction: Instruction, outcomes: list[Outcome]) -> None:
+    def _restore_frame(self, instruction: Instruction, outcomes: list[Outcome]) -> None:
         """Stack and locals as the user's frame has them, everything else unbound. All is built before any local is
         overwritten and before any block is entered."""
         blocks, handled = self.state.blocks, self.state.handled
@@ -184,7 +184,7 @@ class Rest:
         for at in range(len(outcome.nulls) - 1, -1, -1):
             with asm.under(self.handlers.below(at)):
                 if at in exits:
-                    self._note_state(at)
+                    self._save_exit_state(at)
                     leave(asm)
                 elif at in self.handled and at < outcome.own:
                     asm.emit("POP_EXCEPT")
@@ -192,30 +192,30 @@ class Rest:
                     slots[at] = self._keep("slot")
         self._hand_over(outcome, exits, slots)
 
-    def _note_state(self, at: int) -> None:
+    def _save_exit_state(self, at: int) -> None:
         """The block at stack entry `at` is about to be left: what is entered again brings about what it is left with."""
         exit_state = next(block.manager.exit_state for block in self.state.blocks if block.stack_index == at)
-        if exit_state is not None and self.stop.kind != "resume":
+        if exit_state is not None and self.break_.kind != "resume":
             save_exit_state(self.asm, exit_state, self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         """The stack is empty, `slots` has its entries: return the rest."""
         asm = self.asm
-        continuation = self._continuation(outcome, exits)
+        resume_function = self._resume_function(outcome, exits)
         rebound = rebound_from(self.code, outcome.index) if outcome.raised else set()
         asm.begin_call(_C.Continue)
-        asm.make_function(continuation.code, (lambda: self._closure(continuation)) if continuation.freevars else None)
-        count = 1 + len(continuation.stack) + len(continuation.locals)
-        if continuation.first is not None:
+        asm.make_function(resume_function.code, (lambda: self._closure(resume_function)) if resume_function.freevars else None)
+        count = 1 + len(resume_function.stack) + len(resume_function.locals)
+        if resume_function.first is not None:
             asm.load_local(self.entry.arg_names[0])
             count += 1
-        for at in continuation.stack:
+        for at in resume_function.stack:
             if at == outcome.lasti_at:
                 asm.load_const(0)
             else:
                 again = self.managers if at in exits else self.handled if at < outcome.own else slots
                 asm.take_local(again.get(at) or slots[at])
-        for name in continuation.locals:
+        for name in resume_function.locals:
             if outcome.raised and name not in rebound:
                 asm.load_local(name)  # this frame is in the exception's traceback, which holds what eager's would
             else:
@@ -223,16 +223,16 @@ class Rest:
         asm.call(count)
         asm.return_value()
 
-    def _continuation(self, outcome: Outcome, exits: tuple[int, ...]) -> Continuation:
+    def _resume_function(self, outcome: Outcome, exits: tuple[int, ...]) -> ResumeFunction:
         origin = locate(self.code.code, outcome.index)
         live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(name for name in self.bound if name in live)
         handled = tuple(at for at in self.handled if at < outcome.own)
-        return continuation_of(origin.code, Entrance(origin.index, outcome.nulls, exits, bound, handled))
+        return resume_function_of(origin.code, ResumePoint(origin.index, outcome.nulls, exits, bound, handled))
 
-    def _closure(self, continuation: Continuation) -> None:
+    def _closure(self, resume_function: ResumeFunction) -> None:
         asm = self.asm
-        for name in continuation.freevars:
+        for name in resume_function.freevars:
             if name in self.code.freevars and name not in self.bound:  # a local may have its slot meanwhile
                 asm.load_cell(name)
             elif name in self.cells:
@@ -240,4 +240,4 @@ class Rest:
             else:
                 asm.begin_call(CellType)
                 asm.call(0)
-        asm.build_tuple(len(continuation.freevars))
+        asm.build_tuple(len(resume_function.freevars))
