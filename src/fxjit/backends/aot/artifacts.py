@@ -15,6 +15,8 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
 
+from fxjit.schemas import target_uses_rng, view_base
+
 from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout, TangentMask
 
 Boxed = Callable[[list[Any]], Any]
@@ -73,8 +75,7 @@ class CompiledArtifacts:
 
 
 def _uses_rng(graph: torch.fx.GraphModule) -> bool:
-    targets = [node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    return any(torch.Tag.nondeterministic_seeded in target.tags for target in targets)
+    return any(target_uses_rng(node.target) for node in graph.graph.nodes if node.op == "call_function")
 
 
 def _dependencies(graph: torch.fx.GraphModule, sources: Sequence[torch.fx.Node], values: tuple[Any, ...]) -> tuple[int, ...]:
@@ -152,10 +153,7 @@ def _returns_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) ->
 def _viewed_input(value: Any) -> torch.fx.Node | None:
     """The input that a node is a view of, by operators that are nothing but views; None for other nodes."""
     while isinstance(value, torch.fx.Node) and value.op != "placeholder":
-        returns = value.target._schema.returns if isinstance(value.target, torch._ops.OpOverload) else ()
-        if len(returns) != 1 or returns[0].alias_info is None or returns[0].alias_info.is_write or not value.args:
-            return None
-        value = value.args[0]
+        value = view_base(value)
     return value if isinstance(value, torch.fx.Node) else None
 
 

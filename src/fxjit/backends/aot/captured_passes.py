@@ -11,7 +11,9 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit.drawing import may_draw
+from fxjit.schemas import uses_rng, written
+
+from ..graph.facts import storages_of
 
 
 def with_recording_off(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
@@ -95,14 +97,16 @@ def with_unused_draws(
 ) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:
     """Random numbers that nobody uses are drawn too, so that those that follow are eager's: AOTAutograd drops operators without
     users, so what these give becomes a result of the graph, which `restore` leaves out."""
-    if not isinstance(gm, torch.fx.GraphModule) or not any(map(may_draw, gm.graph.nodes)):
+    if not isinstance(gm, torch.fx.GraphModule) or not any(map(uses_rng, gm.graph.nodes)):
         return gm, restore
     output = next(iter(gm.graph.find_nodes(op="output")))
     used = {output}
     for node in reversed(gm.graph.nodes):
         if not used.isdisjoint(node.users):
             used.add(node)
-    unused = [node for node in gm.graph.nodes if node not in used and may_draw(node) and _is_tensor(node)]
+    inputs = storages_of(gm.graph.find_nodes(op="placeholder"))  # what is written to them stays in AOTAutograd's graphs, too
+    unused = [node for node in gm.graph.nodes if node not in used and uses_rng(node) and _is_tensor(node)
+              and inputs.isdisjoint(storages_of(written(node)))]
     if not unused:
         return gm, restore
     graph = torch.fx.Graph()

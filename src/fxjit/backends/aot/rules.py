@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from fxjit import events, logs
 from fxjit.counters import counters
 
-from ..components import tensors_of
+from ..graph.facts import tensors_of
 from ..hidden import NEEDS_DATA
 from ..inference import CannotSplit
 from ..layouts import counts_from_the_start
@@ -225,6 +225,8 @@ RULES: tuple[Rule, ...] = (
          "The graph writes to elements that lie apart in a view whose elements overlap, such as the diagonal of an unfolding."),
     Rule("mutates-with-gaps", "AOTAutograd", _raised("as_strided_scatter: sizes"),
          "`fill_diagonal_` or `as_strided` writes to an input whose storage has gaps."),
+    Rule("no-functional-form", "AOTAutograd", _raised("operator whose output has alias annotations"),
+         "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,

@@ -157,6 +157,5 @@ class _NotTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("this compiled graph has no second derivative: torch.compile with aot_autograd does not currently "
-                           "support double backward, and fxjit only where the graph draws no random numbers and writes to no "
-                           "input. Use backend='eager' for what is differentiated twice")
+        raise RuntimeError("this compiled graph has no second derivative: fxjit has one only of graphs that draw no random "
+                           "numbers and write to no input. Use backend='eager' for what is differentiated twice")

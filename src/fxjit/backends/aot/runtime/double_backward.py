@@ -51,8 +51,8 @@ class DoubleBackward:
         self.wanted = True
         inputs, versions = kept
         if versions != _C.tensor_versions(inputs, self._differentiated):
-            raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
-                               "operation: an input of a compiled graph that is differentiated twice")
+            raise RuntimeError("an input of a compiled graph was written to in place between its forward and its second "
+                               "derivative, which is computed from that input's old contents: give the graph a clone")
         with torch.enable_grad():
             given_to = list(inputs)
             for index in self._differentiated:  # one tensor may be several inputs

@@ -15,7 +15,7 @@ import torch.fx
 
 from fxjit import _C, tensor_shim
 
-from ...components import memory_of, written_memory
+from ...graph.facts import storages_of, written_storages
 from ...sizes import hints
 
 #: Two inputs whose memory meets: their indices, and how many elements the second begins behind the first.
@@ -27,8 +27,8 @@ def checking_aliases(call: Callable[..., Any], gm: torch.fx.GraphModule, example
     """`call`, and `fallback` for inputs that share memory otherwise than the example inputs. Only `call` where the graph
     mutates no input, or has no other tensor."""
     places = gm.graph.find_nodes(op="placeholder")
-    memory = written_memory(gm)
-    mutated = [place for place, node in enumerate(places) if not memory_of([node]).isdisjoint(memory)]
+    memory = written_storages(gm)
+    mutated = [place for place, node in enumerate(places) if not storages_of([node]).isdisjoint(memory)]
     # In bytes; negative for mutated inputs, zero for what has no memory of its own.
     itemsizes = tuple(_itemsize(each) * (-1 if place in mutated else 1) for place, each in enumerate(example_inputs))
     if len(places) != len(example_inputs) or not mutated or sum(map(bool, itemsizes)) < 2 or not tensor_shim.ensure():

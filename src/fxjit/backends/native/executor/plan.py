@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv
 
 from fxjit import _C, tensor_shim
+from fxjit.schemas import returns_alias
 
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
@@ -379,12 +380,7 @@ def example_of(node: torch.fx.Node) -> tuple[Any, Any]:
 
 def returns_new_memory(node: torch.fx.Node) -> bool:
     """The call's results are no aliases of an argument."""
-    target = node.target
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return all(each.alias_info is None for each in target._schema.returns)
+    return node.target is operator.getitem or not returns_alias(node.target)
 
 
 def launched_buffers(steps: Iterable[Any]) -> set[str]:
