@@ -46,7 +46,7 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
 
 
 def _is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
-    from .worth import better_as_captured
+    from .choose.profitability import better_as_captured
 
     return better_as_captured(gm, plan, graphs)
 
