@@ -54,12 +54,13 @@ LAYERS: dict[str, set[str]] = {
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps"},
-    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.tracer": set(),
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps", "frontend.tracer"},
+    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.callables.__init__": set(),
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
-    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
-    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables", "frontend.tracer"},
+    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
@@ -69,6 +70,7 @@ LAYERS: dict[str, set[str]] = {
         "frontend.polyfills",
         "frontend.result",
         "frontend.effects",
+        "frontend.tracer",
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
@@ -101,14 +103,13 @@ LATE_IMPORTS = {
     ("api", "frontend.entries"),
     ("api", "interop.numpy_"),
     ("api", "module"),
-    ("backends.aot.driver", "backends.native.decompositions"),
-    ("backends.aot.driver", "backends.native.passes.cleanup"),
-    ("backends.aot.driver", "backends.native.passes.softmax"),
-    ("backends.aot.driver", "repro"),
+    ("backends.aot.trace", "repro"),
     ("backends.inductor", "backends.rnn"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
+    ("backends.native.__init__", "backends.native.passes.cleanup"),
+    ("backends.native.__init__", "backends.native.passes.softmax"),
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.stored", "backends.native.pipeline"),
@@ -127,8 +128,6 @@ LATE_IMPORTS = {
     ("regions", "pipeline"),
     ("repro", "verify"),
 }
-#: Modules that import each other once imports inside functions and by name are counted. May only shrink.
-LATE_CYCLES: list[list[str]] = []
 # Longer than they should be; the list may only shrink.
 LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -246,55 +245,55 @@ def test_imports_point_down(path: Path):
         )
 
 
-def import_graph(late: bool) -> dict[str, set[str]]:
-    """What each module imports; with `late`, also inside functions and by name."""
+def test_there_is_no_cycle_of_imports():
     known = {module_name(path) for path in python_files()}
-    return {
+    graph = {
         module_name(path): {
             each
-            for target, inside in own_imports(path)
+            for target, _ in own_imports(path)  # those inside functions too: they only hide a cycle
             for each in (target, f"{target}.__init__")
-            if each in known and each != module_name(path) and (late or not inside)
+            if each in known
         }
         for path in python_files()
     }
+    done: set[str] = set()
 
-
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one module (Tarjan)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
+    def visit(module: str, trail: list[str]) -> None:
+        assert module not in trail, "cycle: " + " -> ".join([*trail[trail.index(module) :], module])
+        if module in done:
+            return
         for target in sorted(graph[module]):
-            if target not in index:
-                visit(target)
-                low[module] = min(low[module], low[target])
-            elif target in stack:
-                low[module] = min(low[module], index[target])
-        if low[module] == index[module]:
-            component = [stack.pop()]
-            while component[-1] != module:
-                component.append(stack.pop())
-            if len(component) > 1:
-                found.append(sorted(component))
+            if target != module:
+                visit(target, [*trail, module])
+        done.add(module)
 
     for module in sorted(graph):
-        if module not in index:
-            visit(module)
-    return sorted(found)
+        visit(module, [])
 
 
-def test_there_is_no_cycle_of_imports():
-    assert cycles(import_graph(late=False)) == []
+#: The modules of frontend/interp, lowest first: each imports only from lines above its own. Opcodes (ops_*) are the last.
+INTERP = (
+    {"dispatch", "restart", "stack_values"},
+    {"lifetimes", "raising", "resumability"},
+    {"nesting"},
+    {"machine"},
+    {"generators", "where"},
+    {"inline"},
+    {"ops_build"},
+)
 
 
-def test_there_is_no_cycle_of_imports_at_call_time():
-    assert cycles(import_graph(late=True)) == LATE_CYCLES
+def test_the_interpreter_has_an_order():
+    rank = {name: at for at, names in enumerate(INTERP) for name in names}
+    folder = SOURCE / "frontend" / "interp"
+    for path in sorted(folder.glob("*.py")):
+        if path.stem == "__init__":
+            continue
+        assert path.stem in rank or path.stem.startswith("ops_"), path
+        for target, _ in own_imports(path):
+            package, _, name = target.rpartition(".")
+            if package == "frontend.interp":
+                assert rank.get(name, len(INTERP)) < rank.get(path.stem, len(INTERP)), f"{path.stem} imports {name}"
 
 
 def test_own_modules_are_imported_at_the_top():
