@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 UserStack = Sequence[traceback.FrameSummary]
 
@@ -116,51 +117,101 @@ class InternalError(FxjitError):
     """A mistake of fxjit itself; `suppress_errors` turns it into a frame that runs eagerly."""
 
 
-class BreakGraph(Exception):
+class TraceSignal(Exception):
+    """Signal: the trace under way ends here, with or without a result. All are raised through `leave_trace`, and none is
+    changed once it is made: who knows more raises another (`BreakGraph.but`)."""
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        vars(self).update(facts)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("__"):  # traceback and context are Python's own
+            raise AttributeError(f"a signal does not change: {name}")
+        super().__setattr__(name, value)
+
+
+class BreakGraph(TraceSignal):
     """Signal: the trace cannot go on past this instruction. `reason` is an id of `reasons.py`."""
 
-    def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.context: dict[str, Any] = dict(context or {})
-        self.user_stack: UserStack | None = user_stack
-        self.is_error = False  # `error_on_graph_break(True)` was in force there
-        #: The frames under way there, outermost first, until it is decided where to stop.
-        self.frames: Sequence[Any] = ()
-        #: The break further on that makes the trace stop here already; what a program that wants no break is told of.
-        self.because: BreakGraph | None = None
-        #: The instruction changes state that a block around it holds: the blocks stay entered from there on.
-        self.keeps_blocks = False
+    reason: str
+    context: Mapping[str, Any]
+    user_stack: UserStack | None
+    #: `error_on_graph_break(True)` was in force there.
+    is_error: bool
+    #: The frames under way there, outermost first, until it is decided where to break.
+    frames: Sequence[Any]
+    #: The break further on that makes the trace end here already; what a program that wants no break is told of.
+    because: BreakGraph | None
+    #: The instruction changes state that a block around it holds: the blocks stay entered from there on.
+    keeps_blocks: bool
+
+    def __init__(
+        self,
+        reason: str,
+        context: Mapping[str, Any] | None = None,
+        user_stack: UserStack | None = None,
+        *,
+        is_error: bool = False,
+        frames: Sequence[Any] = (),
+        because: BreakGraph | None = None,
+        keeps_blocks: bool = False,
+    ) -> None:
+        super().__init__(reason, reason=reason, context=MappingProxyType(dict(context or {})), user_stack=user_stack,
+                         is_error=is_error, frames=tuple(frames), because=because, keeps_blocks=keeps_blocks)
+
+    def but(self, **changes: Any) -> BreakGraph:
+        """The same break with other facts."""
+        facts = {name: getattr(self, name) for name in BreakGraph.__annotations__}
+        return BreakGraph(**(facts | changes))
 
     def __str__(self) -> str:
         details = ", ".join(f"{name}={value!r}" for name, value in self.context.items())
         return f"{self.reason}({details})"
 
 
-class SkipFrameSignal(Exception):
+class SkipFrameSignal(TraceSignal):
     """Signal: this frame runs as it stands; what it calls is still looked at."""
 
+    reason: str
+    context: Mapping[str, Any]
+    user_stack: UserStack | None
+
     def __init__(self, reason: str, context: Mapping[str, Any] | None = None, user_stack: UserStack | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.context: dict[str, Any] = dict(context or {})
-        self.user_stack: UserStack | None = user_stack
+        super().__init__(reason, reason=reason, context=MappingProxyType(dict(context or {})), user_stack=user_stack)
 
 
-class RestartTrace(Exception):
+class RestartTrace(TraceSignal):
     """Signal: something learned now has to be known from the first instruction; the trace starts again."""
 
-    def __init__(self, why: str = "") -> None:
-        super().__init__(why)
-        self.why = why
+    #: What eager code would have done by now, to be done before the trace starts again.
+    action: Callable[[], object] | None
+
+    def __init__(self, why: str, action: Callable[[], object] | None = None) -> None:
+        super().__init__(why, action=action)
 
 
-class RestartAfter(RestartTrace):
-    """Signal: the trace starts again once `action` was done, which eager code would have done by now."""
+class RetraceFrame(TraceSignal):
+    """Signal: a finished trace is of no use, and the frame is traced once more with other assumptions: the backend cannot do
+    with this graph's numbers or sizes as variables, or failed otherwise, so that they are constants and none is random; or a
+    leaf of autograd's graph that the trace made can be seen."""
 
-    def __init__(self, action: Callable[[], object], why: str) -> None:
-        super().__init__(why)
-        self.action = action
+
+class BreakReached(TraceSignal):
+    """Signal: the innermost frame is at the break point that was decided; `end` is the result of the trace."""
+
+    end: Any
+
+    def __init__(self, end: Any) -> None:
+        super().__init__("", end=end)
+
+
+def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoReturn:
+    """The one way to end a trace early. `Tracer.break_` comes here, and what knows the signal better than a reason."""
+    try:
+        raise signal from cause
+    finally:
+        del signal, cause  # this frame is in the signal's traceback: a cycle, which would hold the trace until it is collected
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -33,7 +33,9 @@ from fxjit.errors import (
     InternalError,
     RecompileError,
     RecompileLimitExceeded,
+    RetraceFrame,
     SkipFrameSignal,
+    leave_trace,
 )
 from fxjit.frontend import entries
 from fxjit.frontend.dynamic import forget_tensors, history_of
@@ -205,17 +207,11 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
-    except _OnceMore:
+    except RetraceFrame:
         pass
     finally:
         trace.release()
     return _compile(options, frame)
-
-
-class _OnceMore(Exception):
-    """The frame is traced once more: the backend cannot do with this graph's numbers or sizes as variables, or failed
-    otherwise, so that they are constants and none is drawn at random; or a leaf of autograd's graph that the trace made can be
-    seen."""
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -225,9 +221,9 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
         return _make_entry(options, frame, result, trace, seconds)
     except RecursionError as error:  # containers nested as deep as Python goes
         size = len(frame.code.co_code) // 2
-        raise SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}) from error
+        leave_trace(SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}), error)
     except BreakGraph as signal:
-        raise SkipFrameSignal(signal.reason, signal.context, signal.user_stack) from signal
+        leave_trace(SkipFrameSignal(signal.reason, signal.context, signal.user_stack), signal)
 
 
 def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -243,7 +239,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     with _stage("plan", name, seconds):
         plan = resume.plan(result)
         if not trace.leaves_stay_inside(plan.outputs):
-            raise _OnceMore
+            leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
@@ -339,11 +335,11 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, RecursionError, _OnceMore, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame, KeyboardInterrupt):
         raise
     except Exception as error:  # anything else is a bug of ours
         if (name := any_builtin_replaced()) is not None:
-            raise SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}) from error
+            leave_trace(SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}), error)
         stack = users_stack_of(error)
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
@@ -375,12 +371,12 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         raise
     except Exception as error:  # a backend may be anybody's
         if trace.policy.fix_floats():
-            raise _OnceMore from None
+            leave_trace(RetraceFrame("a backend failed"))
         if is_built_in(options.chosen_backend) and trace.policy.fix_sizes():
             _recompiles_log.warning(
                 "The graph of %s could not be compiled for sizes that vary (%s: %s): each size is compiled by itself.",
                 result.code.code.co_qualname, type(error).__name__, str(error).partition("\n")[0])
-            raise _OnceMore from None
+            leave_trace(RetraceFrame("a backend failed"))
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:
         context.tensor_to_context.clear()
@@ -388,7 +384,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         forget_tensors(mode)
     if trace.policy.decided_on_random():
         trace.policy.history.random_inputs = False
-        raise _OnceMore
+        leave_trace(RetraceFrame("the backend decided on a random number"))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))

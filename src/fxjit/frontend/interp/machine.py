@@ -11,12 +11,12 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import CellType, FunctionType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from fxjit.errors import BreakGraph, RestartTrace, SkipFrameSignal
+from fxjit.errors import BreakGraph, BreakReached, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
 from fxjit.frontend.interp import lifetimes, resumability
@@ -24,10 +24,10 @@ from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_break_in
 from fxjit.frontend.interp.restart import BreakPoint, BreakPoints
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
-from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Lazy, NotConstant, Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
-from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
 
 RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
@@ -36,49 +36,6 @@ CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
 MAX_BACKWARD_JUMPS = 100_000
 #: CPython's limit while tracing: an inlined call takes some twenty frames of the interpreter's own.
 RECURSION_LIMIT = 12_000
-
-
-class Records(EffectLog, Protocol):
-    """The effect log, with what it will replay."""
-
-    def records(self) -> Sequence[object]: ...
-
-
-class BreakReached(Exception):
-    """Signal: a frame that is inlined stands at the break point."""
-
-    def __init__(self, point: Break) -> None:
-        super().__init__()
-        self.point = point
-
-
-class InterpTracer(Tracer, Protocol):
-    """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
-
-    @property
-    def effects(self) -> Records: ...
-
-    frame: Machine | None
-    root: Machine
-    break_points: BreakPoints
-    #: Instructions begun so far, in all frames; and the count before which this trace is to stop.
-    steps: int
-    break_step: int | None
-    #: The frame that is about to call a function and takes what that returns as it is.
-    caller: Machine | None
-    #: What it goes through in eager code to call that function, as `Callee.forwarders` says.
-    forwarders: tuple[tuple[FunctionType, int], ...]
-    #: What the call gives in the place of what that returns, as `Callee.constructor_result` says.
-    constructor_result: Value | None
-
-    def literal(self, obj: Any) -> Value:
-        """The value of a constant of a code object."""
-
-    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
-        """The outermost frame's step and index, and where in the user's program that is."""
-
-    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
-        """Take for granted that `bool(tensor)` is `truth`, and let the graph say whether it was; False: that cannot be."""
 
 
 class Machine:
@@ -114,7 +71,7 @@ class Machine:
 
     def __init__(
         self,
-        t: InterpTracer,
+        t: Tracer,
         code: Code,
         globals_: NamespaceValue,
         locals_: dict[str, Value],
@@ -166,7 +123,7 @@ class Machine:
         try:
             while True:
                 if t.steps == break_step:
-                    raise BreakReached(self._break_at(t.break_points.reach(t.steps, self.pc)))
+                    leave_trace(BreakReached(self._break_at(t.break_points.at(t.steps, self.pc))))
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -196,7 +153,7 @@ class Machine:
         try:
             while True:
                 if t.steps == break_step:
-                    return self._break_at(break_points.reach(t.steps, self.pc))
+                    return self._break_at(break_points.at(t.steps, self.pc))
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -219,7 +176,8 @@ class Machine:
                     resumability.check_managers(self, break_points, [])
                     return Return(left)
         except BreakReached as reached:
-            return reached.point
+            end: Break = reached.end
+            return end
         except BreakGraph as signal:
             self.decide(break_points, signal)
         except RecursionError:  # the program calls itself without end, or nearly, through what is not inlined as a function
@@ -271,20 +229,20 @@ class Machine:
         for error in (signal, sys.exc_info()[1]):
             if isinstance(error, (BreakGraph, Raised, NotConstant)):  # a caller of the program may be handling one of its own
                 error.__traceback__ = error.__context__ = None  # they hold the whole trace, and with it the user's objects
-        signal.frames = ()
+        signal = signal.but(frames=())
         step = place.steps if step is None else step
         index = place.index if index is None else index
         if not place.instructions[index].original:
             index, step = index - 1, step - 1
         skip = resumability.why_not_resumable(place, index)
         if skip is not None:
-            raise SkipFrameSignal(skip[0], skip[1], signal.user_stack) from signal
+            leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)
         opname = place.instructions[index].opname
         kind = "branch" if opname in CONDITIONAL else "instruction"
         if signal.reason == "object-let-go" and opname in RETURNS:
             kind = "resume"  # what is handed on there does not hold it
-        break_points.decide(BreakPoint(step, index, kind, signal.reason, signal.context, list(signal.user_stack or ()), signal))
-        raise RestartTrace(f"graph break: {signal}") from None
+        break_points.decide(BreakPoint(step, index, kind, signal))
+        leave_trace(RestartTrace(f"graph break: {signal}"))
 
     def _break_at(self, point: BreakPoint) -> Break:
         """The state before the stop's instruction, of this frame and of those that called it, checked for what cannot be
@@ -302,7 +260,6 @@ class Machine:
         root = frames[0]
         resumability.check_generators(root, self.t.break_points, left)
         resumability.check_managers(root, self.t.break_points, states, point.cause)
-        assert point.cause is not None
         if root is self:
             return Break(self.pc, point.kind, states[0], point.cause, keeps_blocks=point.cause.keeps_blocks)
         inner = []
@@ -369,7 +326,7 @@ class Machine:
 
 
 def root_machine(
-    t: InterpTracer,
+    t: Tracer,
     code: Code,
     args: Mapping[str, Value],
     closure: tuple[CellType, ...] | None,

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from fxjit import config
-from fxjit.errors import BreakGraph, SkipFrameSignal
+from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import EffectLog, Lazy, Value
+from fxjit.frontend.tracer import EffectLog
+from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.sequence import ListValue
 
@@ -83,7 +84,7 @@ def open_blocks(machine: Machine, break_points: BreakPoints, cause: BreakGraph |
             _break_earlier(machine, break_points, cause, value.step, value.index, BreakGraph(
                 "with-entered", {"value": value.manager.describe()}))
         else:
-            raise SkipFrameSignal(*_not_kept(value)) from cause
+            leave_trace(SkipFrameSignal(*_not_kept(value)), cause)
     return tuple(blocks)
 
 
@@ -97,7 +98,7 @@ def handled_exceptions(machine: Machine, break_points: BreakPoints, cause: Break
             exc = value.handling.realize()
             if not _is_real(machine, exc):
                 if exc not in machine.origins:
-                    raise SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}) from cause
+                    leave_trace(SkipFrameSignal("skip-try", {"why": f"{exc.describe()} is being handled"}), cause)
                 _break_before_raise(machine, break_points, cause, exc)
             found[position] = exc
         elif isinstance(value, ListValue):
@@ -127,9 +128,9 @@ def _break_earlier(machine: Machine, break_points: BreakPoints, cause: BreakGrap
         machine = frames[0]
         step, index = machine.steps, machine.index
     machine.index = index
-    signal.user_stack = [frame.summary() for frame in _frames(machine)]
+    signal = signal.but(user_stack=[frame.summary() for frame in _frames(machine)])
     if cause is not None:
-        signal.is_error, signal.because = cause.is_error, cause.because or cause
+        signal = signal.but(is_error=cause.is_error, because=cause.because or cause)
     machine.decide(break_points, signal, step=step, index=index)
 
 
@@ -186,8 +187,7 @@ def _check_grad_mode(machine: Machine, break_points: BreakPoints, states: list[F
     if inside is None or inside == torch.is_grad_enabled():
         return
     step, index = grad_mode_set_at(machine.t)
-    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"})
-    signal.keeps_blocks = True
+    signal = BreakGraph("value-global-state", {"function": "torch.set_grad_enabled"}, keeps_blocks=True)
     _break_earlier(machine, break_points, cause, step, index, signal)
 
 

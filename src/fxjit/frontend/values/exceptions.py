@@ -11,9 +11,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from fxjit.errors import BreakGraph, UserStack
+from fxjit.errors import BreakGraph, UserStack, leave_trace
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrap import wraps
@@ -234,7 +235,7 @@ class ExceptionValue(UserObjectValue):
 
     def rebuild(self, cg: Rebuilder) -> None:
         if self.caught_at is not None:  # a new one would lack the traceback
-            raise BreakGraph("exception-kept", {"error": self.describe()}, self.caught_at)
+            leave_trace(BreakGraph("exception-kept", {"error": self.describe()}, self.caught_at))
         if self.group is not None:
             cg.call(_make_group, self.cls, *self.group, *self.args)
         elif _initialised_late(self.cls):

@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from fxjit.errors import RestartTrace
+from fxjit.errors import RestartTrace, leave_trace
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
@@ -167,7 +168,7 @@ class CachedFunctionValue(Value):
         if self.fn not in _COUNTED:
             _COUNTED.add(self.fn)
             if self.fn in _called(t):
-                raise RestartTrace(f"the calls of {self.describe()} are counted")
+                leave_trace(RestartTrace(f"the calls of {self.describe()} are counted"))
         t.break_("call-builtin", function=name, args=self.describe())
 
     def meth_cache_parameters(self, t: Tracer) -> Value:

@@ -1,0 +1,58 @@
+"""A trace is given up in one way: a signal of fxjit.errors, raised by `leave_trace`, which nobody changes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fxjit import errors
+from fxjit.errors import BreakGraph, RestartTrace, TraceSignal, leave_trace
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
+
+
+def signals(cls: type[TraceSignal] = TraceSignal) -> Iterator[type[TraceSignal]]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from signals(each)
+
+
+NAMES = {cls.__name__ for cls in signals()}
+
+
+def raised(tree: ast.Module) -> Iterator[str]:
+    """The names of what `raise X(...)` and `raise X` raise."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            yield raised.attr if isinstance(raised, ast.Attribute) else getattr(raised, "id", "")
+
+
+def test_all_signals_are_in_one_module():
+    assert {cls.__module__ for cls in signals()} == {errors.__name__}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_signals_are_raised_by_one_function(path: Path):
+    assert NAMES.isdisjoint(raised(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def test_a_signal_does_not_change():
+    signal = BreakGraph("user-graph-break", {"message": "why"})
+    with pytest.raises(AttributeError):
+        signal.because = signal  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        signal.context["message"] = "other"  # type: ignore[index]
+    other = signal.but(is_error=True, context={**signal.context, "args": ()})
+    assert (signal.is_error, dict(signal.context)) == (False, {"message": "why"})
+    assert (other.reason, other.is_error, dict(other.context)) == ("user-graph-break", True, {"message": "why", "args": ()})
+
+
+def test_a_signal_is_raised_with_its_cause():
+    cause = ValueError()
+    with pytest.raises(RestartTrace, match="why") as caught:
+        leave_trace(RestartTrace("why"), cause)
+    assert caught.value.__cause__ is cause and caught.value.action is None
