@@ -72,12 +72,12 @@ def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     return pass_on(t, BackwardHook._apply_on_tensors, args, kwargs)
 
 
-@method("register_post_accumulate_grad_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
+@method("register_post_accumulate_grad_hook")
 def _register_post_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook)
 
 
-@method("register_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
+@method("register_hook")
 def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     if tensor.source is not None:
         return _register_later(t, tensor, args, torch.Tensor.register_hook)
