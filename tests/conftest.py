@@ -9,6 +9,10 @@ import pytest
 from fxjit import config
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
+
+
 @pytest.fixture(autouse=True)
 def compiled_anew() -> Iterator[None]:
     """No graph comes from what another test, or an earlier run, left on the disk, and none is left to eager for being small:

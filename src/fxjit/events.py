@@ -127,7 +127,17 @@ class Recompiled:
         return self.code.co_qualname
 
 
-Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled
+@dataclass(frozen=True, slots=True)
+class RunsAsCaptured:
+    """A backend runs a graph, or a call of it, operator by operator; `rule` is the id of its reason (docs/rules.md)."""
+
+    rule: str
+    stage: str
+    reason: str
+    graph: Any
+
+
+Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled | RunsAsCaptured
 
 _listeners: list[Callable[[Event], None]] = []
 _logged_places: set[tuple[Any, ...]] = set()
@@ -209,10 +219,10 @@ def report_recompile(code: CodeType, why: Sequence[str], count: int) -> Recompil
     event = Recompiled(code, tuple(why), count)
     counters["recompiles"][code.co_qualname] += 1
     if _recompiles_log.isEnabledFor(logs.INFO):
-        head = f"Recompiling function {code.co_name} in {code.co_filename}:{code.co_firstlineno}"
+        head = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is compiled again"
         shown = why if _recompiles_log.isEnabledFor(logs.DEBUG) else why[:1]
         reasons = "\n".join(f"    - {number}/{count - 1}: {text}" for number, text in enumerate(shown))
-        _recompiles_log.info("%s\n    triggered by the following guard failure(s):\n%s", head, reasons)
+        _recompiles_log.info("%s: no entry's guards hold\n%s", head, reasons)
     record_event(event)
     return event
 

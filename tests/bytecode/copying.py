@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import CodeType
 
 from fxjit.frontend.bytecode.asm import Asm
@@ -13,7 +12,7 @@ from fxjit.frontend.bytecode.instruction import Handler
 def round_trip(code: CodeType) -> CodeType:
     """`code`, decoded and assembled again; superinstructions come back as their halves."""
     decoded = decode(code)
-    asm = Asm(code.co_varnames, code.co_freevars, code.co_cellvars)
+    asm = Asm(decoded.varnames, decoded.freevars, decoded.cellvars)
     labels = {at: asm.label() for i in decoded.instructions if i.landing is not None for at in [i.landing]}
     labels.update({region.handler.target: asm.label() for region in decoded.protected})
     guardings = {
@@ -39,14 +38,6 @@ def round_trip_all(code: CodeType) -> CodeType:
     """The same for `code` and every code object among its constants."""
     constants = tuple(round_trip_all(item) if isinstance(item, CodeType) else item for item in code.co_consts)
     return round_trip(code.replace(co_consts=constants))
-
-
-def nested(code: CodeType) -> Iterator[CodeType]:
-    """`code` and every code object inside it."""
-    yield code
-    for item in code.co_consts:
-        if isinstance(item, CodeType):
-            yield from nested(item)
 
 
 def listing(code: CodeType) -> list[tuple[object, ...]]:

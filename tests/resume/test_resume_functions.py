@@ -108,7 +108,25 @@ def raises_in_the_middle(x, items):
     return [(lambda: x + v)() for v in items], v
 
 
-@pytest.mark.parametrize("fn", [first_plain_then_in_a_closure, around_a_closures_variable, raises_in_the_middle])
+def functions_with_a_free_variable_of_that_name():
+    """A comprehension's variable may have the name of a free variable of its function, and be a cell itself."""
+    v = 5
+
+    def plain(x, items):
+        items = [cut(v) + 1 for v in items]
+        return [v * 2 for v in cut(items)], x + v
+
+    def in_a_closure(x, items):
+        makers = [lambda: v for v in items]
+        cut()
+        others = [lambda: v + x for v in items]
+        return [make() for make in makers], [make() for make in others], cut(v) + x
+
+    return plain, in_a_closure
+
+
+@pytest.mark.parametrize("fn", [first_plain_then_in_a_closure, around_a_closures_variable, raises_in_the_middle,
+                                *functions_with_a_free_variable_of_that_name()])
 @pytest.mark.parametrize("in_try", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_break_in_a_comprehension_keeps_its_names_apart_from_those_around_it(fn, in_try, nested):

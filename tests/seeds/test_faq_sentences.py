@@ -23,7 +23,7 @@ def fresh():
     fxjit.counters.clear()
 
 
-# -- Does torch.compile support training? ----------------------------------------------------------------------------
+# -- Training ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
@@ -55,8 +55,8 @@ def test_each_segment_of_forward_has_its_backward_with_eager_operators_between(b
 
 
 def test_backward_of_eager_operators_runs_between_the_compiled_graphs():
-    """"Usercode calling `.backward()` still triggers eager's autograd engine, which runs each compiled backward graph as if it
-    were one op, also running any non-compiled eager ops' `.backward()` functions." """
+    """The program calls `backward()` as ever: autograd walks the graph, a compiled piece is one node of it, and the nodes of
+    what was not compiled stand between them."""
     @fxjit.disable
     def eager_op(x):
         return torch.erfinv(x / 2)
@@ -80,7 +80,7 @@ def test_backward_of_eager_operators_runs_between_the_compiled_graphs():
 
 
 def test_the_partition_saves_little_between_forward_and_backward():
-    """"Each pair of forward and backward graph are (optionally) min-cut partitioned to save the minimal state." """
+    """The partitioner keeps as few activations between a forward graph and its backward graph as a minimal cut needs."""
     def fn(x):
         return x.sin().cos().sin().cos().sum()
 
@@ -116,7 +116,7 @@ def test_the_steps_of_optimizers_are_captured():
         torch.testing.assert_close(ours, theirs)
 
 
-# -- Do you support Distributed code? ------------------------------------------------------------------------------------
+# -- Distributed code -----------------------------------------------------------------------------------------------------
 
 
 class TwoLayers(torch.nn.Module):
@@ -157,7 +157,7 @@ def test_distributed_data_parallel_modules_are_compiled(compiled_inside, tmp_pat
     assert len(seen) == 2 * len(expected)
 
 
-# -- Why is my code crashing? Why is compilation slow? ------------------------------------------------------------------
+# -- Crashes, and the time of compilation -----------------------------------------------------------------------------
 
 
 def test_the_backends_to_try_one_after_the_other_are_there():
@@ -183,7 +183,7 @@ def test_the_time_spent_in_each_phase_can_be_asked_for():
 
 
 def test_each_step_of_the_search_for_a_crash_names_its_part():
-    """"Only try the next step if the previous one succeeded": what fails is what the step added."""
+    """The ladder of backends: a failure that begins at one rung comes from what that rung adds."""
     def fn(x):
         return (x * 2).sin().sum()
 
@@ -204,21 +204,21 @@ def test_each_step_of_the_search_for_a_crash_names_its_part():
         step(broken)
 
 
-# -- How are you speeding up my code? ------------------------------------------------------------------------------------
+# -- What makes it faster -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("fn", "results"), [
     (lambda x: x.cos().cos(), 1), (lambda x: (x.cos(), x.sin()), 2), (lambda x: (x.cos(), (x.cos() * 2).sum()), 2),
 ], ids=["one behind the other", "beside each other", "with a reduction"])  # fmt: skip
 def test_operators_are_fused_to_one_kernel(fn, results):
-    """"Fuse 2 subsequent cosines means you can do 1 read 1 write instead 2 reads 2 writes", and fusion beside each other."""
+    """Two cosines in a row are one kernel that reads once and writes once; so are two that stand beside each other."""
     x = torch.randn(1000)
     torch.testing.assert_close(fxjit.compile(fn, backend="native")(x), fn(x))
     assert fxjit.counters["native"]["kernels"] == 1
 
 
 def test_memory_is_used_again_behind_its_last_reader(caplog):
-    """"We can decide on the most opportune time to execute a node and which buffers can be reused." """
+    """The compiled graph may reorder its kernels, and lets buffers share memory where their lifetimes do not overlap."""
     def fn(x, w):
         return x @ w @ w @ w @ w
 
@@ -232,7 +232,7 @@ def test_memory_is_used_again_behind_its_last_reader(caplog):
     assert len(places) == 3 and len(set(places)) == 2, "three products on the way, two places"
 
 
-# -- Why am I not seeing speedups? ---------------------------------------------------------------------------------------
+# -- What keeps it slow --------------------------------------------------------------------------------------------------
 
 
 def test_an_extension_of_c_that_is_not_torchs_ends_the_graph_and_runs_as_it_is():
@@ -250,7 +250,7 @@ def test_an_extension_of_c_that_is_not_torchs_ends_the_graph_and_runs_as_it_is()
     assert counter.frame_count == 2 and seen[0] == seen[1]
 
 
-# -- Why didn't my code recompile when I changed it? ---------------------------------------------------------------------
+# -- Code that changes --------------------------------------------------------------------------------------------------
 
 
 def test_with_dynamic_shapes_another_shape_is_no_recompile():
@@ -284,7 +284,7 @@ def test_only_the_graph_that_a_change_is_about_is_compiled_again():
         OFFSET = 1
 
 
-# -- Why am I getting incorrect results? ---------------------------------------------------------------------------------
+# -- Random numbers, accuracy --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -301,7 +301,7 @@ def test_random_numbers_are_those_of_eager(backend):
     torch.testing.assert_close(results[0], results[1])
 
 
-# -- Does torch.func work with torch.compile? ----------------------------------------------------------------------------
+# -- torch.func ----------------------------------------------------------------------------------------------------------
 
 #: What the FAQ says vmap is not supported over.
 ASKED_UNDER_VMAP = """
@@ -334,7 +334,7 @@ def test_what_is_asked_of_a_tensor_under_vmap_is_answered_as_in_eager(name):
 
 
 def test_transforms_over_what_a_compiled_function_calls_and_of_one_that_writes_inside():
-    """"It is OK to mutate a list created in the function." """
+    """A list made inside the transformed function may be changed there."""
     def f(x, y):
         made = []
         made.append(x + y)
@@ -348,7 +348,7 @@ def test_transforms_over_what_a_compiled_function_calls_and_of_one_that_writes_i
     assert counter.frame_count == 1
 
 
-# -- Does NumPy work with torch.compile? ---------------------------------------------------------------------------------
+# -- NumPy -------------------------------------------------------------------------------------------------------------------
 
 np = pytest.importorskip("numpy")
 

@@ -56,7 +56,7 @@ def test_skip_frame_runs_the_function_eagerly_and_compiles_what_it_calls(spellin
 
 
 def test_what_runs_as_it_stands_is_the_frame_and_not_what_it_calls(spelling):
-    """`inner1` and `inner2` "are compiled when they are called", `fn` is "run eagerly"; at every call, and told once."""
+    """The functions it calls are compiled, the function itself runs as it stands: at every call, and said once."""
     _, skip_frame = spelling
     compiling = []
 

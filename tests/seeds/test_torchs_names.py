@@ -58,7 +58,7 @@ def test_the_profiler():
 
 
 def test_the_profiler_accumulates_past_the_limit_of_recompiles():
-    """"The profiler will accumulate statistics over this duration": every guard failure, however many iterations there are."""
+    """The report counts each guard failure of the whole run, however many iterations it had."""
     from torch._dynamo.utils import CompileProfiler
 
     torch._dynamo.config.cache_size_limit = 2
@@ -144,7 +144,7 @@ def test_numpy_is_wrapped_and_left_alone():
 
 @pytest.mark.parametrize("mark", ["disable", "recursive=False", "disallow_in_graph", "graph_break", "skip"])
 def test_the_ways_to_keep_a_function_out(mark):
-    """"Which API to use for fine grain tracing?": the graphs that each leaves."""
+    """The three annotations that keep code out of the graph, by the graphs that each leaves."""
     dynamo = torch._dynamo
 
     def aa_fn(x):
@@ -273,7 +273,7 @@ def run_script(folder, text: str, **variables: str) -> subprocess.CompletedProce
 
 
 def test_debug_shows_each_stage_of_a_compile(tmp_path):
-    """`env TORCH_COMPILE_DEBUG=1 python repro.py`: "output code, output graph visualization and IR dump"."""
+    """`TORCH_COMPILE_DEBUG=1` leaves a folder with the generated code, the loops and a picture of the graph."""
     text = "import torch\ntorch.compile(lambda x: x.cos().cos())(torch.randn(99))\n"
     done = run_script(tmp_path, text, TORCH_COMPILE_DEBUG="1")
     assert done.returncode == 0, done.stderr
@@ -305,8 +305,7 @@ def test_wrong_results_are_minified(tmp_path):
 
 
 def test_output_code_by_torchs_variable(tmp_path):
-    """"Executing this example with the environment variable TORCH_LOGS=output_code, we can see that torch.compile was able to
-    fuse the multiplication and the sum into one C++ kernel. It was also able to execute them in parallel using OpenMP." """
+    """What `TORCH_LOGS=output_code` shows of the NumPy example: product and sum in one C++ kernel, over several threads."""
     pytest.importorskip("numpy")
     text = """if True:
         import numpy as np, torch

@@ -102,5 +102,5 @@ def resume_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
 
 def _by_slot(code: CodeType, names: tuple[str, ...]) -> tuple[str, ...]:
     """Locals in the order of the frame of `code`: that is the order in which it lets go of them at its end."""
-    slots = {name: at for at, name in enumerate(code.co_varnames)}
+    slots = {name: at for at, name in enumerate(decode(code).varnames)}
     return tuple(sorted(names, key=lambda name: (slots.get(name, len(slots)), name)))

@@ -118,6 +118,7 @@ def _stack_depths(instructions: Sequence[Emitted]) -> tuple[list[int], int]:
     pending = [(0, 0)]
     while pending:
         at, depth = pending.pop()
+        deepest = max(deepest, depth)  # a handler begins with the exception on its stack, and may take it off at once
         while at < len(instructions) and depths[at] < 0:
             depths[at] = depth
             instruction = instructions[at]
@@ -129,9 +130,7 @@ def _stack_depths(instructions: Sequence[Emitted]) -> tuple[list[int], int]:
                     guarding.depth = depth
                 pending.append((guarding.target.at, guarding.depth + 1 + guarding.push_lasti))
             if instruction.label is not None:
-                jumped = depth + dis.stack_effect(opcode, arg, jump=True)
-                deepest = max(deepest, jumped)
-                pending.append((instruction.label.at, jumped))
+                pending.append((instruction.label.at, depth + dis.stack_effect(opcode, arg, jump=True)))
             # A generator begins with what was sent to it on its stack, which `dis` tells only since 3.13.
             depth += 1 if opcode == _RETURN_GENERATOR else dis.stack_effect(opcode, arg, jump=False)
             assert depth >= 0, f"{dis.opname[opcode]} takes more than the stack holds"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from .instruction import CallSpec, Code, Handler, Instruction, Positions, Protected
-from .normalize import canonical
+from .normalize import canonical, own_slot
 from .versions import BACKWARD, CACHES, EXTENDED_ARG, HAVE_ARGUMENT, JUMPS, OPNAMES, VERSION
 
 _NOWHERE = Positions(None, None, None, None)
@@ -29,7 +29,11 @@ def decode(code: CodeType) -> Code:
         key = id(code)
         known = (ref(code, partial(_forget, _decoded, key)), instructions, protected, {})
         _decoded[key] = known
-    return Code(code, known[1], known[2], code.co_varnames, code.co_cellvars, code.co_freevars, known[3])
+    varnames, cellvars = code.co_varnames, code.co_cellvars
+    if not {*varnames, *cellvars}.isdisjoint(code.co_freevars):
+        varnames = tuple(own_slot(code, name) for name in varnames)
+        cellvars = tuple(own_slot(code, name) for name in cellvars)
+    return Code(code, known[1], known[2], varnames, cellvars, code.co_freevars, known[3])
 
 
 def _forget(table: dict[int, Any], key: int, dead: ref[CodeType]) -> None:

@@ -78,7 +78,7 @@ class Instruction:
 
 @dataclass(slots=True, eq=False)
 class Code:
-    """A decoded code object."""
+    """A decoded code object. Its slots have names of their own: `varnames` and `cellvars` have none of `freevars`."""
 
     code: CodeType
     instructions: list[Instruction]

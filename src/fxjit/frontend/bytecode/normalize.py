@@ -112,7 +112,16 @@ def _name(code: CodeType, arg: int) -> object:
 
 def _local(code: CodeType, arg: int) -> object:
     # Slots are locals, then cells that are no arguments, then free variables: CPython keeps that order to itself.
-    return code._varname_from_oparg(arg)  # type: ignore[attr-defined]  # not in the stubs
+    name: str = code._varname_from_oparg(arg)  # type: ignore[attr-defined]  # not in the stubs
+    if name in code.co_freevars and arg < len({*code.co_varnames, *code.co_cellvars}):
+        return own_slot(code, name)
+    return name
+
+
+def own_slot(code: CodeType, name: str) -> str:
+    """The name of a local's or a cell's slot, which no other slot has: a comprehension that runs inline may have a variable
+    with the name of a free variable of its function."""
+    return f"{name}.inlined" if name in code.co_freevars else name
 
 
 def _constant(code: CodeType, arg: int) -> object:

@@ -9,8 +9,9 @@ from typing import Any, Final
 import torch
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue
@@ -154,5 +155,6 @@ def apply_function(cls: Any) -> Callable[..., Any]:
         return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
     apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
     return apply

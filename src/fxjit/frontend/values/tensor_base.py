@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import TupleValue
 
 if TYPE_CHECKING:

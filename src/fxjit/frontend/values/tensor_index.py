@@ -12,8 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.tensor_base import GraphTensor
