@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "drawing"}
+LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "process_state": set(),
     "generated": set(),
-    "drawing": set(),
+    "schemas": set(),
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
@@ -85,8 +85,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.stored"),
-    ("backends.native.__init__", "backends.native.worth"),
-    ("backends.native.runtime.cc", "backends.native.codegen.prelude"),
+    ("backends.native.__init__", "backends.native.choose.profitability"),
     ("doctor", "_C"),
     ("dropin", "module"),
     ("doctor", "tensor_shim"),

@@ -13,7 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
 from fxjit.backends import cudagraphs
-from fxjit.backends.cudagraphs import CudaRecorder, Recorded, recording_of, varying_inputs, why_not, written_inputs
+from fxjit.backends.cudagraphs import CudaRecorder, Recorded, recording_of, varying_inputs, why_not
+from fxjit.backends.graph.facts import placeholders_written
 from fxjit.counters import counters
 
 
@@ -437,7 +438,7 @@ def test_inputs_that_are_written_to_are_found_through_views():
         torch.ops.aten.copy_.default(torch.ops.aten.view.default(y, [4]), z)
         return torch.ops.aten.add.Tensor(x, 1)
 
-    assert written_inputs(cuda_graph(function, (4,), (2, 2), (4,))) == {1}
+    assert placeholders_written(cuda_graph(function, (4,), (2, 2), (4,))) == {1}
 
 
 def test_inputs_whose_sizes_vary_are_found():

@@ -14,6 +14,7 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from fxjit import _C
+from fxjit.schemas import target_uses_rng
 
 #: The inputs of one run, and how often each that is derived by had been written to.
 Kept = tuple[tuple[Any, ...], list[int]]
@@ -80,5 +81,4 @@ def graph_is_retained() -> bool:
 
 def draws_numbers(graph: torch.fx.GraphModule) -> bool:
     """Whether an ATen graph has an operator that draws random numbers."""
-    targets = [node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    return any(torch.Tag.nondeterministic_seeded in target.tags for target in targets)
+    return any(target_uses_rng(node.target) for node in graph.graph.nodes if node.op == "call_function")

@@ -8,13 +8,17 @@ and cuts the graph, in the order it runs in, where it goes from one such part to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch._guards
 import torch.fx
 from torch.utils import _pytree as pytree
+
+from fxjit.schemas import name_of, written
+
+from .graph.facts import changes_state, needed, storages_of, tensors_of
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -125,34 +129,15 @@ def independent_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
 def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, int]:
     """Memory of the graph's own is written to only by the segment that made it: a part is compiled without knowing which of
     its inputs are one memory, nor what autograd recorded of them."""
-    owned = memory_of(gm.graph.find_nodes(op="placeholder"))
+    owned = storages_of(gm.graph.find_nodes(op="placeholder"))
     maker: dict[int, int] = {}
     joined: set[int] = set()
     for node, segment in segments.items():
-        for place in memory_of(_written(node)) - owned:
+        for place in storages_of(written(node)) - owned:
             joined.update(range(maker.get(place, segment) + 1, segment + 1))
-        for place in memory_of([node]):
+        for place in storages_of([node]):
             maker.setdefault(place, segment)
     return {node: segment - sum(each <= segment for each in joined) for node, segment in segments.items()}
-
-
-def written_memory(gm: torch.fx.GraphModule, by: Callable[[torch.fx.Node], bool] = lambda node: True) -> set[int]:
-    """The storages that the graph, or those nodes of it, write to."""
-    return {place for node in gm.graph.nodes if node.op.startswith("call") and by(node) for place in memory_of(_written(node))}
-
-
-def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What the operator writes to: its first argument, or what is given as `out`."""
-    if not writes(node):
-        return []
-    leaves = pytree.tree_leaves((node.args[:1], node.kwargs.get("out")))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
-
-
-def memory_of(nodes: Iterable[torch.fx.Node]) -> set[int]:
-    """The storages of what the nodes gave; sparse tensors have none."""
-    tensors = (tensor for node in nodes for tensor in tensors_of(node))
-    return {tensor.untyped_storage()._cdata for tensor in tensors if torch._C._has_storage(tensor)}
 
 
 class _Modes:
@@ -167,16 +152,16 @@ class _Modes:
 
     def seen(self, node: torch.fx.Node) -> bool:
         """Whether the node changes a mode that is not followed here."""
-        if node.op != "call_function":
+        if not changes_state(node):
             return False
-        name = getattr(node.target, "__name__", "")
-        if name == "_set_grad_enabled":
+        name = name_of(node.target)
+        if node.target is torch._C._set_grad_enabled:
             self.grad = bool(node.args[0])
         elif name.startswith("_enter"):
             self.entered += 1
         elif name.startswith("_exit"):
             self.entered -= 1
-        elif "nesting" in name or name.startswith(("_set_", "_push_", "_pop_")):
+        else:
             return True
         return False
 
@@ -195,7 +180,9 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
 
     for node in gm.graph.nodes:
         modes.seen(node)
-        if node.op in ("placeholder", "get_attr", "output") or not modes.grad or not _needs_grad(node):
+        if node.op in ("placeholder", "get_attr", "output") or not modes.grad:
+            continue
+        if not any(map(_needs_grad, (node, *written(node)))):
             continue
         parent[node] = node
         for used in node.all_input_nodes:
@@ -203,22 +190,6 @@ def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
                 parent[find(used)] = find(node)
     numbers: dict[torch.fx.Node, int] = {}
     return {node: numbers.setdefault(find(node), len(numbers)) for node in parent}
-
-
-def needed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """What leads to the graph's results, or to a write."""
-    found: set[torch.fx.Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op == "output" or writes(node) or any(user in found for user in node.users):
-            found.add(node)
-    return found
-
-
-def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
-    """What the node gave in the trace."""
-    for leaf in pytree.tree_leaves(node.meta.get("example_value")):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
 
 
 def _needs_grad(node: torch.fx.Node) -> bool:
@@ -232,15 +203,8 @@ def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
     for node, given in zip(places, example_inputs, strict=True):
         if isinstance(given, torch.Tensor) and not given.requires_grad and _needs_grad(node):
             return True
-    return not memory_of(places).isdisjoint(memory_of(node for node in component if writes(node)))
-
-
-def writes(node: torch.fx.Node) -> bool:
-    """Whether the operator's name or its arguments say that it writes to what it is given."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    dunder = name.startswith("__") and not name.startswith("__i")
-    return (name.endswith("_") and not dunder) or name in ("setitem", "iadd", "imul", "isub", "itruediv", "ipow") or bool(
-        node.kwargs.get("inplace") or node.kwargs.get("out") is not None)
+    changed = (each for node in component for each in written(node) if _needs_grad(each))
+    return not storages_of(places).isdisjoint(storages_of(changed))
 
 
 def _example(node: torch.fx.Node) -> Any:

@@ -26,6 +26,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fxjit import logs
 from fxjit.counters import counters
+from fxjit.schemas import name_of, writes
+
+from .graph.facts import placeholders_written
 
 log = logs.artifact("cudagraphs")
 WARM_UP_CALLS = 2
@@ -33,7 +36,6 @@ MAX_RECORDINGS = 16
 # How often a recording is made again because an input moved: each is copied from its second move on, and what a forward saved
 # moves when that is recorded again.
 MAX_MOVES = 16
-_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
 Run = Callable[[list[Any]], Any]
 
 
@@ -339,7 +341,7 @@ def recorded(compiled: Run, gm: torch.fx.GraphModule, name: str) -> Run:
         log.info("%s is not recorded: %s", name, why)
         return compiled
     (device,) = devices_of(gm)
-    return Recorded(compiled, name, written_inputs(gm), CudaRecorder(device), varying_inputs(gm))
+    return Recorded(compiled, name, placeholders_written(gm), CudaRecorder(device), varying_inputs(gm))
 
 
 def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:
@@ -369,27 +371,6 @@ def varying_inputs(gm: torch.fx.GraphModule) -> tuple[int, ...]:
         if isinstance(meta, torch.Tensor) and meta.layout is torch.strided
         and any(isinstance(each, torch.SymInt) for each in (*meta.shape, *meta.stride()))
     )  # fmt: skip
-
-
-def written_inputs(gm: torch.fx.GraphModule) -> frozenset[int]:
-    """The positions of the inputs that the graph writes to."""
-    position = {node: k for k, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    root: dict[torch.fx.Node, torch.fx.Node] = {}
-    found: set[int] = set()
-    for node in gm.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
-            continue
-        for k, argument in enumerate(schema.arguments):
-            given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
-            if argument.alias_info is None:
-                continue
-            for each in (leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.fx.Node)):
-                base = root.get(each, each)
-                root.setdefault(node, base)
-                if argument.alias_info.is_write and base in position:
-                    found.add(position[base])
-    return frozenset(found)
 
 
 # The backend of that name
@@ -444,13 +425,6 @@ def _captured_why_not(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
     if len(devices) > 1 or next(iter(devices)).type != "cuda":
         return f"its inputs are on {', '.join(sorted(map(str, devices)))}"
     for node in gm.graph.nodes:
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if node.op in ("call_function", "call_method") and _writes(name):
-            return f"it calls {name}, which writes to a tensor"
+        if writes(node):
+            return f"it calls {name_of(node.target)}, which writes to a tensor"
     return None
-
-
-def _writes(name: str) -> bool:
-    if name == "setitem" or (name.endswith("_") and not name.endswith("__")):
-        return True
-    return name in _IN_PLACE_OPERATORS

@@ -22,6 +22,7 @@ from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, TensorAlias, ViewAndMutationMeta
 
 from fxjit import _C
+from fxjit.schemas import view_base
 
 from .again import SecondRun, draws_numbers, graph_is_retained, second_run
 from .hidden import keep_versions
@@ -135,10 +136,7 @@ def _gives_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) -> b
 def _viewed(value: Any) -> torch.fx.Node | None:
     """The input that a node is a view of, by operators that are nothing but views; None for other nodes."""
     while isinstance(value, torch.fx.Node) and value.op != "placeholder":
-        returns = value.target._schema.returns if isinstance(value.target, torch._ops.OpOverload) else ()
-        if len(returns) != 1 or returns[0].alias_info is None or returns[0].alias_info.is_write or not value.args:
-            return None
-        value = value.args[0]
+        value = view_base(value)
     return value if isinstance(value, torch.fx.Node) else None
 
 

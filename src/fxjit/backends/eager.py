@@ -10,17 +10,12 @@ import torch.fx
 
 from fxjit.errors import InternalError
 
+from .graph.facts import changes_state
+
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph, operator by operator, by torch itself."""
     return as_a_block(gm.forward) if any(map(changes_state, gm.graph.nodes)) else gm.forward
-
-
-def changes_state(node: torch.fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") in _CHANGE_STATE
-
-
-_CHANGE_STATE = frozenset({"_set_grad_enabled", "_enter_autocast", "_enter_inference_mode", "set_attention_kernels"})
 
 
 def as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,8 @@ import copy
 import torch
 import torch.fx
 
-from .components import writes
+from fxjit.schemas import name_of, writes
+
 from .sizes import expressions
 
 _NAMES = frozenset({"expand", "expand_as", "broadcast_to"})
@@ -38,8 +39,7 @@ def with_plain_views(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _expands_nothing(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name not in _NAMES or not node.args or not isinstance(node.args[0], torch.fx.Node):
+    if name_of(node.target) not in _NAMES or not node.args or not isinstance(node.args[0], torch.fx.Node):
         return False
     before, after = node.args[0].meta.get("example_value"), node.meta.get("example_value")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor) or before.dim() != after.dim():

@@ -14,8 +14,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from .components import Compile, Part, can_be_passed, in_turn, needed, tensors_of, writes
-from .eager import as_a_block, changes_state, eager
+from fxjit.schemas import writes
+
+from .components import Compile, Part, can_be_passed, in_turn
+from .eager import as_a_block, eager
+from .graph.facts import changes_state, needed, tensors_of
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
 

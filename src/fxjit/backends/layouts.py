@@ -14,7 +14,9 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
-from .components import memory_of, written_memory
+from fxjit.schemas import name_of, overloads_of
+
+from .graph.facts import storages_of, written_storages
 from .sizes import hints
 
 aten = torch.ops.aten
@@ -31,7 +33,7 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
     """Gives results of AOTAutograd's forward or inference graph that the captured graph writes to the order that they have in
     that, if it is another, or the gaps, where all sizes are known. Results that are views of others stay what they are."""
     # What goes element by element keeps the order as a function, too; fake tensors do not always tell eager's.
-    written, reordered = written_memory(captured), written_memory(captured, _takes_other_elements)
+    written, reordered = written_storages(captured), written_storages(captured, _takes_other_elements)
     if meta is None or meta.tokens or not written:
         return
     (wanted,), output = next(iter(captured.graph.find_nodes(op="output"))).args, next(iter(graph.graph.find_nodes(op="output")))
@@ -40,12 +42,12 @@ def keep_layouts(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, me
     values, changed = list(given), False
     for place, (info, node) in enumerate(zip(meta.output_info, wanted, strict=False), first):
         value = values[place] if info.output_type in _OWN else None
-        if isinstance(value, torch.fx.Node) and isinstance(node, torch.fx.Node) and not memory_of([node]).isdisjoint(written):
+        if isinstance(value, torch.fx.Node) and isinstance(node, torch.fx.Node) and not storages_of([node]).isdisjoint(written):
             like, val = node.meta.get("example_value"), value.meta.get("val")
             order, now = _order(like), _order(val)
             if now is None:
                 continue
-            if order is not None and len(order) == len(now) and order != now and not memory_of([node]).isdisjoint(reordered):
+            if order is not None and len(order) == len(now) and order != now and not storages_of([node]).isdisjoint(reordered):
                 values[place], changed = _turned(graph.graph, output, value, order), True
             elif isinstance(like, torch.Tensor) and order is None and _has_gaps(like):
                 values[place], changed = _spread(graph.graph, output, value, like), True
@@ -58,30 +60,27 @@ def _takes_other_elements(node: torch.fx.Node) -> bool:
     """Whether a write may compute an element from elements at other places, or in an order of its own."""
     if node.kwargs.get("out") is not None:
         return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name == "setitem":
+    name = name_of(node.target)
+    if name in ("setitem", "__setitem__"):
         return any(isinstance(each, torch.fx.Node) for each in pytree.tree_leaves(node.args[1]))
-    if node.kwargs.get("inplace") or not name.endswith("_"):
-        return False
-    packet = getattr(aten, name.partition(".")[0], None)
-    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return name not in _ELEMENTWISE and not any(torch.Tag.pointwise in each.tags for each in overloads)
+    overloads = overloads_of(node.target)
+    return bool(overloads) and name not in _ELEMENTWISE and not any(torch.Tag.pointwise in each.tags for each in overloads)
 
 
 def counts_from_the_start(gm: torch.fx.GraphModule) -> bool:
     """Whether the graph looks for elements by their place in all of a memory, of which it was given a part, or has a part: by
     `as_strided` with an offset, as `fill_diagonal_` does, too. AOTAutograd's graphs have them by numbers that hold for these
     parts alone, and make copies of parts, which begin elsewhere."""
-    given = memory_of(gm.graph.find_nodes(op="placeholder"))
+    given = storages_of(gm.graph.find_nodes(op="placeholder"))
     counted = [part for part in map(_counted_in, gm.graph.nodes) if part is not None]
-    return any(_begins_later(part) or not memory_of([part]).isdisjoint(given) for part in counted)
+    return any(_begins_later(part) or not storages_of([part]).isdisjoint(given) for part in counted)
 
 
 def _counted_in(node: torch.fx.Node) -> torch.fx.Node | None:
     """The tensor in whose memory the operator counts."""
     if not node.op.startswith("call") or not node.args or not isinstance(node.args[0], torch.fx.Node):
         return None
-    name = (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
+    name = name_of(node.target)
     place = _OFFSETS.get(name)
     offset = None if place is None else node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
     return node.args[0] if offset is not None or name == "fill_diagonal_" else None

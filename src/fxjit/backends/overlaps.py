@@ -16,8 +16,8 @@ import torch.fx
 from fxjit import _C, tensor_shim
 from fxjit.counters import counters
 
-from .components import memory_of, written_memory
 from .eager import eager
+from .graph.facts import storages_of, written_storages
 from .sizes import hints
 
 #: Of two inputs that meet: their places, and how many elements the second begins behind the first.
@@ -27,8 +27,8 @@ Meeting = tuple[int, int, int]
 def as_they_meet(compiled: Callable[..., Any], gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """`compiled`, and the captured graph for inputs that meet otherwise than the example inputs."""
     places = gm.graph.find_nodes(op="placeholder")
-    memory = written_memory(gm)
-    written = [place for place, node in enumerate(places) if not memory_of([node]).isdisjoint(memory)]
+    memory = written_storages(gm)
+    written = [place for place, node in enumerate(places) if not storages_of([node]).isdisjoint(memory)]
     itemsizes = tuple(_itemsize(each) * (-1 if place in written else 1) for place, each in enumerate(example_inputs))
     if len(places) != len(example_inputs) or not written or sum(map(bool, itemsizes)) < 2 or not tensor_shim.ensure():
         return compiled

@@ -8,11 +8,12 @@ with a write to that same input: the derivative would then be that of the new va
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy
+
+from .graph.facts import view_root
 
 aten = torch.ops.aten
 EXTREMES = {aten.max.default, aten.min.default, aten.amax.default, aten.amin.default, aten.linalg_vector_norm.default}
@@ -22,7 +23,7 @@ def save_what_extremes_are_of(joint: torch.fx.GraphModule) -> None:
     """The derivative of an extreme divides by how many numbers equal it. Of a half type that may be none where the backward
     graph computes the numbers again: from what was rounded to be saved, which the forward graph had in registers."""
     for node in joint.graph.find_nodes(op="call_function", target=aten.eq.Tensor):
-        sides = [_root(each) for each in node.args if isinstance(each, torch.fx.Node)]
+        sides = [view_root(each) for each in node.args if isinstance(each, torch.fx.Node)]
         if any(each.target in EXTREMES for each in sides):
             for each in sides:
                 if each.op == "call_function" and each.meta["val"].dtype in (torch.float16, torch.bfloat16):
@@ -32,15 +33,15 @@ def save_what_extremes_are_of(joint: torch.fx.GraphModule) -> None:
 def keep_old_values(forward: torch.fx.GraphModule, num_outputs: int) -> None:
     """Saved values in the memory of an input that the graph writes to are copied before that."""
     graph = forward.graph
-    written = {_root(node.args[0]): node for node in reversed(graph.nodes) if node.target is aten.copy_.default}
+    written = {view_root(node.args[0]): node for node in reversed(graph.nodes) if node.target is aten.copy_.default}
     if not written:
         return
     output = next(iter(graph.find_nodes(op="output")))
     values = list(output.args[0])
     for place in range(num_outputs, len(values)):
         value = values[place]
-        if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and _root(value) in written:
-            with graph.inserting_before(written[_root(value)]):
+        if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and view_root(value) in written:
+            with graph.inserting_before(written[view_root(value)]):
                 values[place] = _copy(graph, value)
     output.args = (values if isinstance(output.args[0], list) else tuple(values),)
     graph.lint()
@@ -55,16 +56,6 @@ def mark_results_beside(forward: torch.fx.GraphModule, backward: torch.fx.GraphM
     for node in backward.graph.find_nodes(op="placeholder"):
         if node.name in beside:
             node.meta["fxjit_result_beside"] = True
-
-
-def _root(node: Any) -> Any:
-    """The node whose memory a view is in."""
-    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        first = node.target._schema.arguments[:1]
-        if not first or first[0].alias_info is None or first[0].alias_info.is_write or not node.args:
-            break
-        node = node.args[0]
-    return node
 
 
 def _copy(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:

@@ -16,7 +16,7 @@ import torch.fx
 from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
 from torch.utils import _pytree as pytree
 
-from .components import tensors_of
+from .graph.facts import tensors_of
 
 
 def keep_refusals(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:

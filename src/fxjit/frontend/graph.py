@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import torch.fx
 
-from fxjit.drawing import drops_nothing
 from fxjit.frontend.result import GraphInput
+from fxjit.schemas import drops_nothing
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.base import Value

@@ -10,17 +10,15 @@ import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
-from fxjit.drawing import may_draw
 from fxjit.frontend.result import SpeculationCheck
 from fxjit.frontend.values.base import Tracer
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.schemas import updated_statistics, uses_rng
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.
 _MOST_COPIED = 1 << 16
 #: Packages whose functions do nothing that cannot be done again, but for what they write to.
 _REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
-#: Operators that write to inputs and do not say so.
-_SILENT_WRITERS = ("batch_norm", "instance_norm")
 
 
 class Speculation:
@@ -61,7 +59,7 @@ class Speculation:
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
         return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
-            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or _writes_silently(node) or may_draw(node)
+            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
         )
 
@@ -71,12 +69,12 @@ class Speculation:
             return True, None
         if not all(map(_is_repeatable, graph.nodes)):
             return False, None
-        silently = {each for node in graph.nodes if _writes_silently(node) for each in node.all_input_nodes}
+        statistics = {each for node in graph.nodes for each in updated_statistics(node)}
         written, copied = [], 0
         for node, fake, before in self._inputs:
             if before is None:
                 return False, None
-            if fake._version == before and not (node in silently and fake.dim() == 1 and not fake.requires_grad):
+            if fake._version == before and node not in statistics:
                 continue
             numel = fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
@@ -99,7 +97,3 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     if target is getattr:
         return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
     return (getattr(target, "__module__", None) or "").partition(".")[0] in _REPEATABLE
-
-
-def _writes_silently(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and any(name in getattr(node.target, "__name__", "") for name in _SILENT_WRITERS)

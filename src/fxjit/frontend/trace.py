@@ -35,7 +35,6 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 
 from fxjit import config
-from fxjit.drawing import may_draw
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
@@ -71,6 +70,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSam
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -321,7 +321,8 @@ class Trace:
             self.break_points.dispatches = True
             leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
         self._check_random()
-        result = self._run_fake(target, node_args, node_kwargs)
+        observer = None if is_known(target) else Observer()
+        result = self._run_fake(target, node_args, node_kwargs, observer)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
         if _on_current_gpu(result, (node_args, node_kwargs)):
@@ -329,6 +330,8 @@ class Trace:
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        if observer is not None:
+            node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
 
@@ -352,7 +355,8 @@ class Trace:
             return type(arg)(self._graph_arg(item) for item in arg)
         return arg
 
-    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
+                  observer: Observer | None = None) -> Any:
         fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
 
         def run() -> Any:
@@ -361,7 +365,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution():
+            with self.fake_execution(), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:
@@ -436,7 +440,7 @@ class Trace:
     @property
     def graph_uses_rng(self) -> bool:
         """Whether a node that is in the graph so far may need a random generator."""
-        return any(map(may_draw, self.builder.since(None)))
+        return any(map(uses_rng, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """What was emitted in `capture_subgraph` leaves the graph."""

@@ -27,13 +27,14 @@ from torch.utils import _pytree as pytree
 
 from fxjit import config, debug, logs
 from fxjit.counters import counters, timed
-from fxjit.drawing import may_draw
+from fxjit.schemas import uses_rng, written
 
 from ..components import compile_parts
 from ..derivatives import choose_extremes
 from ..direct import Parts, describe, direct_call
 from ..eager import eager
 from ..expansions import with_plain_views
+from ..graph.facts import storages_of
 from ..hidden import NEEDS_DATA, count_new_shapes_first, drop_gradients_of_hidden_writes, keep_versions, uncounted_writes
 from ..inference import compile_blocks
 from ..layouts import counts_from_the_start, keep_layouts
@@ -63,6 +64,8 @@ _LIMITS = ("mutating a non-functional tensor with a functional tensor", "no fake
            "being mutated that has internal overlap",
            # `fill_diagonal_` of an input whose memory has gaps.
            "as_strided_scatter: sizes",
+           # A few in-place operators have no functional form.
+           "operator whose output has alias annotations",
            # An operator without a derivative: eager says so where somebody asks for one.
            "derivative for aten::")
 
@@ -452,14 +455,16 @@ def with_unused_draws(
 ) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:
     """Random numbers that nobody uses are drawn too, so that those that follow are eager's: AOTAutograd drops operators without
     users, so what these give becomes a result of the graph, which `restore` leaves out."""
-    if not isinstance(gm, torch.fx.GraphModule) or not any(map(may_draw, gm.graph.nodes)):
+    if not isinstance(gm, torch.fx.GraphModule) or not any(map(uses_rng, gm.graph.nodes)):
         return gm, restore
     output = next(iter(gm.graph.find_nodes(op="output")))
     used = {output}
     for node in reversed(gm.graph.nodes):
         if not used.isdisjoint(node.users):
             used.add(node)
-    unused = [node for node in gm.graph.nodes if node not in used and may_draw(node) and _is_tensor(node)]
+    inputs = storages_of(gm.graph.find_nodes(op="placeholder"))  # what is written to them stays in AOTAutograd's graphs, too
+    unused = [node for node in gm.graph.nodes if node not in used and uses_rng(node) and _is_tensor(node)
+              and inputs.isdisjoint(storages_of(written(node)))]
     if not unused:
         return gm, restore
     graph = torch.fx.Graph()

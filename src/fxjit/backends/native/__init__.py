@@ -28,7 +28,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
 
 def _better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
-    from .worth import better_as_captured
+    from .choose.profitability import better_as_captured
 
     return better_as_captured(gm, plan, graphs)
 

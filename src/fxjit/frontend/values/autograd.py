@@ -154,5 +154,6 @@ def apply_function(cls: Any) -> Callable[..., Any]:
         return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
     apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
     return apply

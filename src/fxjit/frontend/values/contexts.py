@@ -486,6 +486,7 @@ def set_attention_kernels(names: Sequence[str], priority: Sequence[int] | None) 
         torch._C._set_sdp_priority_order(list(priority))
 
 
+set_attention_kernels.changes_state = True  # type: ignore[attr-defined]  # for backends (graph/facts.py)
 _KERNEL_SWITCHES: Final = ("cudnn", "flash", "mem_efficient", "math", "overrideable")
 
 

@@ -17,14 +17,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv
 
 from fxjit import _C, tensor_shim
+from fxjit.schemas import returns_alias
 
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
-from ..codegen.products import Product, origin, product_of
+from ..hints import Hints
 from ..index import Found, UnprintableSize, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..schedule.fuse import Hints, group_work
+from ..schedule.blas import Product, origin, product_of
+from ..schedule.fuse import group_work
 from ..target import scalar_tensor
 from .aten_calls import FunctionName, aten_function, python_function
 from .encode import is_printable
@@ -379,12 +381,7 @@ def example_of(node: torch.fx.Node) -> tuple[Any, Any]:
 
 def returns_new_memory(node: torch.fx.Node) -> bool:
     """The call's results are no aliases of an argument."""
-    target = node.target
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return all(each.alias_info is None for each in target._schema.returns)
+    return node.target is operator.getitem or not returns_alias(node.target)
 
 
 def launched_buffers(steps: Iterable[Any]) -> set[str]:

@@ -10,11 +10,13 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit.schemas import written
+
 from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
-from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
+from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -189,7 +191,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
             low.home[node] = buffer.name
             low.origins[node] = frozenset()
         return
-    if worth_storing(node, value):
+    if is_stored(node, value):
         low.realize(node)
 
 
@@ -204,7 +206,7 @@ def unbacked(node: torch.fx.Node) -> bool:
 
 def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     """An ATen call. Its tensor arguments must be in memory; its results are memory it makes, or views of its arguments."""
-    mutated = mutated_arguments(node)
+    mutated = written(node)
     for arg in mutated:
         low.settle_readers(low.materialize(arg), node)
     reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
@@ -225,15 +227,3 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
 
 def holds_memory(low: Lowering, node: torch.fx.Node) -> bool:
     return isinstance(meta_of(node), torch.Tensor) or node in low.home
-
-
-def mutated_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-        return []
-    found: list[torch.fx.Node] = []
-    for position, argument in enumerate(target._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            found += [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.fx.Node)]
-    return found

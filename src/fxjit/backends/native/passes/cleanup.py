@@ -9,6 +9,8 @@ import torch
 import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
+from fxjit.schemas import returns_alias, target_uses_rng, writes
+
 from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
@@ -81,12 +83,12 @@ def share_equal(graph: torch.fx.Graph) -> None:
     returned = memory_of_outputs(graph)
     for node in list(graph.nodes):
         target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+        if writes(node):
             seen.clear()  # what was read before may be another thing now
             continue
         if node.op != "call_function" or not (isinstance(target, torch._ops.OpOverload) or target is operator.getitem):
             continue
-        if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+        if target_uses_rng(target):
             continue
         # Two equal outputs must stay two tensors.
         if node in returned or node.meta.get("unbacked_bindings"):
@@ -109,11 +111,7 @@ def memory_of_outputs(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         if node in found:
             continue
         found.add(node)
-        aliases = node.target is operator.getitem or (
-            isinstance(node.target, torch._ops.OpOverload)
-            and any(each.alias_info is not None for each in node.target._schema.returns)
-        )
-        if aliases:
+        if node.target is operator.getitem or (node.op == "call_function" and returns_alias(node.target)):
             waiting += node.all_input_nodes
     return found
 

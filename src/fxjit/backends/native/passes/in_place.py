@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from fxjit.schemas import returns_alias
+
 aten = torch.ops.aten
 MARK = "fxjit_in_place"
 #: Operators whose result is their first argument but for some places.
@@ -88,8 +90,7 @@ def readers(node: torch.fx.Node, write: torch.fx.Node) -> list[torch.fx.Node]:
         if user is write:
             continue
         found.append(user)
-        schema = getattr(user.target, "_schema", None)
-        if schema is None or any(each.alias_info is not None for each in schema.returns):
+        if returns_alias(user.target):
             found += readers(user, write)
     return found
 

@@ -1,0 +1,383 @@
+"""Effects of a call in an FX graph: which arguments it writes to, what its result is a view of, whether it uses random numbers.
+
+ATen operators declare that in their schemas and tags, also where the graph calls them as methods of tensors or as functions of
+torch. The tables below are for what has no schema: Python's in-place operators, and functions of torch that are written in
+Python. For any other callee, a function of the program's own, the front end notes in `node.meta` what it saw when the function
+ran on fake tensors (`Observed`); without such a note it may write to all its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Node = torch.fx.Node
+Arguments = dict[str, Any]
+_CALLS = ("call_function", "call_method")
+#: The key in `node.meta` of an `Observed`.
+OBSERVED = "fxjit_observed"
+
+#: Methods of Python's in-place operators that tensors have. `@=`, which they lack, makes a new tensor.
+IN_PLACE_METHODS = frozenset(
+    name for name in dir(operator)
+    if name.startswith("__i") and hasattr(operator, "__" + name[3:]) and hasattr(torch.Tensor, name)
+) | {"__setitem__"}  # fmt: skip
+IN_PLACE_FUNCTIONS = frozenset(getattr(operator, name) for name in IN_PLACE_METHODS)
+#: Parameters of torch's Python functions that have them write, where they are given and not False: to which parameter.
+_WRITES_IF = {"inplace": "input", "out": "out", "max_norm": "weight"}
+#: What normalisations over a batch update in training, at a pace that they are given. Few schemas declare it.
+_STATISTICS = ("running_mean", "running_var")
+_PACES = ("momentum", "exponential_average_factor")
+_TRAINING = ("training", "train", "use_input_stats")
+_WITHOUT_UPDATE = ("_functional", "_no_training", "_no_update")
+#: Composite dropouts: their result is the input itself where they drop nothing.
+_DROPOUTS = frozenset(f"{kind}dropout{end}" for kind in ("", "alpha_", "feature_", "feature_alpha_") for end in ("", "_")) | {
+    "dropout1d", "dropout2d", "dropout3d"}  # fmt: skip
+_KNOWN_PACKAGES = frozenset({"torch", "math", "_operator", "operator", "builtins", "fxjit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Effects of a callee without a schema, seen in a run on fake tensors."""
+
+    #: Positions among the leaves of the call's arguments.
+    written: frozenset[int]
+    random: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One overload of an operator, or one Python function: its parameters and what is declared of them."""
+
+    #: All parameters, those that may be positional first; the kind of each, where it is known; what they are if not given.
+    names: tuple[str, ...]
+    positional: int
+    kinds: dict[str, str]
+    defaults: Arguments
+    #: Parameters that are written to: always, or if another parameter is given and not False.
+    written: tuple[str, ...]
+    written_if: tuple[tuple[str, str], ...] = ()
+    #: For each result: the parameter in whose memory it is, None for new memory.
+    bases: tuple[str | None, ...] = ()
+    #: Whether it updates the running statistics that it is given without declaring it.
+    updates_statistics: bool = False
+
+    def bind(self, node: Node) -> Arguments:
+        """The call's arguments by name. Surplus positional ones are the rest of a list, as in `x.resize_(2, 3)`."""
+        given = dict(zip(self.names[: self.positional], node.args, strict=False)) | node.kwargs
+        if "input" in given and "self" in self.names:
+            given.setdefault("self", given["input"])  # what torch's functions call it
+        return self.defaults | given
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether a list stands where a list is expected, and no list elsewhere: overloads differ in that."""
+        for name, kind in self.kinds.items():
+            given = arguments.get(name)
+            if given is not None and not isinstance(given, Node) and isinstance(given, (list, tuple)) != (kind == "list"):
+                return kind == "numbers"
+        return True
+
+
+def written(node: Node) -> list[Node]:
+    """The tensors among the arguments that the call writes to."""
+    if node.op not in _CALLS:
+        return []
+    observed = node.meta.get(OBSERVED)
+    if isinstance(observed, Observed):
+        return [leaf for place, leaf in enumerate(_leaves(node)) if place in observed.written]
+    if not is_known(node.target):
+        return list(filter(_may_be_tensor, node.all_input_nodes))
+    given: list[Any] = [node.kwargs.get("out")]
+    if node.target in IN_PLACE_FUNCTIONS or node.target in IN_PLACE_METHODS:
+        given.append(node.args[0])
+    elif not any(each.written or each.written_if or each.updates_statistics for each in signatures(node.target)):
+        return []
+    for signature, arguments in _bound(node):
+        given += [arguments.get(name) for name in signature.written]
+        given += [arguments.get(name) for flag, name in signature.written_if if arguments.get(flag) not in (None, False)]
+    leaves = dict.fromkeys([*_nodes_in(given), *updated_statistics(node)])
+    return list(filter(_may_be_tensor, leaves))
+
+
+def writes(node: Node) -> bool:
+    """Whether the call writes to an argument, or takes a graph that writes at all."""
+    return bool(written(node)) or any(writes(each) for graph in inner_graphs(node) for each in graph.graph.nodes)
+
+
+def updated_statistics(node: Node) -> list[Node]:
+    """The running statistics that the call updates without declaring it, as `batch_norm` does in training."""
+    for signature, arguments in _bound(node):
+        if signature.updates_statistics and _trains(arguments):
+            return list(_nodes_in(arguments.get(name) for name in _STATISTICS))
+    return []
+
+
+def view_base(node: Any) -> Node | None:
+    """The argument in whose memory the call's single result is: a view's base, or what an in-place operator wrote to."""
+    if isinstance(node, Node):
+        for signature, arguments in _bound(node):
+            base = arguments.get(signature.bases[0]) if len(signature.bases) == 1 and signature.bases[0] is not None else None
+            if isinstance(base, Node):
+                return base
+    return None
+
+
+def returns_alias(target: Any) -> bool:
+    """Whether a result of the operator shares memory with an argument. Without a schema it may."""
+    declared = signatures(target)
+    return not declared or any(base is not None for signature in declared for base in signature.bases)
+
+
+def uses_rng(node: Node) -> bool:
+    """Whether the call may use random numbers, or takes or stands for a graph that may."""
+    if any(uses_rng(each) for graph in inner_graphs(node) for each in graph.graph.nodes):
+        return True
+    if node.op not in _CALLS:
+        return False
+    observed = node.meta.get(OBSERVED)
+    if isinstance(observed, Observed):
+        return observed.random
+    return not is_known(node.target) or (target_uses_rng(node.target) and not _is_deterministic(node))
+
+
+def drops_nothing(node: Node) -> bool:
+    """Whether it is a dropout outside training or with a probability of 0, whose result is its input."""
+    return node.op in _CALLS and name_of(node.target) in _DROPOUTS and _is_deterministic(node)
+
+
+def target_uses_rng(target: Any) -> bool:
+    """Whether the operator or function may use random numbers, by some arguments."""
+    if isinstance(target, types.FunctionType):
+        return is_known(target) and _function_uses_rng(target)
+    return any(torch.Tag.nondeterministic_seeded in each.tags for each in overloads_of(target))
+
+
+def is_known(target: Any) -> bool:
+    """Whether the callee's effects can be told here: a method of tensors, an operator, a function of Python, torch or fxjit,
+    unless that is a wrapper of the program's own function (`is_opaque`)."""
+    if isinstance(target, (str, torch._ops.OperatorBase, OpOverloadPacket)):
+        return True
+    package = (getattr(target, "__module__", None) or "builtins").partition(".")[0]
+    return package in _KNOWN_PACKAGES and not getattr(target, "is_opaque", False)
+
+
+def signatures(target: Any) -> tuple[Signature, ...]:
+    """What the callee declares, one for each overload; nothing for what declares nothing."""
+    if isinstance(target, types.FunctionType):
+        return (_of_function(target),) if is_known(target) else ()
+    overloads = overloads_of(target)
+    if not overloads and isinstance(target, str) and _is_in_place_name(target):
+        return (Signature(("self",), 1, {}, {}, ("self",), bases=("self",)),)
+    return tuple(map(_of_schema, overloads))
+
+
+def name_of(target: Any) -> str:
+    """The callee's name, an operator's without its overload."""
+    if isinstance(target, OpOverload):
+        return target._opname
+    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+
+
+def inner_graphs(node: Node) -> Iterator[torch.fx.GraphModule]:
+    """The graphs that a higher-order operator is given, or that the node stands for."""
+    for each in (node, *node.all_input_nodes) if node.op in _CALLS else (node,):
+        held = each.meta.get("example_value") if each.op == "get_attr" else None
+        if held is None and each.op == "get_attr":
+            held = getattr(each.graph.owning_module, str(each.target), None)
+        if isinstance(held, torch.fx.GraphModule):
+            yield held
+
+
+class Observer(TorchDispatchMode):
+    """Watches the operators of a run on fake tensors, for an `Observed`."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = False
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.random = self.random or target_uses_rng(func)
+        if isinstance(func, OpOverload) and func._schema.is_mutable:
+            given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+            for each in pytree.tree_leaves([given.get(name) for name in _of_schema(func).written]):
+                if isinstance(each, torch.Tensor) and torch._C._has_storage(each):
+                    self._storages.add(each.untyped_storage()._cdata)
+        return func(*args, **kwargs)
+
+    def effects_on(self, node: Node) -> Observed:
+        """What was seen, for the node that makes the call."""
+        return Observed(frozenset(place for place, leaf in enumerate(_leaves(node)) if self._has_written(leaf)), self.random)
+
+    def _has_written(self, argument: Any) -> bool:
+        values = pytree.tree_leaves(argument.meta.get("example_value")) if isinstance(argument, Node) else []
+        return any(isinstance(each, torch.Tensor) and torch._C._has_storage(each)
+                   and each.untyped_storage()._cdata in self._storages for each in values)
+
+
+def _bound(node: Node) -> list[tuple[Signature, Arguments]]:
+    """The overloads that the call may be of, with its arguments; all, if it seems to be of none."""
+    if node.op not in _CALLS:
+        return []
+    every = [(signature, signature.bind(node)) for signature in signatures(node.target)]
+    return [(signature, arguments) for signature, arguments in every if signature.fits(arguments)] or every
+
+
+def _leaves(node: Node) -> list[Any]:
+    return pytree.tree_leaves((node.args, node.kwargs))
+
+
+def _nodes_in(given: Iterable[Any]) -> Iterator[Node]:
+    for leaf in pytree.tree_leaves(list(given)):
+        if isinstance(leaf, Node):
+            yield leaf
+
+
+def _may_be_tensor(node: Node) -> bool:
+    """Unless its fake value says otherwise: nothing writes to a number."""
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return value is None or any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _trains(arguments: Arguments) -> bool:
+    """False where a flag says so. The graph's own value, or None, may be true."""
+    return not any(arguments.get(name) is False for name in _TRAINING)
+
+
+def _is_deterministic(node: Node) -> bool:
+    """Whether arguments keep an operator that may use random numbers from it: outside training, or nothing is dropped."""
+    names = ("p", "dropout_p", "dropout") if name_of(node.target) in _DROPOUTS else ("dropout_p", "dropout")
+    bound = _bound(node)
+    return bool(bound) and all(
+        not _trains(arguments) or any(_is_zero(arguments.get(name)) for name in names) for _, arguments in bound)
+
+
+def _is_zero(given: Any) -> bool:
+    return isinstance(given, (int, float)) and given == 0
+
+
+# Schemas
+
+
+def overloads_of(target: Any) -> tuple[OpOverload, ...]:
+    """The ATen operators that the callee may be: a method of tensors, or a function of torch's C++, is any of its name."""
+    if isinstance(target, OpOverload):
+        return (target,)
+    if isinstance(target, OpOverloadPacket):
+        return _overloads_in(target)
+    if isinstance(target, types.MethodDescriptorType):
+        return _aten(target.__name__) if target.__objclass__ is torch._C.TensorBase else ()
+    if isinstance(target, types.BuiltinFunctionType):
+        return _aten(target.__name__) if (target.__module__ or "").partition(".")[0] == "torch" else ()
+    return _aten(target) if isinstance(target, str) else ()
+
+
+@functools.cache
+def _aten(name: str) -> tuple[OpOverload, ...]:
+    found = getattr(torch.ops.aten, name, None) if torch._C._jit_get_schemas_for_operator(f"aten::{name}") else None
+    return _overloads_in(found) if isinstance(found, OpOverloadPacket) else ()
+
+
+@functools.cache
+def _overloads_in(packet: OpOverloadPacket) -> tuple[OpOverload, ...]:
+    """Those that the dispatcher has; the others are TorchScript's, of lists and strings."""
+    every = (getattr(packet, name) for name in packet.overloads())
+    return tuple(each for each in every if torch._C._dispatch_has_kernel(each.name()))
+
+
+@functools.cache
+def _of_schema(overload: OpOverload) -> Signature:
+    arguments = sorted(overload._schema.arguments, key=lambda each: bool(each.kwarg_only))
+    in_set = {each: argument.name for argument in arguments if argument.alias_info is not None
+              for each in argument.alias_info.before_set}  # fmt: skip
+    # The parts of a split are in a set of their own: the operator has one aliased argument.
+    bases = [next((in_set[each] for each in result.alias_info.before_set if each in in_set), next(iter(in_set.values())))
+             if result.alias_info is not None else None for result in overload._schema.returns]  # fmt: skip
+    names = tuple(each.name for each in arguments)
+    written_to = tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
+    return Signature(
+        names,
+        sum(not each.kwarg_only for each in arguments),
+        {each.name: _kind(each.type) for each in arguments},
+        {each.name: each.default_value for each in arguments if each.has_default_value()},
+        written_to,
+        bases=tuple(bases),
+        updates_statistics=_updates_statistics(overload._opname, names) and not set(_STATISTICS) <= set(written_to),
+    )
+
+
+def _updates_statistics(name: str, parameters: tuple[str, ...]) -> bool:
+    return set(_STATISTICS) <= set(parameters) and not set(_PACES).isdisjoint(parameters) and not name.endswith(_WITHOUT_UPDATE)
+
+
+def _kind(type_: Any) -> str:
+    """A list of tensors, a list of numbers (for which one number may stand), or no list."""
+    if isinstance(type_, torch.OptionalType):
+        return _kind(type_.getElementType())
+    if isinstance(type_, torch.ListType):
+        return "list" if isinstance(type_.getElementType(), (torch.TensorType, torch.OptionalType)) else "numbers"
+    return "single"
+
+
+# Functions that are written in Python
+
+
+@functools.cache
+def _of_function(function: types.FunctionType) -> Signature:
+    parameters = inspect.signature(function).parameters.values()
+    first = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    names = (*first, *(each.name for each in parameters if each.name not in first))
+    return Signature(
+        names, len(first), {},
+        {each.name: each.default for each in parameters if each.default is not each.empty},
+        names[:1] if _is_in_place_name(function.__name__) else (),
+        tuple((flag, name) for flag, name in _WRITES_IF.items() if flag in names and name in names),
+        updates_statistics=_updates_statistics(function.__name__, names),
+    )  # fmt: skip
+
+
+def _is_in_place_name(name: str) -> bool:
+    """torch's convention for what writes to its first argument."""
+    return name.endswith("_") and not name.startswith("__")
+
+
+@functools.cache
+def _function_uses_rng(function: types.FunctionType) -> bool:
+    """Whether the code of a function of torch, or of those that it calls, names an operator that uses random numbers."""
+    seen = {function}
+    to_read = [function]
+    while to_read:
+        each = to_read.pop()
+        held = [cell.cell_contents for cell in each.__closure__ or ()] + [getattr(each, "__wrapped__", None)]
+        for name in _names_in(each.__code__):
+            if target_uses_rng(name):
+                return True
+            held.append(each.__globals__.get(name))
+        for other in held:
+            # What subclasses override (torch.overrides) is called by everything and names everything.
+            if isinstance(other, types.FunctionType) and other not in seen and is_known(other) and (
+                    other.__module__ != "torch.overrides"):
+                seen.add(other)
+                to_read.append(other)
+    return False
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
