@@ -33,12 +33,13 @@ LAYERS: dict[str, set[str]] = {
     "backends": LOW | {"tensor_shim", "repro"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps"},
-    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.tracer": set(),
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps", "frontend.tracer"},
+    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.callables.__init__": set(),
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
-    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
-    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables", "frontend.tracer"},
+    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
@@ -48,6 +49,7 @@ LAYERS: dict[str, set[str]] = {
         "frontend.polyfills",
         "frontend.result",
         "frontend.effects",
+        "frontend.tracer",
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
@@ -78,14 +80,13 @@ LATE_IMPORTS = {
     ("__main__", "install"),
     ("__main__", "replay"),
     ("api", "module"),
-    ("backends.aot.driver", "backends.native.decompositions"),
-    ("backends.aot.driver", "backends.native.passes.cleanup"),
-    ("backends.aot.driver", "backends.native.passes.softmax"),
-    ("backends.aot.driver", "repro"),
+    ("backends.aot.trace", "repro"),
     ("backends.inductor", "backends.rnn"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
+    ("backends.native.__init__", "backends.native.passes.cleanup"),
+    ("backends.native.__init__", "backends.native.passes.softmax"),
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("doctor", "_C"),
@@ -179,9 +180,9 @@ def test_there_is_no_cycle_of_imports():
     graph = {
         module_name(path): {
             each
-            for target, inside in own_imports(path)
+            for target, _ in own_imports(path)  # those inside functions too: they only hide a cycle
             for each in (target, f"{target}.__init__")
-            if not inside and each in known
+            if each in known
         }
         for path in python_files()
     }
@@ -198,6 +199,31 @@ def test_there_is_no_cycle_of_imports():
 
     for module in sorted(graph):
         visit(module, [])
+
+
+#: The modules of frontend/interp, lowest first: each imports only from lines above its own. Opcodes (ops_*) are the last.
+INTERP = (
+    {"dispatch", "restart", "stack_values"},
+    {"lifetimes", "raising", "resumability"},
+    {"nesting"},
+    {"machine"},
+    {"generators", "where"},
+    {"inline"},
+    {"ops_build"},
+)
+
+
+def test_the_interpreter_has_an_order():
+    rank = {name: at for at, names in enumerate(INTERP) for name in names}
+    folder = SOURCE / "frontend" / "interp"
+    for path in sorted(folder.glob("*.py")):
+        if path.stem == "__init__":
+            continue
+        assert path.stem in rank or path.stem.startswith("ops_"), path
+        for target, _ in own_imports(path):
+            package, _, name = target.rpartition(".")
+            if package == "frontend.interp":
+                assert rank.get(name, len(INTERP)) < rank.get(path.stem, len(INTERP)), f"{path.stem} imports {name}"
 
 
 def test_own_modules_are_imported_at_the_top():

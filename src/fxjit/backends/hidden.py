@@ -8,7 +8,7 @@ of the graph, say, which saves the running statistics that the graph's own write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 #: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
@@ -61,35 +60,6 @@ def _writes_to_statistics_alone(node: torch.fx.Node) -> bool:
     return node.target is norm and len(node.args) > 2 and all(
         isinstance(each, torch.fx.Node) and each.op == "placeholder" and all(user.target is norm for user in each.users)
         for each in node.args[1:3] if each is not None)
-
-
-def keep_versions(compiled: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
-    """`compiled`, after which the inputs at these places have the version they had."""
-    if not places:
-        return compiled
-
-    def call(*args: Any) -> Any:
-        written = tuple(args[index] for index in places if not args[index].is_inference())
-        with _unsafe_preserve_version_counter(written):
-            return compiled(*args)
-
-    return call
-
-
-def count_new_shapes_first(compiled: Callable[..., Any], meta: ViewAndMutationMeta | None) -> Callable[..., Any]:
-    """`compiled`, to which inputs that it gives a new shape, but no new contents, come with that counted already."""
-    reshaped = () if meta is None else tuple(index for index, info in enumerate(meta.input_info)
-                                             if info.mutates_metadata and not info.mutates_data)
-    if not reshaped:
-        return compiled
-
-    def call(*args: Any) -> Any:
-        changed = tuple(args[index] for index in reshaped if not args[index].is_inference())
-        torch.autograd.graph.increment_version(changed)
-        with _unsafe_preserve_version_counter(changed):
-            return compiled(*args)
-
-    return call
 
 
 def drop_gradients_of_hidden_writes(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:

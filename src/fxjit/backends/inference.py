@@ -17,24 +17,28 @@ import torch.fx
 from fxjit.schemas import writes
 
 from .components import Compile, Part, can_be_passed, in_turn
-from .eager import as_a_block, eager
+from .eager import as_a_block
 from .graph.facts import changes_state, needed, tensors_of
 
 _ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
 
 
+class CannotSplit(Exception):
+    """A block cannot be cut out of its graph."""
+
+
 def compile_blocks(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile) -> Callable[..., Any] | None:
-    """The graph with its blocks of inference mode compiled by themselves; None where it has none. Where they cannot be cut
-    out, the graph as it was captured."""
+    """The graph with its blocks of inference mode compiled by themselves; None where it has none. Raises CannotSplit where they
+    cannot be cut out."""
     if not isinstance(gm, torch.fx.GraphModule) or not any(gm.graph.find_nodes(op="call_function", target=_ENTER)):
         return None
     blocks = _blocks(gm)
     if blocks is None:
-        return eager(gm, example_inputs)
+        raise CannotSplit
     wanted = needed(gm.graph)
     parts = [(block, Part(gm, block.nodes, wanted)) for block in blocks]
     if not all(_stands_alone(part, block) for block, part in parts):
-        return eager(gm, example_inputs)
+        raise CannotSplit
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     inputs = dict(zip(places, example_inputs, strict=True))
     steps = []

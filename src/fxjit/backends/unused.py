@@ -1,22 +1,21 @@
-"""Results of a compiled graph that nobody walks back from: their gradients are zeros, which eager does not have at all.
+"""Outputs with an undefined tangent. AOTAutograd passes zeros for them, and 0 * inf is NaN.
 
-To autograd a compiled graph is one node. Zeros that go backward through `log` at 0 are NaN, and would make NaN of the gradients
-of the results that are used. So where what was made of some results' gradients alone, by an operator that may do this, meets
-that of others, the backward graph asks by an input of its own whether any of those was given.
+To autograd a compiled graph is one node. Zeros that go backward through `log` at 0 are NaN, and would make NaN of the
+gradients of the outputs that are used. So where what was made of some tangents alone, by an operator that may do this, meets
+what was made of others, the backward graph has an input that says whether any of those is defined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from .derivatives import or_zero
 
-#: One more input of a backward graph: for which results' gradients it stands, as bits, and on which device it is.
-Flag = tuple[int, str]
+if TYPE_CHECKING:
+    from .aot.runtime.call_plan import TangentMask
 
 #: Zeros come out of these as zeros, whatever finite numbers the forward graph had.
 _HARMLESS = frozenset((
@@ -32,10 +31,9 @@ _HARMLESS = frozenset((
     "transpose", "unbind", "unsqueeze", "_unsafe_view", "upsample_bilinear2d_backward", "upsample_nearest2d_backward",
     "view", "where", "zeros_like",
 ))  # fmt: skip
-_FLAGS: dict[Flag, torch.Tensor] = {}
 
 
-def guard_against_unused(backward: torch.fx.GraphModule) -> tuple[Flag, ...]:
+def guard_against_unused(backward: torch.fx.GraphModule) -> tuple[TangentMask, ...]:
     """Adds the inputs, after all others, and asks them; which they are."""
     graph = backward.graph
     bits: dict[torch.fx.Node, int] = {}
@@ -46,7 +44,7 @@ def guard_against_unused(backward: torch.fx.GraphModule) -> tuple[Flag, ...]:
     if len(bits) < 2:
         return ()
     doubtful: set[torch.fx.Node] = set()
-    flags: dict[Flag, torch.fx.Node] = {}
+    flags: dict[TangentMask, torch.fx.Node] = {}
     guarded: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -73,28 +71,6 @@ def guard_against_unused(backward: torch.fx.GraphModule) -> tuple[Flag, ...]:
     return tuple(flags)
 
 
-def with_flags(compiled: Callable[[list[Any]], Any], flags: Sequence[Flag]) -> Callable[[list[Any]], Any]:
-    """The compiled graph for a caller that does not know which gradients were given."""
-    def run(args: list[Any]) -> Any:
-        args += flag_tensors(flags, -1)
-        return compiled(args)
-
-    run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
-    return run
-
-
-def flag_tensors(flags: Sequence[Flag], used: int) -> list[torch.Tensor]:
-    """What those inputs are where the gradients of `used` were given."""
-    return [_flag(device, bool(bits & used)) for bits, device in flags]
-
-
-def _flag(device: str, value: bool) -> torch.Tensor:
-    key = (int(value), device)
-    if key not in _FLAGS:
-        _FLAGS[key] = torch.tensor(value, device=device)
-    return _FLAGS[key]
-
-
 def _is_harmless(node: torch.fx.Node, bits: dict[torch.fx.Node, int]) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -106,7 +82,7 @@ def _is_harmless(node: torch.fx.Node, bits: dict[torch.fx.Node, int]) -> bool:
     return name in _HARMLESS or (name == "div" and not others)
 
 
-def _flag_input(graph: torch.fx.Graph, flag: Flag, like: torch.fx.Node) -> torch.fx.Node:
+def _flag_input(graph: torch.fx.Graph, flag: TangentMask, like: torch.fx.Node) -> torch.fx.Node:
     node = graph.placeholder(f"used_{flag[0]:x}_{torch.device(flag[1]).type}")
     with like.meta["val"].fake_mode:
         node.meta = {"val": torch.empty((), dtype=torch.bool, device=flag[1])}

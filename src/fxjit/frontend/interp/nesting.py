@@ -14,7 +14,7 @@ from fxjit import config
 from fxjit.errors import BreakGraph
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp import resumability
-from fxjit.frontend.interp.ops_with import WithExitValue
+from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import torch
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.flow import in_loop, live_before
-from fxjit.frontend.interp.ops_exceptions import Before
-from fxjit.frontend.interp.ops_with import WithExitValue
+from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import EffectLog, Lazy, Value
+from fxjit.frontend.tracer import EffectLog
+from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.sequence import ListValue
 
@@ -93,7 +93,7 @@ def handled_exceptions(machine: Machine, break_points: BreakPoints, cause: Break
     a list."""
     found: dict[int, Value] = {}
     for position, value in enumerate(machine.stack):
-        if isinstance(value, Before) and value.in_force:
+        if isinstance(value, PreviousExceptionValue) and value.in_force:
             exc = value.handling.realize()
             if not _is_real(machine, exc):
                 if exc not in machine.origins:
