@@ -47,7 +47,7 @@ def replay(recorded: Recorded) -> Replayed:
         else:
             found.low, found.steps = low, list(what)
 
-    with _watched_by(watch), tempfile.TemporaryDirectory() as place, config.patch(cache_graphs=False):
+    with _stages_given_to(watch), tempfile.TemporaryDirectory() as place, config.patch(cache_graphs=False):
         with debug.writing_to(Path(place)):
             found.compiled = pipeline.compile_graph(gm, recorded.example_inputs(), recorded.name)
         found.texts["schedule"] = _text(Path(place) / "fusion.txt")
@@ -78,7 +78,7 @@ def _text(path: Path) -> str:
 
 
 @contextmanager
-def _watched_by(watch: Any) -> Iterator[None]:
+def _stages_given_to(watch: Any) -> Iterator[None]:
     before = pipeline.verifier
 
     def both(*stage: Any) -> None:
