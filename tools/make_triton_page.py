@@ -17,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit.backends.native import pipeline
+from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.codegen.triton import TritonKernel
 from fxjit.backends.native.codegen.triton_prelude import HEAD
 from fxjit.backends.native.printer import schedule_text
@@ -41,7 +42,7 @@ class Shown:
             inputs = [torch.empty(SHAPE, device="cuda", dtype=torch.bfloat16)]
             gm = make_fx(function)(*inputs)
         self.graph = str(gm.code).strip()
-        plain_render, plain_fuse = gpu.render, pipeline.fuse
+        plain_render, plain_fuse = graph_kernels.render_product, pipeline.fuse
         plain_lower: Callable[..., Any] = pipeline.lower_graph
         lowered: list[Any] = []
 
@@ -58,11 +59,11 @@ class Shown:
             self.kernels.append(plain_render(*args))
             return self.kernels[-1]
 
-        pipeline.lower_graph, pipeline.fuse, gpu.render = lower_graph, fuse, render  # type: ignore[assignment]  # watched while the page is made
+        pipeline.lower_graph, pipeline.fuse, graph_kernels.render_product = lower_graph, fuse, render  # type: ignore[assignment]  # watched while the page is made
         try:
             pipeline.compile_graph(gm, inputs, "page")
         finally:
-            pipeline.lower_graph, pipeline.fuse, gpu.render = plain_lower, plain_fuse, plain_render  # type: ignore[assignment]  # watched while the page is made
+            pipeline.lower_graph, pipeline.fuse, graph_kernels.render_product = plain_lower, plain_fuse, plain_render  # type: ignore[assignment]  # watched while the page is made
 
     def blocks(self) -> dict[str, str]:
         (kernel,) = self.kernels

@@ -127,7 +127,17 @@ class Recompiled:
         return self.code.co_qualname
 
 
-Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled
+@dataclass(frozen=True, slots=True)
+class RunsAsCaptured:
+    """A backend runs a graph, or a call of it, operator by operator; `rule` is the id of its reason (docs/rules.md)."""
+
+    rule: str
+    stage: str
+    reason: str
+    graph: Any
+
+
+Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled | RunsAsCaptured
 
 _listeners: list[Callable[[Event], None]] = []
 _logged_places: set[tuple[Any, ...]] = set()

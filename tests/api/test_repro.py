@@ -87,14 +87,14 @@ def test_level_4_reduces_wrong_results(tmp_path):
 
 
 def test_after_aot_the_graph_is_one_of_aten(tmp_path, monkeypatch):
-    from fxjit.backends.aot import driver
+    from fxjit.backends.aot import node_by_node
 
     def refuse(gm, inputs, name):
         if calls_tanh(gm):
             raise ValueError("no tanh here")
         return gm.forward
 
-    monkeypatch.setattr(driver, "run_nodes", refuse)
+    monkeypatch.setattr(node_by_node, "run_nodes", refuse)
     (script,) = compile_and_fail(tmp_path, "aot_eager", BackendCompilerFailed, repro_after="aot")
     assert "aten.tanh" in forward_of(script) and "aten.mm" not in forward_of(script)
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)

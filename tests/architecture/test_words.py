@@ -18,14 +18,11 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    NotPlain Parts SecondRun Slot Way _better_as_captured _components _counted _counted_in _counted_where_it_was_not
-    _drop_saved _layouts _ours _overlaps _place _saved_passes _watched_views _writes_beside again ask
-    ask_for_large_pages asked_ahead better_as_captured blocks combine_lane components draw drawing drawn
-    draws_numbers drop_gradients_of_hidden_writes expansions folds guard_against_unused halves hidden hidden_buffers
-    hidden_constants is_worth_it keep_layouts keep_refusals lane_block lane_loops lane_name_rows
-    lane_rows lane_slot layouts mark_results_beside may_draw overlaps pages plain
-    saved second_run set_home siblings slot slot_by_slot slot_loops slot_members small_blocks spared stages
-    uncounted_writes unused with_flags with_unused_draws worth worth_it worth_measuring worth_storing
+    NotPlain _components _counted_in _ours _overlaps _place ask ask_for_large_pages asked_ahead better_as_captured
+    blocks combine_lane components draw drawn drop_gradients_of_hidden_writes expansions folds guard_against_unused
+    halves hidden hidden_constants is_worth_it keep_layouts lane_block lane_loops lane_name_rows lane_rows lane_slot
+    layouts mark_results_beside pages plain saved set_home slot slot_by_slot slot_loops slot_members small_blocks stages
+    uncounted_writes unused with_unused_draws worth_measuring
     """.split()
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")

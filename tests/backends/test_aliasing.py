@@ -468,6 +468,6 @@ def test_inputs_that_meet_as_before_are_no_reason_to_run_as_captured(name: str) 
     compiled = fxjit.compile(writes_both, backend="aot_eager")
     for _ in range(3):
         compiled(*MEETINGS[name](numbers(20)))
-    assert not counters["aot"]["calls whose inputs meet otherwise"]
+    assert not counters["run_as_captured"]["input-aliasing"]
     compiled(*MEETINGS["two behind"](numbers(20)))
-    assert counters["aot"]["calls whose inputs meet otherwise"] == 1
+    assert counters["run_as_captured"]["input-aliasing"] == 1

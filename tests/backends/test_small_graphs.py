@@ -23,7 +23,7 @@ def chosen(compiled_anew: None) -> Iterator[None]:
 
 
 def left() -> int:
-    return counters["aot"]["small graphs run as captured"]
+    return counters["run_as_captured"]["unprofitable"]
 
 
 def leaf(*size: int) -> torch.Tensor:

@@ -462,15 +462,15 @@ def test_a_size_that_data_decides_is_compiled_each_time() -> None:
 
 def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would guard what a graph from the disk assumes."""
-    compile_anew = driver._compile_anew
+    through_aot = driver._through_aot
 
-    def deciding(gm: Any, inputs: Any, way: Any) -> Any:
-        found = compile_anew(gm, inputs, way)
+    def deciding(gm: Any, inputs: Any, backend: Any) -> Any:
+        found = through_aot(gm, inputs, backend)
         sizes = [each for node in gm.graph.find_nodes(op="placeholder") for each in node.meta["example_value"].shape]
         assert next(size for size in sizes if isinstance(size, torch.SymInt)) > 4
         return found
 
-    monkeypatch.setattr(driver, "_compile_anew", deciding)
+    monkeypatch.setattr(driver, "_through_aot", deciding)
     fxjit.compile(scaled, dynamic=True)(torch.ones(6, 4), torch.ones(6, 4))
     assert not list(folder.glob("*.json"))
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fxjit
-from fxjit.backends.aot import Way, compile_with_aot
+from fxjit.backends.aot import BackendConfig, compile_with_aot
+from fxjit.backends.native import joint_passes
 from fxjit.backends.native.decompositions import table
 
 BACKENDS = ["aot_eager", "native"]
@@ -533,7 +534,7 @@ def test_a_dropout_that_drops_nothing_leaves_nothing_behind():
 
     def backend(gm, inputs):
         captured.append(gm)
-        return compile_with_aot(gm, inputs, Way(noted, "noted", table))
+        return compile_with_aot(gm, inputs, BackendConfig(noted, "noted", table, joint_passes))
 
     def noted(gm, inputs, name):
         compiled.append(gm)

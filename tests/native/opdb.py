@@ -33,7 +33,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 import fxjit
-from fxjit.backends.aot import Way, compile_with_aot
+from fxjit.backends.aot import BackendConfig, compile_with_aot
+from fxjit.backends.native import joint_passes
 from fxjit.backends.native.decompositions import has_symbols, kept_whole, table
 from fxjit.backends.native.pipeline import compile_graph
 
@@ -178,7 +179,7 @@ def through_kernels(batch: list[Sample], counts: list[int], dynamic: bool) -> Ca
         return compile_graph(aten, inputs, name, lone_kernels=True)
 
     with kept_whole(has_symbols(gm)):
-        return compile_with_aot(gm, example, Way(compiler, "native", table))
+        return compile_with_aot(gm, example, BackendConfig(compiler, "native", table, joint_passes))
 
 
 def fakes(tensors: list[torch.Tensor], dynamic: bool) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ from fxjit.backends.native.runtime import cache, cc
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
-SOURCE = 'extern "C" int k0(void *const *P, const int64_t *S) {{ return {}; }}\n'
+SOURCE = 'extern "C" int k0(void *const *P, const long *S) {{ return {}; }}\n'
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_two_processes_at_once(folder, tmp_path):
         from fxjit import config
         config.cache_dir = sys.argv[1]
         from fxjit.backends.native.runtime import cc
-        source = 'extern "C" int k0(void *const *P, const int64_t *S) { return 9; }'
+        source = 'extern "C" int k0(void *const *P, const long *S) { return 9; }'
         assert cc.start(source).library().k0(None, None) == 9
     """)
     )
@@ -221,8 +221,7 @@ def executable(path: Path, script: str) -> str:
 
 
 def test_no_compiler_warns_once_and_calls_aten(monkeypatch):
-    monkeypatch.setattr(entry, "_warned", False, raising=False)
-    monkeypatch.setattr(pipeline, "_warned", False)
+    monkeypatch.setattr(entry, "_warned_of_compiler", False)
     x = torch.randn(4)
     with config.patch({"cpp.compiler": "no-such-compiler"}):
         with pytest.warns(RuntimeWarning, match="no-such-compiler"):

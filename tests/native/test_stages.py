@@ -16,14 +16,16 @@ from fxjit import counters
 from fxjit.backends.native import pipeline, reference, spec
 from fxjit.backends.native.codegen.cpp import operation
 from fxjit.backends.native.codegen.scatter import render
+from fxjit.backends.native.hints import Hints
 from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, solve_sums, without_floats
 from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
 from fxjit.backends.native.lower import lower_graph
+from fxjit.backends.native.lower.liveness import escaping, live_statements
 from fxjit.backends.native.lower.table import LOWERINGS, lowers
 from fxjit.backends.native.ops import REDUCTIONS, SCALARS
 from fxjit.backends.native.passes.cleanup import PASSES
 from fxjit.backends.native.printer import program_text, schedule_text
-from fxjit.backends.native.schedule.fuse import Group, Hints, fuse
+from fxjit.backends.native.schedule.fuse import Group, fuse
 
 
 def lowered(function, *inputs):
@@ -31,7 +33,7 @@ def lowered(function, *inputs):
     for run in PASSES:
         run(gm.graph)
     low = lower_graph(gm)
-    return gm, low, pipeline.live(low, gm)
+    return gm, low, live_statements(low, gm)
 
 
 def steps_of(function, *inputs):
@@ -102,7 +104,7 @@ def test_softmax_is_one_kernel_whose_exponentials_stay_on_the_stack():
     gm, low, steps = steps_of(lambda x: torch.softmax(x * 2, -1), torch.randn(6, 50))
     (group,) = steps
     assert group.reducing and [member.slot for member in group.members] == [0, 1, 1, 2]
-    outside = pipeline.escaping(low, gm)
+    outside = escaping(low, gm)
     kernel = render(group, frozenset(group.writes() - outside), Hints({}), 0)
     assert len(kernel.buffers) == 2 and re.search(r"float s_\d+\[50\]", kernel.body)
 
@@ -178,7 +180,7 @@ def test_operators_alone_are_left_to_aten_where_it_is_the_faster():
 def test_equal_kernels_are_one_function(kernels, monkeypatch):
     sources = []
     start = pipeline.cc.start
-    monkeypatch.setattr(pipeline.cc, "start", lambda source: sources.append(source) or start(source))
+    monkeypatch.setattr(pipeline.cc, "start", lambda source, *before: sources.append(source) or start(source, *before))
 
     def layer(x, w):
         return (x @ w).relu() * 2

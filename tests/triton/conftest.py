@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxjit import config
 from fxjit.backends.native import pipeline, spec
+from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.codegen.triton import TritonKernel
 from fxjit.backends.native.runtime import cc, gpu
 from fxjit.backends.native.runtime.triton_compile import compiler
@@ -72,7 +73,7 @@ class Seen:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    record, plain = Seen(), gpu.render
+    record, plain = Seen(), graph_kernels.render_product
 
     def render(nest: Any, hints: Any) -> TritonKernel:
         kernel = plain(nest, hints)
@@ -80,7 +81,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         record.kinds.append(nest.kind)
         return kernel
 
-    monkeypatch.setattr(gpu, "render", render)
+    monkeypatch.setattr(graph_kernels, "render_product", render)
     return record
 
 

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from fxjit import config
+from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.codegen.triton import Config, TritonKernel
-from fxjit.backends.native.runtime import gpu
 from fxjit.backends.native.runtime.gpu import Variant, job_of
 from fxjit.backends.native.runtime.triton_compile import Binary, compiler
 
@@ -159,8 +159,8 @@ def main() -> int:
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     kernels: list[TritonKernel] = []
-    plain = gpu.render
-    gpu.render = lambda nest, hints: kernels.append(plain(nest, hints)) or kernels[-1]
+    plain = graph_kernels.render_product
+    graph_kernels.render_product = lambda nest, hints: kernels.append(plain(nest, hints)) or kernels[-1]
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for function, shapes in list(PROGRAMS.values())[part::parts]:
             for_gpu(function, *shapes, dtype=dtype)

@@ -126,7 +126,7 @@ def graph_for_driver(monkeypatch, driver, tmp_path):
     monkeypatch.setattr(gpu.torch.cuda, "init", lambda: None)
     monkeypatch.setattr(gpu.torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(gpu, "_loaded", {})
-    monkeypatch.setattr(gpu.GraphKernels, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
+    monkeypatch.setattr(gpu.TritonLaunchers, "interpret", property(lambda self: False, lambda self, value: None), raising=False)
 
     def compiled(function, *inputs, mode="fake"):
         gm = make_fx(function, tracing_mode=mode)(*inputs)

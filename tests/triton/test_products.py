@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit import config
 from fxjit.backends.native import pipeline
-from fxjit.backends.native.runtime import gpu_products
+from fxjit.backends.native.choose import products
 from fxjit.backends.native.runtime.cache import open_cache
 from fxjit.backends.native.runtime.gpu import job_of
 from fxjit.backends.native.runtime.triton_compile import compiler
@@ -140,18 +140,18 @@ def trials(monkeypatch):
     """Each trial that is made, run on the CPU by the interpreter, with the times that it is told."""
     made = []
 
-    class Told(gpu_products.Trial):
+    class Told(products.Trial):
         told = (1.0, 2.0)
 
         def times(self):
             made.append(self)
             return self.told
 
-    monkeypatch.setattr(gpu_products, "Trial", Told)
-    monkeypatch.setattr(gpu_products, "is_here", lambda: True)
-    monkeypatch.setattr(gpu_products, "gpu_name", lambda device: "a GPU")
-    monkeypatch.setattr(gpu_products.torch.cuda, "device", lambda device: torch.no_grad())
-    monkeypatch.setattr(gpu_products.torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(products, "Trial", Told)
+    monkeypatch.setattr(products, "is_here", lambda: True)
+    monkeypatch.setattr(products, "gpu_name", lambda device: "a GPU")
+    monkeypatch.setattr(products.torch.cuda, "device", lambda device: torch.no_grad())
+    monkeypatch.setattr(products.torch.cuda, "is_current_stream_capturing", lambda: False)
     return made, Told
 
 
@@ -192,7 +192,7 @@ def test_where_nothing_can_be_measured_the_product_is_atens(trials, tmp_path, te
             patch.setattr(told, "times", times)
             assert "aten.mm" in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384))
         with monkeypatch.context() as patch:
-            patch.setattr(gpu_products.torch.cuda, "is_current_stream_capturing", lambda: True)
+            patch.setattr(products.torch.cuda, "is_current_stream_capturing", lambda: True)
             assert "aten.mm" in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384))
         assert not made
         assert "aten.mm" not in text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384)) and len(made) == 1
@@ -203,10 +203,10 @@ def test_a_trial_computes_the_same_both_ways(monkeypatch, interpreter):
     results = []
     trials = []
 
-    def worth_it(group, low, hints):
-        trial = gpu_products.Trial(group, low, hints)
-        monkeypatch.setattr(gpu_products, "measure", lambda call, args: results.append(after(trial, call)) or 1.0)
-        monkeypatch.setattr(gpu_products.torch.random, "fork_rng", lambda devices: torch.no_grad())
+    def is_faster_fused(group, low, hints):
+        trial = products.Trial(group, low, hints)
+        monkeypatch.setattr(products, "measure", lambda call, args: results.append(after(trial, call)) or 1.0)
+        monkeypatch.setattr(products.torch.random, "fork_rng", lambda devices: torch.no_grad())
         trials.append(trial.times())
         return True
 
@@ -216,7 +216,7 @@ def test_a_trial_computes_the_same_both_ways(monkeypatch, interpreter):
         call()
         return [trial.tensors[name].clone() for name in sorted(trial.group.wanted)]
 
-    monkeypatch.setattr(pipeline, "worth_it", worth_it)
+    monkeypatch.setattr(pipeline, "is_faster_fused", is_faster_fused)
     for function, *inputs in (PROGRAMS["both"], PROGRAMS["kept beside what is made of it"], PROGRAMS["a part of a matrix"]):
         run(function, *inputs)
         ours, atens = results[-2:]

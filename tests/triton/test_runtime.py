@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from fxjit import _C, config
+from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.runtime import gpu, triton_compile
 from fxjit.backends.native.runtime.cache import KernelCache, open_cache
 from fxjit.backends.native.runtime.triton_compile import Compiler, key_of
@@ -97,8 +98,8 @@ def dynamic_kernel(size):
 
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        plain = gpu.render
-        patch.setattr(gpu, "render", lambda nest, hints: kept.append(plain(nest, hints)) or kept[-1])
+        plain = graph_kernels.render_product
+        patch.setattr(graph_kernels, "render_product", lambda nest, hints: kept.append(plain(nest, hints)) or kept[-1])
         gm = make_fx(lambda x: x * 2, tracing_mode="symbolic")(torch.ones(size))
         with config.patch(**{"triton.interpret": True}):
             pipeline.compile_graph(gm, (torch.ones(size),), "test", lone_kernels=True)

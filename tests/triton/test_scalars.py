@@ -8,12 +8,13 @@ import torch
 from fxjit.backends.native.codegen.triton import TritonKernel
 from fxjit.backends.native.codegen.triton_ops import WORDS, NoWord
 from fxjit.backends.native.codegen.triton_product import render
+from fxjit.backends.native.hints import Hints
 from fxjit.backends.native.ir import Buffer, Compute, Const, Expr, Load, Op, compute_type
 from fxjit.backends.native.ops import SCALARS
 from fxjit.backends.native.runtime.gpu import Variant, job_of
 from fxjit.backends.native.runtime.interpreted import InterpretedKernel
 from fxjit.backends.native.runtime.triton_compile import compiler
-from fxjit.backends.native.schedule.fuse import Group, Hints, Member
+from fxjit.backends.native.schedule.fuse import Group, Member
 from fxjit.backends.native.schedule.gpu import nests
 from fxjit.backends.native.spec import COMPARISONS
 

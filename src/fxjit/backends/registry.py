@@ -33,7 +33,7 @@ _BUILTIN: dict[str, _Builtin] = {
     "eager_noexcept": _Builtin("fxjit.backends.eager:eager_noexcept", ("debug",)),
     "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",)),
     "aot_eager": _Builtin("fxjit.backends.aot:aot_eager", ("debug",)),
-    "aot_eager_decomp_partition": _Builtin("fxjit.backends.aot:aot_eager_decomp_partition", ("debug",)),
+    "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",)),
     "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs"),
     "inductor": _Builtin("fxjit.backends.inductor:inductor"),
 }

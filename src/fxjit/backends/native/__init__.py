@@ -11,24 +11,42 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 if TYPE_CHECKING:
-    from fxjit.backends.plan import Plan
+    from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 
 def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
-    from fxjit.backends.aot import Way, compile_with_aot
+    from fxjit.backends.aot import BackendConfig, compile_with_aot
 
     from .decompositions import has_symbols, kept_whole, table
-    from .stored import stored
+    from .stored import store_entry
 
     with kept_whole(has_symbols(gm)):
-        way = Way(_compile_aten, "native", table, stored=stored, better_as_captured=_better_as_captured)
-        return compile_with_aot(gm, example_inputs, way)
+        return compile_with_aot(gm, example_inputs, BackendConfig(
+            _compile_aten, "native", table, joint_passes, store_entry=store_entry, is_unprofitable=_is_unprofitable))
 
 
-def _better_as_captured(gm: torch.fx.GraphModule, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
-    from .worth import better_as_captured
+def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """AOTAutograd's graphs by this backend's decompositions and partitioner, run node by node."""
+    from fxjit.backends.aot import BackendConfig, compile_with_aot, run_nodes
+
+    from .decompositions import table
+
+    return compile_with_aot(gm, example_inputs, BackendConfig(run_nodes, "aot_eager_decomp_partition", table, joint_passes))
+
+
+def joint_passes(joint: torch.fx.GraphModule) -> None:
+    """Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions."""
+    from .passes.cleanup import share_equal
+    from .passes.softmax import open_log_softmax
+
+    share_equal(joint.graph)
+    open_log_softmax(joint.graph)
+
+
+def _is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
+    from .choose.profitability import better_as_captured
 
     return better_as_captured(gm, plan, graphs)
 
@@ -39,4 +57,4 @@ def _compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name:
     return compile_aten(gm, example_inputs, name)
 
 
-__all__ = ["native"]
+__all__ = ["aot_eager_decomp_partition", "joint_passes", "native"]

@@ -22,7 +22,7 @@ class CompiledGraph:
 
     def __init__(
         self, gm: torch.fx.GraphModule | None, compilation: cc.Compilation | cc.Kept | None, encoded: EncodedProgram | None,
-        name: str,
+        name: str, *, overhead: float = 0.0,
     ) -> None:
         self.gm = gm
         self.compilation, self.name = compilation, name
@@ -32,8 +32,8 @@ class CompiledGraph:
         #: What the disk keeps of it: the program, and which library has its kernels.
         self.encoded = encoded
         self.library_key = None if compilation is None else compilation.key
-        #: Microseconds that running it costs beside its work (worth.py); of a graph that was just compiled.
-        self.overhead = 0.0
+        #: Microseconds that running it costs beside its work (choose/profitability.py); of a graph that was just compiled.
+        self.overhead = overhead
         if encoded is None:
             assert gm is not None, "only a graph runs without a program"
             self.run = torch.fx.Interpreter(gm).boxed_run

@@ -6,14 +6,16 @@ Few are: a decomposition costs tracing time for each use, so operators that mode
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+
+from fxjit.backends.aot.torch_patches import replaced_kernels
 
 NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
@@ -48,37 +50,24 @@ MEAN = 1
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
-@contextlib.contextmanager
-def kept_whole(symbols: bool) -> Iterator[None]:
+def kept_whole(symbols: bool) -> AbstractContextManager[None]:
     """Within it, the operators of `WHOLE` and `BENT` are traced as what they are in eager; of symbolic sizes those of
     `WEIGHING` and `BENT`."""
-    replaced: list[tuple[Any, Any, Any]] = []
+    return replaced_kernels(_kernels(symbols))
 
-    def replace(operator: Any, key: Any, kernel: Any) -> None:
-        replaced.append((operator, key, operator.py_kernels.pop(key, None)))
-        if kernel is not None:
-            operator.py_kernels[key] = kernel
-        operator._dispatch_cache.clear()
 
+def _kernels(symbols: bool) -> Iterator[tuple[Any, Any, Callable[..., Any] | None]]:
     for name in (*BENT, *(WEIGHING if symbols else WHOLE)):
         by_symbols = symbols and name in WEIGHING
         packet: Any = getattr(torch.ops.aten, name, None)
         for operator in (getattr(packet, each) for each in packet.overloads()) if packet is not None else ():
             for key in [key for key in _KEYS if key in operator.py_kernels]:
-                replace(operator, key, by_sizes(packet.default) if by_symbols and operator is packet.vec else None)
+                yield operator, key, by_sizes(packet.default) if by_symbols and operator is packet.vec else None
         if by_symbols:
             backward = getattr(torch.ops.aten, f"{name}_backward").default
-            replace(backward, DispatchKey.Meta, derivative_of_upsampling(backward, 2 + int(name[-2])))
+            yield backward, DispatchKey.Meta, derivative_of_upsampling(backward, 2 + int(name[-2]))
     for name, place in LOOKS.items() if symbols else ():
-        replace(getattr(torch.ops.aten, name).default, DispatchKey.Meta, looks_like_argument(place))
-    try:
-        yield
-    finally:
-        for operator, key, kernel in replaced:
-            operator.py_kernels.pop(key, None)
-            if kernel is not None:
-                operator.py_kernels[key] = kernel
-            operator._dispatch_cache.clear()
+        yield getattr(torch.ops.aten, name).default, DispatchKey.Meta, looks_like_argument(place)
 
 
 def looks_like_argument(place: int) -> Callable[..., torch.Tensor]:

@@ -15,8 +15,9 @@ from fxjit.backends.cudagraphs import recorded
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
+from .compiled import CompiledGraph
 from .lower.table import meta_of
-from .pipeline import compile_graph, without_compiler
+from .pipeline import compile_graph
 from .runtime import cc
 from .target import by_triton, gpu_problem
 
@@ -54,3 +55,16 @@ def warn_without_triton(devices: Iterable[torch.device]) -> None:
             if problem not in _warned:
                 _warned.add(problem)
                 warnings.warn(f"fxjit calls ATen for every operator on {device}: {problem}.", RuntimeWarning, stacklevel=2)
+
+
+_warned_of_compiler = False
+
+
+def without_compiler(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> CompiledGraph:
+    """The named fallback for a machine without a C++ compiler: ATen for every operator, with a warning once."""
+    global _warned_of_compiler
+    if not _warned_of_compiler:
+        _warned_of_compiler = True
+        warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)
+    counters["native"]["without compiler"] += 1
+    return CompiledGraph(gm, None, None, name)

@@ -171,6 +171,12 @@ class Compute:
         assert self._loads is not None
         return self._loads
 
+    @property
+    def reads(self) -> set[str]:
+        """The buffers that the statement reads: one that it stores in at computed places is among them."""
+        found = {load.buffer for load in self.loads()}
+        return found | {self.out.name} if self.scatter is not None else found
+
     def gathers(self) -> list[Gather]:
         """Every computed part of an address, of what is read and of what is written."""
         found = [gather for load in self.loads() for gather in load.gathers]

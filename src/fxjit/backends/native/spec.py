@@ -11,7 +11,7 @@ from .index import prod, same_sizes
 from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, walk
 from .lower.table import Lowering
 from .ops import REDUCTIONS, SCALARS, SCANS, UPDATES
-from .schedule.fuse import Group, Member, Step, assign_slots, reads_of, reads_same_place
+from .schedule.fuse import Group, Member, Step, assign_slots, reads_same_place
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not"})
 
@@ -44,7 +44,7 @@ def check_statements(low: Lowering, statements: Iterable[Compute | Extern]) -> N
             made |= statement.results
             continue
         check_compute(statement, low.buffers)
-        for name in reads_of(statement):
+        for name in statement.reads:
             require(name in made, f"{statement.out.name} reads {name} before it is made")
         made.add(statement.out.name)
 

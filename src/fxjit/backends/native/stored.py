@@ -23,9 +23,9 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxjit import _C, config, logs, process_state, tensor_shim
+from fxjit.backends.aot.backend import CompileResult
 from fxjit.backends.fingerprint import NoText, assumptions, fingerprint, shape_env_of
 from fxjit.backends.operators import TORCHS, Unknown, operator_text
-from fxjit.backends.plan import Plan
 from fxjit.counters import counters, timed
 
 from .compiled import CompiledGraph
@@ -40,12 +40,11 @@ log = logs.artifact("cache")
 #: Logs that show stages which a graph from the disk does not go through.
 STAGES = ("aot_graphs", "fusion", "output_code")
 #: Numbers that say what a graph was compiled to: they are counted for one from the disk, too.
-COUNTED = ("aot", "native")
-Graphs = dict[str, CompiledGraph]
+COUNTED = ("native",)
 
 
 class StoredGraph:
-    """The entry of one captured graph: it is found, or kept after a compile under `noting`."""
+    """The entry of one captured graph: it is found, or kept after a compile under `recording`."""
 
     def __init__(self, key: str, env: ShapeEnv | None) -> None:
         self.key, self.env = key, env
@@ -53,8 +52,8 @@ class StoredGraph:
         self.asked: list[str] = []
         self.counted: list[tuple[str, str, int]] = []
 
-    def find(self) -> tuple[Plan | None, Graphs] | None:
-        """The plan and the compiled parts, if they are there whole; no plan and no parts where the graph runs as captured."""
+    def find(self) -> CompileResult | None:
+        """The call plan and the compiled graphs, if they are there whole, or the rule by which the graph runs as captured."""
         with timed("native.disk"):
             data = open_cache().get_data(self.key, ".json")
             found = None if data is None else self._read(data)
@@ -62,13 +61,13 @@ class StoredGraph:
         log.info("%s %s", "graph hit" if found else "graph miss", self.key)
         return found
 
-    def _read(self, data: bytes) -> tuple[Plan | None, Graphs] | None:
+    def _read(self, data: bytes) -> CompileResult | None:
         try:
             entry = json.loads(data)
             if any(operator_text(FunctionName("operator", name).find()) != text for name, text in entry["operators"].items()):
                 raise ValueError("an operator is another one now")
-            plan: Plan | None = unpack(entry["plan"])
             graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
+            found = CompileResult(graphs, unpack(entry["plan"]), rule=entry["rule"])
         except (ValueError, KeyError, TypeError, AttributeError, OSError, Unknown) as problem:
             log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
             return None
@@ -76,10 +75,10 @@ class StoredGraph:
             process_state.query(name)
         for group, name, number in entry["counted"]:
             counters[group][name] += number
-        return plan, graphs
+        return found
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Around the compile of a graph that was not found."""
         before = {group: Counter(counters[group]) for group in COUNTED}
         assumed = assumptions(self.env)
@@ -92,23 +91,23 @@ class StoredGraph:
         self.counted = [(group, name, number - before[group][name]) for group in COUNTED
                         for name, number in counters[group].items() if number > before[group][name]]
 
-    def keep(self, plan: Plan | None, graphs: Mapping[str, Callable[..., Any]]) -> None:
+    def keep(self, result: CompileResult) -> None:
         """Writes the entry; does nothing where it cannot be said in plain values, or holds only for some of the sizes that
         the graph was captured for."""
         if self.assumes_more:
             log.info("a graph is not kept on the disk: its code assumes more of sizes that vary than the graph does")
             return
         try:
-            programs = {name: _program_of(graph) for name, graph in graphs.items()}
-            entry = {"plan": pack(plan), "graphs": programs, "asked": self.asked, "counted": self.counted,
-                     "operators": _operators_of(graphs)}
+            programs = {name: _program_of(graph) for name, graph in result.graphs.items()}
+            entry = {"plan": pack(result.plan), "rule": result.rule, "graphs": programs, "asked": self.asked,
+                     "counted": self.counted, "operators": _operators_of(result.graphs)}
         except (NotPlain, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
             return
         open_cache().put_data(self.key, ".json", json.dumps(entry).encode())
 
 
-def stored(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
+def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
     """The place of a graph on the disk; None for one that is not kept, or where somebody wants to see it being compiled."""
     pipeline = sys.modules.get("fxjit.backends.native.pipeline")
     watched = any(map(logs.enabled, STAGES)) or getattr(pipeline, "verifier", None) or config.debug or config.debug_dir

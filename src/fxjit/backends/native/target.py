@@ -1,9 +1,10 @@
-"""Which renderer a device's kernels are written by: C++ on the CPU, Triton on a GPU; and how they are given numbers."""
+"""What kernels are written for: C++ on the CPU or Triton on a GPU; which libraries are there, and how numbers are given."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import platform
 
 import torch
 
@@ -33,6 +34,15 @@ def gpu_problem(index: int) -> str | None:
     if torch.cuda.is_available() and torch.cuda.get_device_capability(index) < OLDEST_GPU:
         return f"the GPU is older than compute capability {OLDEST_GPU[0]}.{OLDEST_GPU[1]}"
     return None
+
+
+def has_libmvec(minor: int) -> bool:
+    """Whether this machine's C library is glibc 2.`minor` or later, on a processor that libmvec is for."""
+    library, version = platform.libc_ver()
+    if library != "glibc" or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    return parts >= [2, minor]
 
 
 def scalar_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:

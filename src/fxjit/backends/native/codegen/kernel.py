@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from ..choose.predictions import COLUMNS_AT_ONCE
+from ..hints import Hints
 from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
-from ..schedule.fuse import LANES, Group, Hints, Member, group_symbols, reads_same_place
+from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
 from . import folds
 from .cpp import Given, Line, Loops, Printer, Scope, makes_integers, store_text
 from .halves import LEAST, ROW, SHORT, Rows
@@ -93,10 +95,10 @@ class Renderer:
     def choose_lanes(self) -> int:
         """Fewer neighbours at once where their inner values then stay in the cache: 16 floats are still a whole line."""
         inner = [self.makers[name] for name in self.crossing if name in self.hidden]
-        for lanes in (LANES, LANES // 2, LANES // 4):
+        for lanes in (COLUMNS_AT_ONCE, COLUMNS_AT_ONCE // 2, COLUMNS_AT_ONCE // 4):
             if all(scratch_size(member, lanes) is not None for member in inner):
                 return lanes
-        return LANES
+        return COLUMNS_AT_ONCE
 
     def is_scratch(self, name: str) -> bool:
         member = self.makers[name]

@@ -7,8 +7,9 @@ kernel asks for no more than it is about to write, so neither the peak nor what 
 
 from __future__ import annotations
 
+from ..hints import Hints
 from ..index import Sizes, equal, mul
-from ..schedule.fuse import Hints, Member
+from ..schedule.fuse import Member
 
 #: Bytes of a result that are asked for by pieces. Smaller ones have large pages (runtime/_steps.c), or memory used before.
 LARGE = 64 << 20

@@ -8,12 +8,12 @@ bit, wherever they stand.
 
 from __future__ import annotations
 
-import platform
 import re
 
 import torch
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
+from ..target import has_libmvec
 from . import folds, halves, pages
 
 C_TYPES = {
@@ -177,15 +177,6 @@ def reductions() -> str:
             f"initializer(omp_priv = fx_limits<decltype(omp_priv)>::{start}())"
         )
     return "\n".join(lines) + "\n"
-
-
-def has_libmvec(minor: int) -> bool:
-    """Whether this machine's C library is glibc 2.`minor` or later, on a processor that libmvec is for."""
-    library, version = platform.libc_ver()
-    if library != "glibc" or platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
-    return parts >= [2, minor]
 
 
 #: Functions of BASE and the functions of libm they call.

@@ -6,11 +6,12 @@ run in order, so that the last of several values stands, and sums are added up a
 
 from __future__ import annotations
 
+from ..hints import Hints
 from ..index import prod
 from ..ir import Expr, Iota, Load, Scatter, walk
 from ..ops import SCALARS
 from ..schedule.collapse import collapse
-from ..schedule.fuse import Group, Hints, Member, permuted
+from ..schedule.fuse import Group, Member, permuted
 from .cpp import Line, Loops, load_text, store_text
 from .kernel import Kernel, Renderer, indent, lines, loop
 from .prelude import C_TYPES

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
+from ..hints import Hints
 from ..index import Size, Sizes, prod
 from ..ir import Buffer, Load
 from ..ops import REDUCTIONS, SCANS
-from ..schedule.fuse import Hints, Member, group_symbols, reads_same_place
+from ..schedule.fuse import Member, group_symbols, reads_same_place
 from ..schedule.gpu import WIDEST_BLOCK, Nest, largest_span
 from .cpp import Scope
 from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored

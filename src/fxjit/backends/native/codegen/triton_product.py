@@ -9,9 +9,9 @@ from __future__ import annotations
 import sympy
 import torch
 
+from ..hints import Hints
 from ..index import symbols_in
 from ..ir import Expr, Iota, Load, is_plain_load, walk
-from ..schedule.fuse import Hints
 from ..schedule.gpu import Nest
 from .cpp import Scope
 from .triton import Config, Renderer, TritonKernel, distinct, power_of_2

@@ -435,7 +435,7 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
 /* One operand as BLAS wants it: whether it is transposed, and the distance of its rows (or columns). Its rows are contiguous,
- * or its columns are; codegen/products.py saw to that. */
+ * or its columns are; schedule/blas.py saw to that. */
 static int
 leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int *ld)
 {

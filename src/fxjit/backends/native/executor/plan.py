@@ -21,11 +21,12 @@ from fxjit.schemas import returns_alias
 
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
-from ..codegen.products import Product, origin, product_of
+from ..hints import Hints
 from ..index import Found, UnprintableSize, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..schedule.fuse import Hints, group_work
+from ..schedule.blas import Product, origin, product_of
+from ..schedule.fuse import group_work
 from ..target import scalar_tensor
 from .aten_calls import FunctionName, aten_function, python_function
 from .encode import is_printable

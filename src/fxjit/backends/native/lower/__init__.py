@@ -16,7 +16,7 @@ from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
-from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_view, meta_of, op_name, worth_storing
+from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -191,7 +191,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
             low.home[node] = buffer.name
             low.origins[node] = frozenset()
         return
-    if worth_storing(node, value):
+    if is_stored(node, value):
         low.realize(node)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from ..choose.recompute import should_keep
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
     CPU,
@@ -75,13 +76,6 @@ def is_view(node: torch.fx.Node) -> bool:
 
 def meta_of(node: torch.fx.Node) -> Any:
     return node.meta.get("val")
-
-
-# A producer is recomputed in each consumer rather than stored when it is at most this much work an element.
-CHEAP = 3
-# An expression that reads more than this many places is stored, so that kernels stay of a size compilers do well.
-MAX_LOADS = 10
-MAX_WORK = 400
 
 
 class Number:
@@ -355,19 +349,17 @@ def kernel_uses(node: torch.fx.Node) -> int:
     return sum(kernel_uses(user) if is_view(user) else 1 for user in node.users)
 
 
-def worth_storing(node: torch.fx.Node, value: Value) -> bool:
+def is_stored(node: torch.fx.Node, value: Value) -> bool:
     """Whether a pointwise value gets memory (or, fused, a register) of its own instead of being recomputed by its users."""
     if isinstance(value.expr, Load) and is_plain_load(value.expr):
         return False
-    cost = work(value.expr)
-    reads = sum(1 for _ in loads(value.expr))
-    if reads == 0:
-        return False
-    if reads > MAX_LOADS or cost > MAX_WORK:
-        return True
-    if kernel_uses(node) > 1:
-        return cost > CHEAP or reads > 1 or (value.dtype.itemsize == 2 and extreme_is_taken(node))
-    return cost > 12 and grows(node)
+    return should_keep(
+        work(value.expr),
+        sum(1 for _ in loads(value.expr)),
+        kernel_uses(node),
+        rounded=lambda: value.dtype.itemsize == 2 and extreme_is_taken(node),
+        broadcast=lambda: grows(node),
+    )
 
 
 def extreme_is_taken(node: torch.fx.Node) -> bool:

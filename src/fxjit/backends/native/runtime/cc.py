@@ -21,7 +21,7 @@ from typing import Final
 from fxjit import config, logs
 from fxjit.errors import CppCompileError
 
-from ..codegen.prelude import prelude
+from ..target import has_libmvec
 from .cache import KernelCache, count, open_cache, refuge
 
 log = logs.artifact("cache")
@@ -119,8 +119,6 @@ def flags() -> list[str]:
 
 
 def libraries() -> list[str]:
-    from ..codegen.prelude import has_libmvec
-
     return [*(["-lmvec"] if has_libmvec(22) else []), "-lm"]
 
 
@@ -230,9 +228,9 @@ def kept(key: str) -> Kept:
     return Kept(key, ctypes.CDLL(str(path)))
 
 
-def start(source: str) -> Compilation:
-    """Begins to compile a translation unit (without prelude), or finds it in the cache."""
-    whole = prelude(source, config.cpp.simd) + source
+def start(source: str, prelude: str = "") -> Compilation:
+    """Begins to compile a translation unit, `source` after `prelude`, or finds it in the cache."""
+    whole = prelude + source
     key = hashlib.sha256("\0".join([whole, identity()]).encode()).hexdigest()[:40]
     cache = open_cache()
     ready = cache.get(key)

@@ -1,4 +1,4 @@
-"""The kernels of one graph that are written in Triton: rendered, compiled together, and called by the executor.
+"""The kernels of one graph that are written in Triton: compiled together, and called by the executor.
 
 Of each kernel there may be several binaries: `Variant`s by what is assumed of its arguments (16 divides pointers and sizes,
 indices have 32 bits), and candidates by block sizes. The likeliest variant is compiled while the graph is, the others when
@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +22,9 @@ from fxjit import _C, config, logs
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
 
-from ..codegen.launch import Launch
 from ..codegen.triton import NAME, Config, TritonKernel
-from ..codegen.triton_product import render
+from ..hints import Hints
 from ..index import Size
-from ..schedule.fuse import Group, Hints
-from ..schedule.gpu import nests
 from .blocks import evaluate, is_wide
 from .cache import open_cache
 from .interpreted import InterpretedKernel
@@ -41,30 +38,14 @@ WORTH_MEASURING = 16 * 2**20
 REPEATS = 5
 
 
-class GraphKernels:
-    """Collects a graph's kernels while it is generated, and gives their callables when its executor is made."""
+class TritonLaunchers:
+    """The callables of a graph's kernels: begins to compile them, and gives them when the graph's executor is made."""
 
-    def __init__(self) -> None:
-        self.entries: dict[tuple[Any, ...], str] = {}
-        self.kernels: dict[str, TritonKernel] = {}
+    def __init__(self, kernels: Mapping[str, TritonKernel], hints: Hints) -> None:
+        self.kernels, self.interpret = kernels, config.triton.interpret
         self.callers: dict[str, KernelCaller] = {}
-        self.interpret = config.triton.interpret
-
-    def launches(self, group: Group, hidden: frozenset[str], hints: Hints) -> list[Launch]:
-        """What runs the group. Kernels equal but for the names of what they are called with are one."""
-        out = []
-        for nest in nests(group, hidden, hints):
-            kernel = render(nest, hints)
-            same = (kernel.source, str(kernel.axes), str(kernel.rest), str(kernel.span), tuple(kernel.pointers), kernel.device)
-            entry = self.entries.setdefault(same, f"g{len(self.entries)}")
-            if self.kernels.setdefault(entry, kernel) is kernel and not self.interpret:
-                self.callers[entry] = KernelCaller(kernel, [hints(symbol) for symbol in kernel.symbols])
-            out.append(Launch(group, kernel, entry, kernel.written))
-            counters["native"]["kernels"] += 1
-        return out
-
-    def text(self) -> str:
-        return "".join(f"# {entry}: {kernel.configs[0]}\n{kernel.source}\n" for entry, kernel in self.kernels.items())
+        if not self.interpret:
+            self.callers = {entry: KernelCaller(each, [*map(hints, each.symbols)]) for entry, each in kernels.items()}
 
     def start(self) -> None:
         """Begins to compile: all kernels at once."""

@@ -12,12 +12,13 @@ from torch._C import _functionalization
 from torch._C._functionalization import ViewMeta
 from torch._functorch._aot_autograd.schemas import OutputType
 
-from fxjit.backends.plan import InputFacts, Layout, OutputFacts, Plan
+from fxjit.backends.aot.runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout
 
 from ..executor.aten_calls import FunctionName
 from ..executor.program import EncodedProgram
 
-_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Plan, InputFacts, OutputFacts, Layout, EncodedProgram, FunctionName)}
+_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (
+    CallPlan, InputRecord, OutputRecord, BackwardRecord, TangentLayout, EncodedProgram, FunctionName)}
 #: Bytes of a tensor that is written with the program that holds it.
 LARGEST = 1 << 16
 _InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]  # not in the stubs

@@ -11,12 +11,17 @@ or not. Inner loops of one size are merged into one `slot` unless one needs what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
+import torch.fx
 
+from ..choose.fusion import has_room, is_small, shares_reduction
+from ..choose.predictions import LOOK_BACK
+from ..hints import Hints
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
 from ..ir import (
     Compute,
@@ -33,16 +38,6 @@ from ..ir import (
 )
 from ..ops import wants_vectors, work
 from ..target import by_triton
-
-LOOK_BACK = 24
-MAX_MEMBERS = 32
-MAX_READS = 64
-SMALL = 8192
-FEW_ROWS = 4
-LANES = 64
-# The same for a GPU: programs that leave most of it idle, and elements that one program is long busy with.
-FEW_PROGRAMS = 64
-LONG = 32768
 
 
 @dataclass(eq=False, slots=True)
@@ -86,23 +81,36 @@ class Group:
         return {member.compute.out.name for member in self.members}
 
     def reads(self) -> set[str]:
-        return {name for member in self.members for name in reads_of(member.compute)}
+        return {name for member in self.members for name in member.compute.reads}
+
+    def origins(self) -> frozenset[torch.fx.Node]:
+        """The nodes of the graph that it computes."""
+        return frozenset[torch.fx.Node]().union(*(member.compute.origins for member in self.members))
 
 
 Step = Group | Extern
 
 
-class Hints:
-    """The sizes seen at compile time, for choices that only speed depends on."""
+def reads_of(step: Step) -> set[str]:
+    return step.reads() if isinstance(step, Group) else set(step.reads)
 
-    def __init__(self, values: Mapping[sympy.Symbol, int]) -> None:
-        self.values = dict(values)
 
-    def __call__(self, size: Size) -> int:
-        if isinstance(size, int):
-            return size
-        value = size.subs({symbol: self.values.get(symbol, 512) for symbol in size.free_symbols})
-        return int(value) if value.is_number else 512
+def writes_of(step: Step) -> set[str]:
+    return step.writes() if isinstance(step, Group) else set(step.mutates | step.results)
+
+
+def readers_of(steps: Sequence[Step]) -> dict[str, set[int]]:
+    """Which of the steps read each buffer."""
+    found: dict[str, set[int]] = {}
+    for position, step in enumerate(steps):
+        for name in reads_of(step):
+            found.setdefault(name, set()).add(position)
+    return found
+
+
+def writes_by_kernels(steps: Sequence[Step]) -> Counter[str]:
+    """How many groups write each buffer."""
+    return Counter(name for step in steps if isinstance(step, Group) for name in step.writes())
 
 
 def fuse(statements: Iterable[Statement], hints: Hints) -> list[Step]:
@@ -133,7 +141,7 @@ class Fuser:
             self.found |= dict.fromkeys(statement.node.meta.get("unbacked_bindings") or (), len(self.steps) - 1)
             return
         compute = normalize(statement, self.hints)
-        reads = reads_of(compute)
+        reads = compute.reads
         for index in self.candidates(compute, reads):
             joined = self.join(index, compute, reads)
             if joined is not None:
@@ -160,20 +168,8 @@ class Fuser:
         group = Group(compute.size, [Member(compute, compute.rsize)], reducing=compute.has_order)
         if group.reducing:
             group.lane = reduces_columns(compute, self.hints)
-            group.split = self.few_rows(compute, group.lane)
+            group.split = shares_reduction(compute, group.lane, self.hints)
         return group
-
-    def few_rows(self, compute: Compute, lane: bool) -> bool:
-        if compute.scan is not None:
-            return False
-        outer = compute.size
-        rows, columns = self.hints(prod(outer)), self.hints(prod(compute.rsize))
-        if lane:
-            last = self.hints(outer[-1])
-            rows = rows // max(last, 1) * -(-last // LANES)
-        if by_triton(compute.out.device):
-            return rows <= FEW_PROGRAMS and columns > (LONG // LANES if lane else LONG)
-        return rows <= FEW_ROWS and columns * min(self.hints(outer[-1]) if lane else 1, LANES) > SMALL
 
     def earliest(self, compute: Compute, reads: set[str]) -> int:
         """The first step that may hold the statement."""
@@ -199,15 +195,14 @@ class Fuser:
         producers = [i for i in places if self.step_writes[i] & reads]
         sharers = [i for i in places if i not in producers and self.step_reads[i] & reads]
         others = [i for i in places if i not in producers and i not in sharers]
-        small = self.hints(prod(compute.domain)) <= SMALL
-        return producers[::-1] + sharers[::-1] + (others[::-1] if small else [])
+        return producers[::-1] + sharers[::-1] + (others[::-1] if is_small(compute, self.hints) else [])
 
     def join(self, index: int, compute: Compute, reads: set[str]) -> Group | None:
         group = self.steps[index]
         assert isinstance(group, Group)
         if group.device != compute.out.device or group.scatters or compute.scatter is not None:
             return None
-        if len(group.members) >= MAX_MEMBERS or len(self.step_reads[index] | reads) > MAX_READS:
+        if not has_room(len(group.members), len(self.step_reads[index] | reads)):
             return None
         for attempt in (self.as_inner, self.as_row, self.as_permuted, self.regroup):
             try:
@@ -285,7 +280,7 @@ class Fuser:
         if not compute.has_order or group.reducing:
             return None
         lane = reduces_columns(compute, self.hints)
-        split = self.few_rows(compute, lane)
+        split = shares_reduction(compute, lane, self.hints)
         if equal(prod(group.outer), prod(compute.size)) and compute.size != ():
             common = refine(group.outer, compute.size)
             if common is None:
@@ -364,12 +359,6 @@ def permuted(compute: Compute, order: tuple[int, ...]) -> Compute:
     """A statement over loops that may run in any order, with them in another one."""
     pick = tuple(compute.size[k] for k in order)
     return compute.over(pick, (), tuple(compute.stride[k] for k in order), lambda expr: permute(expr, order))
-
-
-def reads_of(compute: Compute) -> set[str]:
-    """The buffers that a statement reads: one that it stores in at computed places is among them."""
-    found = {load.buffer for load in compute.loads()}
-    return found | {compute.out.name} if compute.scatter is not None else found
 
 
 def read_strides(compute: Compute, hints: Hints) -> list[int]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from ..hints import Hints
 from ..index import Size, Sizes, add, contiguous_strides, magnitude, mul, prod
 from ..ir import Buffer, Compute, Expr, Gather, Load, compute_type, loads, substitute
 from .collapse import accesses, collapse
-from .fuse import Group, Hints, Member, assign_slots
-from .products import Dot, ProductGroup
+from .fuse import Group, Member, assign_slots
+from .product_fusion import Dot, ProductGroup
 
 # The longest row that a program holds whole; over columns, the tallest column.
 LONGEST_ROW = 4096

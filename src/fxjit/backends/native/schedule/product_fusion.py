@@ -16,7 +16,6 @@ import torch.fx
 
 from fxjit import process_state
 
-from ..codegen.products import Operand, matrix, origin, rows_of, turned
 from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, segments, sizes_of
 from ..ir import (
     Compute,
@@ -33,7 +32,8 @@ from ..ir import (
 from ..lower.table import Lowering, meta_of, op_name
 from ..ops import op, work
 from ..target import by_triton
-from .fuse import Group, Member, Step, reads_same_place
+from .blas import Operand, matrix, origin, rows_of, turned
+from .fuse import Group, Member, Step, reads_of, reads_same_place, writes_of
 
 PRODUCTS = ("mm.default", "addmm.default", "bmm.default", "baddbmm.default", "linear.default")
 MULTIPLIED = (torch.float32, torch.float16, torch.bfloat16)
@@ -73,12 +73,14 @@ class ProductGroup(Group):
         return (inside | {load.buffer for load in self.dot.loads()}) - {self.dot.sums}
 
 
-def with_products(steps: list[Step], low: Lowering, outside: set[str], keep: Callable[[ProductGroup], bool]) -> list[Step]:
+def with_products(
+    steps: list[Step], low: Lowering, outside: frozenset[str], keep: Callable[[ProductGroup], bool]
+) -> list[Step]:
     """The steps, with a `ProductGroup` for each product that `keep` prefers as one."""
     for step in list(steps):
         if not isinstance(step, Extern) or step not in steps:
             continue
-        made = Plan(steps, low, outside, step).group()
+        made = ProductFusion(steps, low, outside, step).group()
         if made is not None and keep(made):
             steps = [made if each is made.replaced[-1] else each for each in steps if each not in made.replaced[:-1]]
             own = made.members[0].compute.out
@@ -91,10 +93,10 @@ def multiplies_in_tf32() -> bool:
     return "cuda.matmul=tf32" in process_state.query("float32_precision")
 
 
-class Plan:
+class ProductFusion:
     """One product, with what of the steps around it a kernel of its own would do."""
 
-    def __init__(self, steps: list[Step], low: Lowering, outside: set[str], step: Extern) -> None:
+    def __init__(self, steps: list[Step], low: Lowering, outside: frozenset[str], step: Extern) -> None:
         self.steps, self.low, self.outside, self.step = steps, low, outside, step
         self.at = steps.index(step)
         self.node = step.node
@@ -267,14 +269,6 @@ def batched(node: torch.fx.Node, low: Lowering) -> Batched | None:
 def suits(meta: Any, result: Any) -> bool:
     return (isinstance(meta, torch.Tensor) and meta.dtype is result.dtype and meta.dtype in MULTIPLIED
             and meta.layout is torch.strided and meta.device == result.device and not meta.is_neg())
-
-
-def reads_of(step: Step) -> set[str]:
-    return step.reads() if isinstance(step, Group) else set(step.reads)
-
-
-def writes_of(step: Step) -> set[str]:
-    return step.writes() if isinstance(step, Group) else set(step.mutates | step.results)
 
 
 def writes_inputs(group: Group) -> bool:

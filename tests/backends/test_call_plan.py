@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.backends import direct
-from fxjit.backends.aot import driver
-from fxjit.backends.plan import Plan
+from fxjit.backends.aot import artifacts, driver
+from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 BACKENDS = ("aot_eager", "native")
 
@@ -26,14 +25,14 @@ def fresh() -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each graph could be called directly."""
     seen: list[bool] = []
-    real = direct.describe
+    real = artifacts.plan_call
 
-    def noted(*args: Any) -> Plan | None:
+    def noted(*args: Any) -> CallPlan | None:
         found = real(*args)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(driver, "describe", noted)
+    monkeypatch.setattr(driver, "plan_call", noted)
     return seen
 
 

@@ -18,21 +18,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit import config, logs
 from fxjit.counters import counters
 
+from ..codegen.graph_kernels import GraphKernels
 from ..codegen.launch import Launch
-from ..codegen.products import origin
+from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
-from ..schedule.fuse import Group, Hints
-from ..schedule.products import ProductGroup
-from .cache import open_cache
-from .gpu import GraphKernels, gpu_name, is_here, measure
-from .triton_compile import triton_version
+from ..runtime.cache import open_cache
+from ..runtime.gpu import TritonLaunchers, gpu_name, is_here, measure
+from ..runtime.triton_compile import triton_version
+from ..schedule.blas import origin
+from ..schedule.fuse import Group, reads_of
+from ..schedule.product_fusion import ProductGroup
 
 log = logs.artifact("autotuning")
 
 
-def worth_it(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
+def is_faster_fused(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
     if config.triton.interpret or not is_here():
         return True
     if torch.cuda.is_current_stream_capturing():
@@ -43,14 +45,14 @@ def worth_it(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
     if known is None:
         try:
             with _disable_current_modes(), torch.no_grad(), torch.cuda.device(group.device):
-                ours, atens = trial.times()
+                fused, separate = trial.times()
         except torch.OutOfMemoryError:
             log.info("a product of %s is ATen's: there is no memory to measure it", group.outer)
             return False
         counters["native"]["products measured"] += 1
-        log.info("a product of %s: %.4f ms as one kernel, %.4f ms beside ATen's", group.outer, ours, atens)
-        known = ours < atens
-        open_cache().put_data(key, ".json", json.dumps({"one": known, "milliseconds": [ours, atens]}).encode())
+        log.info("a product of %s: %.4f ms as one kernel, %.4f ms with ATen's call", group.outer, fused, separate)
+        known = fused < separate
+        open_cache().put_data(key, ".json", json.dumps({"one": known, "milliseconds": [fused, separate]}).encode())
     return known
 
 
@@ -68,42 +70,43 @@ class Trial:
     def __init__(self, group: ProductGroup, low: Lowering, hints: Hints) -> None:
         self.group, self.low, self.hints = group, low, hints
         self.tensors: dict[str, torch.Tensor] = {}
-        self.ours, self.beside = GraphKernels(), GraphKernels()
-        self.one = self.ours.launches(group, frozenset(group.writes() - group.wanted), hints)
-        self.parts = [
-            step if isinstance(step, Extern) else self.beside.launches(step, self.hidden(step), hints)
+        self.fused, self.separate = GraphKernels(), GraphKernels()
+        self.one = self.fused.triton_launches(group, frozenset(group.writes() - group.wanted), hints)
+        self.steps = [
+            step if isinstance(step, Extern) else self.separate.triton_launches(step, self.hidden(step), hints)
             for step in group.replaced
         ]
 
     def hidden(self, part: Group) -> frozenset[str]:
         """What only the part itself reads of what it makes."""
-        others = [step.reads() if isinstance(step, Group) else step.reads for step in self.group.replaced if step is not part]
+        others = [reads_of(step) for step in self.group.replaced if step is not part]
         return frozenset(part.writes() - self.group.wanted - frozenset().union(*others))
 
     def key(self) -> str:
-        kernels = [*self.ours.kernels.values(), *self.beside.kernels.values()]
+        kernels = [*self.fused.triton.values(), *self.separate.triton.values()]
         sizes = [list(map(self.hints, kernel.symbols)) for kernel in kernels]
         versions = torch.__version__, triton_version()
         facts = ("product", [kernel.source for kernel in kernels], sizes, gpu_name(self.group.device), versions)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
     def times(self) -> tuple[float, float]:
-        """Milliseconds of one kernel, and of ATen's call with the kernels beside it."""
-        for kernels in (self.ours, self.beside):
-            kernels.start()
-        ours, beside = self.ours.cells(), self.beside.cells()
+        """Milliseconds of one kernel, and of ATen's call with the other kernels."""
+        launchers = [TritonLaunchers(kernels.triton, self.hints) for kernels in (self.fused, self.separate)]
+        for each in launchers:
+            each.start()
+        fused, separate = (each.cells() for each in launchers)
 
-        def atens() -> None:
-            for part in self.parts:
-                if isinstance(part, Extern):
-                    self.call(part)
+        def unfused() -> None:
+            for step in self.steps:
+                if isinstance(step, Extern):
+                    self.call(step)
                 else:
-                    self.launch(part, beside)
+                    self.launch(step, separate)
 
         with torch.random.fork_rng(devices=[self.group.device]):
-            atens()  # what it makes is there from now on
-            self.launch(self.one, ours)
-            return measure(lambda: self.launch(self.one, ours), ()), measure(atens, ())
+            unfused()  # what it makes is there from now on
+            self.launch(self.one, fused)
+            return measure(lambda: self.launch(self.one, fused), ()), measure(unfused, ())
 
     def launch(self, launches: list[Launch], cells: dict[str, list[Callable[..., Any]]]) -> None:
         for each in launches:

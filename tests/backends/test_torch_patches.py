@@ -1,4 +1,4 @@
-"""What AOTAutograd does for others and is spared: graphs and what torch says of them stay the same."""
+"""Compile-time patches of torch: graphs and what torch says of them stay the same."""
 
 import copy
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 import fxjit
-from fxjit.backends.spared import given_as_it_is, may_be_copied, nodes_made_plainly
+from fxjit.backends.aot.torch_patches import copied_deeply, quick_nodes, shared_with_compiled_autograd
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def arguments() -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("kwargs", [{}, {"dim": 0}, immutable_dict({"sizes": [1, (2, 3)], "dtype": torch.int64})])
 def test_the_same_leaves_in_the_same_order(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     expected = list(pytree.tree_iter((args, kwargs)))
-    with nodes_made_plainly():
+    with quick_nodes():
         assert list(fx_graph.pytree.tree_iter((args, kwargs))) == expected
         assert list(fx_graph.pytree.tree_iter(args)) == list(pytree.tree_iter(args))
     assert fx_graph.pytree is pytree
@@ -45,13 +45,13 @@ def test_a_symbolic_number_among_the_arguments_is_told_of() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     for args in ((x, size), (x, [1, size]), (x, (1, [size]))):
-        with nodes_made_plainly(), pytest.warns(UserWarning, match="Raw SymInt"):
+        with quick_nodes(), pytest.warns(UserWarning, match="Raw SymInt"):
             graph.call_function(torch.ops.aten.view.default, args)
 
 
 def test_a_backward_graph_is_its_own_copy_until_it_is_compiled(traced: torch.fx.GraphModule) -> None:
-    assert copy.deepcopy(given_as_it_is(traced)) is traced
-    may_be_copied(traced)
+    assert copy.deepcopy(shared_with_compiled_autograd(traced)) is traced
+    copied_deeply(traced)
     another = copy.deepcopy(traced)
     assert another is not traced and another.graph is not traced.graph
 

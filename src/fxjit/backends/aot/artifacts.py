@@ -1,0 +1,223 @@
+"""The compiled artifacts of one captured graph, noted while AOTAutograd hands its graphs to the compiler, and the call plan
+that follows from them.
+
+There is no plan where one of AOTAutograd's runtime wrappers has work to do: a write that autograd follows or that changes a
+shape, subclasses, effects, functional random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
+
+from fxjit.schemas import target_uses_rng, view_base
+
+from ..graph.facts import tangents_of
+from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout, TangentMask
+
+Boxed = Callable[[list[Any]], Any]
+
+_UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
+_OF_INTERMEDIATE = (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
+                    OutputType.alias_of_intermediate_base_is_user_output)
+_ALIASES = (*_OF_INTERMEDIATE, OutputType.alias_of_input, OutputType.is_input)
+
+
+@dataclass(slots=True)
+class CompiledArtifacts:
+    """What was compiled, by `forward`, `backward` or `inference`, and what AOTAutograd knows of it."""
+
+    graphs: dict[str, Boxed] = field(default_factory=dict)
+    num_inputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    meta: ViewAndMutationMeta | None = None
+    #: For each output of the backward graph: the tangents that it depends on, as bits.
+    tangent_dependencies: tuple[int, ...] = ()
+    #: For each output of the forward graph: the inputs that it depends on, as bits.
+    input_dependencies: tuple[int, ...] = ()
+    tangent_masks: tuple[TangentMask, ...] = ()
+    uses_rng: bool = False
+
+    @property
+    def trains(self) -> bool:
+        return "backward" in self.graphs
+
+    @property
+    def mutated_inputs(self) -> tuple[int, ...]:
+        """The inputs whose contents AOTAutograd found the graph to change."""
+        return () if self.meta is None else tuple(index for index, info in enumerate(self.meta.input_info) if info.mutates_data)
+
+    def note_meta(self) -> ViewAndMutationMeta | None:
+        """What AOTAutograd found out of the graph that it is compiling."""
+        self.meta = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+        return self.meta
+
+    def note(self, name: str, graph: torch.fx.GraphModule) -> None:
+        """Before a graph is compiled, which may rewrite it."""
+        if name != "backward":
+            self.uses_rng = _uses_rng(graph)
+        self.num_inputs[name] = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        (values,) = next(iter(graph.graph.find_nodes(op="output"))).args
+        self.outputs[name] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+        if name == "forward":
+            self.input_dependencies = _dependencies(graph, graph.graph.find_nodes(op="placeholder"), self.outputs[name])
+        if name == "backward":
+            self.tangent_dependencies = _dependencies(graph, tangents_of(graph.graph), self.outputs[name])
+
+    def gradient_dependencies(self, tangents: tuple[int, ...]) -> tuple[int, ...]:
+        """For each gradient: the tangents that it depends on, as bits. One that depends on none is constantly zero, as that of
+        `round`: eager gives it for each of the outputs that the input is in."""
+        grads = self.outputs.get("backward", ())
+        read_by = [sum(1 << place for place, output in enumerate(tangents) if self.input_dependencies[output] >> index & 1)
+                   for index in range(len(grads))]
+        return tuple(0 if grad is None else bits or readers
+                     for grad, bits, readers in zip(grads, self.tangent_dependencies, read_by, strict=True))
+
+
+def _uses_rng(graph: torch.fx.GraphModule) -> bool:
+    return any(target_uses_rng(node.target) for node in graph.graph.nodes if node.op == "call_function")
+
+
+def _dependencies(graph: torch.fx.GraphModule, sources: Sequence[torch.fx.Node], values: tuple[Any, ...]) -> tuple[int, ...]:
+    """For each of the values: the sources that it depends on, as bits."""
+    bits = {node: 1 << place for place, node in enumerate(sources)}
+    for node in graph.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            bits[node] = 0
+            for used in node.all_input_nodes:
+                bits[node] |= bits.get(used, 0)
+    return tuple(bits.get(value, 0) if isinstance(value, torch.fx.Node) else 0 for value in values)
+
+
+def plan_call(artifacts: CompiledArtifacts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool,
+              preserves_version: tuple[int, ...] = ()) -> CallPlan | None:
+    """The plan for a graph of `num_inputs` inputs, of which some keep their version counter when the graph writes to them; None
+    where AOTAutograd's wrappers have work to do."""
+    meta = artifacts.meta
+    if meta is None or not _needs_no_wrapper(meta, gm):
+        return None
+    if set(artifacts.graphs) == {"inference"} and artifacts.num_inputs["inference"] == num_inputs:
+        values = artifacts.outputs["inference"]
+        if len(values) != meta.num_outputs or not _returns_views_itself(values, meta):
+            return None
+        return _plan(artifacts, meta, autocast, preserves_version)
+    if set(artifacts.graphs) == {"forward", "backward"} and artifacts.num_inputs["forward"] == num_inputs:
+        grads = artifacts.outputs["backward"]
+        if len(grads) != num_inputs or any(
+            grad is None and info.requires_grad for grad, info in zip(grads, meta.input_info, strict=True)
+        ):
+            return None  # such inputs must be cut from the autograd graph, which the wrapper does
+        return _plan(artifacts, meta, autocast, preserves_version)
+    return None
+
+
+def _needs_no_wrapper(meta: ViewAndMutationMeta, gm: torch.fx.GraphModule) -> bool:
+    """No writes but those in the graph, no subclass, no effect, no functional random numbers; nothing held by the module."""
+    written = {index for index, info in enumerate(meta.input_info) if info.mutates_data}
+    if written - set(meta.mutated_graph_handled_indices) or any(info.mutates_metadata for info in meta.input_info):
+        return False
+    if any(info.output_type not in (*_UNALIASED, *_ALIASES) for info in meta.output_info):
+        return False
+    plain = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta, *meta.subclass_tangent_meta)
+    if not all(isinstance(each, PlainTensorMeta) for each in plain if each is not None):
+        return False
+    work = (
+        meta.num_mutated_inp_runtime_indices, len(meta.tokens), meta.num_backward_tokens, meta.num_outputs_rng_offset,
+        getattr(meta, "num_graphsafe_rng_states", 0),
+        getattr(meta, "num_opaque_objects_saved_for_bw", 0) or 0, int(meta.is_rng_op_functionalized),
+        len(getattr(meta, "act_input_indices", ())), int(meta.grad_enabled_mutation is not None),
+        len(meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw),
+    )  # fmt: skip
+    return not any(work) and next(gm.parameters(), None) is None and next(gm.buffers(), None) is None
+
+
+def _returns_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) -> bool:
+    """Whether what an inference graph returns is what its caller is to get: no output has a gradient, and one that shares
+    storage with an input is the input, or made of it by views alone. Inputs among the outputs are put there by the caller."""
+    placeholders: dict[Any, int] = {}
+    for value, info in zip(values, meta.output_info, strict=True):
+        if info.output_type is OutputType.is_input:
+            continue
+        if info.requires_grad or info.output_type not in (*_UNALIASED, OutputType.alias_of_input):
+            return False
+        if info.output_type is OutputType.alias_of_input:
+            root = _viewed_input(value)
+            if not placeholders and root is not None:
+                placeholders = {node: index for index, node in enumerate(root.graph.find_nodes(op="placeholder"))}
+            place = placeholders.get(root)
+            if place is None or place != info.base_idx or meta.input_info[place].mutates_data:
+                return False
+    return True
+
+
+def _viewed_input(value: Any) -> torch.fx.Node | None:
+    """The input that a node is a view of, by operators that are nothing but views; None for other nodes."""
+    while isinstance(value, torch.fx.Node) and value.op != "placeholder":
+        value = view_base(value)
+    return value if isinstance(value, torch.fx.Node) else None
+
+
+def _plan(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta, autocast: bool,
+          preserves_version: tuple[int, ...]) -> CallPlan:
+    """Of a graph known to need no wrapper."""
+    trains = artifacts.trains
+    return CallPlan(
+        inputs=tuple(InputRecord(info.requires_grad, info.mutates_data) for info in meta.input_info),
+        outputs=tuple(OutputRecord(info.output_type, info.base_idx, info.requires_grad, _view_steps(info))
+                      for info in meta.output_info),
+        num_intermediate_bases=meta.num_intermediate_bases,
+        mutated_in_graph=tuple(meta.mutated_graph_handled_indices),
+        bumps_version=tuple(index for index in meta.mutated_graph_handled_indices_seen_by_autograd
+                            if index not in preserves_version),
+        preserves_version=preserves_version,
+        uses_rng=artifacts.uses_rng,
+        autocast=autocast,
+        returned_inputs=() if trains else tuple(
+            (index, info.base_idx) for index, info in enumerate(meta.output_info)
+            if info.output_type is OutputType.is_input and info.base_idx is not None),
+        disables_grad=not trains and torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info),
+        backward=_backward(artifacts, meta) if trains else None,
+    )
+
+
+def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> BackwardRecord:
+    bases = range(meta.num_outputs, meta.num_outputs + meta.num_intermediate_bases)
+    own = [(index, info) for index, info in enumerate(meta.output_info)
+           if info.output_type in _UNALIASED and issubclass(info.raw_type, torch.Tensor)]
+    tangents = (*(index for index, info in own if getattr(info, "requires_grad_for_backward", info.requires_grad)), *bases)
+    return BackwardRecord(
+        num_returned=meta.num_forward_returns,
+        num_saved_symbols=meta.num_symints_saved_for_bw or 0,
+        num_saved_unchecked=getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0,
+        aliases=tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _ALIASES),
+        non_differentiable=tuple(index for index, info in own if not info.requires_grad),
+        fresh=(*(index for index, _ in own), *bases),
+        tangents=tangents,
+        tangent_layouts=_tangent_formats(meta, len(tangents)),
+        tangent_masks=artifacts.tangent_masks,
+        gradient_dependencies=artifacts.gradient_dependencies(tangents),
+        nondeterministic=meta.deterministic is False,
+        regenerates_views=bool(meta.num_outputs_aliased),
+    )
+
+
+def _view_steps(info: Any) -> tuple[Any, ...] | None:
+    """How functionalization came from the base to an output that is a view of it; with symbolic sizes it does not tell."""
+    steps = () if info.view_meta_sequence is None else tuple(info.view_meta_sequence.sequence)
+    return None if info.view_meta_sequence is None or any(step.has_symbolic_inputs for step in steps) else steps
+
+
+def _tangent_formats(meta: ViewAndMutationMeta, count: int) -> tuple[tuple[bool, TangentLayout | None], ...]:
+    formats = [tangent.memory_format for tangent in meta.subclass_tangent_meta]  # type: ignore[union-attr]  # plain tensors only: checked before
+    assert len(formats) == count, "AOTAutograd knows of other gradients"
+    return tuple((False, None) if each is None else (each.memory_format is torch.contiguous_format, TangentLayout(
+        each.memory_format, _numbers(each.size), _numbers(each.stride))) for each in formats)
+
+
+def _numbers(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if sizes is None else tuple(sizes)

@@ -1,0 +1,27 @@
+"""`aot_eager`: AOTAutograd's graphs, run node by node. It tells a mistake of the tracer from one of a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from .backend import BackendConfig
+from .driver import compile_with_aot
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """AOTAutograd's graphs, run node by node."""
+    return compile_with_aot(gm, example_inputs, BackendConfig(run_nodes, "aot_eager", min_cut=False))
+
+
+def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
+    """The compiler that leaves an ATen graph as it is."""
+
+    def run(args: list[Any]) -> Any:
+        # One a call: it keeps the values of the run it is in, and threads run beside each other.
+        return torch.fx.Interpreter(gm).boxed_run(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
+    return run

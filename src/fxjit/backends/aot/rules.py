@@ -1,0 +1,234 @@
+"""The rules by which a graph, a part of one, or a call of one runs as it was captured: operator by operator, as in eager.
+
+One row for each: an id, the stage of the driver that asks, a predicate, and the reason in a sentence. `check` is how the
+driver asks, `report` the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and tells
+listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.fx
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch.utils import _pytree as pytree
+
+from fxjit import events, logs
+from fxjit.counters import counters
+
+from ..graph.facts import DATA_DEPENDENT, tensors_of, uses_storage_offsets
+from ..graph.layout import overlaps_itself
+from ..graph.split import CannotSplit
+from .artifacts import CompiledArtifacts
+from .runtime.call_plan import CallPlan
+
+Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "call"]
+#: Whether a captured graph costs less than its compiled artifacts, called by the plan.
+IsUnprofitable = Callable[[torch.fx.GraphModule, "CallPlan | None", Mapping[str, Callable[..., Any]]], bool]
+log = logs.artifact("compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the rules look at: a graph on its way through the driver, with what the stages so far found."""
+
+    captured: Any
+    example_inputs: Sequence[Any]
+    #: What splitting or AOTAutograd raised.
+    error: Exception | None = None
+    artifacts: CompiledArtifacts = field(default_factory=CompiledArtifacts)
+    plan: CallPlan | None = None
+    is_unprofitable: IsUnprofitable = lambda gm, plan, graphs: False
+
+    @property
+    def meta(self) -> ViewAndMutationMeta | None:
+        return self.artifacts.meta
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason to run as captured. Rules of the stage "call" are asked by the wrappers of a call (`applies` is not)."""
+
+    id: str
+    stage: Stage
+    applies: Callable[[Candidate], bool]
+    reason: str
+
+
+class RunAsCaptured(Exception):
+    """A rule applies: the driver gives the captured graph in the place of a compiled one."""
+
+    def __init__(self, rule: Rule, because: str = "") -> None:
+        super().__init__(f"{rule.id}: {rule.reason}")
+        self.rule, self.because = rule, because
+
+
+def check(stage: Stage, candidate: Candidate) -> None:
+    """Raises RunAsCaptured with the first rule of the stage that applies."""
+    for rule in RULES:
+        if rule.stage == stage and rule.applies(candidate):
+            raise RunAsCaptured(rule, str(candidate.error or ""))
+
+
+def report(rule: Rule, graph: Any, because: str = "") -> None:
+    """Counts, logs and tells that the graph, or a call of it, runs as it was captured."""
+    counters["run_as_captured"][rule.id] += 1
+    log.info("a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
+    events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
+
+
+def rule(id: str) -> Rule:
+    return BY_ID[id]
+
+
+# Predicates of captured graphs
+
+
+def _observes_gradients_of_views(candidate: Candidate) -> bool:
+    """Whether an output is a view that stands behind, or shares storage with, one whose gradient the program itself makes or
+    sees: by a `backward` of its own (`GradientReversal.apply(x)`, which is `x.view_as(x)`), or by a hook. AOTAutograd makes
+    such an output anew, as a view of the input or of another output, and autograd then passes the program's part by. Or
+    whether the program goes on to ask for the gradient of an output that other outputs are made from: it would not stand
+    behind them."""
+    gm = candidate.captured
+    if not torch.is_grad_enabled():
+        return False
+    if any("observed" in node.meta for node in gm.graph.nodes):
+        return True
+    observed = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _observed_views(node)}
+    if not observed:
+        return False
+    inputs = [_storage(node) for node in gm.graph.find_nodes(op="placeholder")]
+    outputs = [_storage(node) for node in pytree.tree_leaves(gm.graph.output_node().args[0])]
+    return any(storage in inputs or outputs.count(storage) > 1 for storage in observed.intersection(outputs))
+
+
+def _observed_views(node: torch.fx.Node) -> list[torch.Tensor]:
+    if not getattr(node.target, "sees_gradients", False):
+        return []
+    given = [leaf for leaf in pytree.tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
+    return [each for at in (node, *given[:1]) for each in tensors_of(at) if each.requires_grad and each._is_view()]
+
+
+def _storage(node: Any) -> int | None:
+    tensor = next(tensors_of(node), None) if isinstance(node, torch.fx.Node) else None
+    return tensor.untyped_storage()._cdata if tensor is not None and torch._C._has_storage(tensor) else None
+
+
+def _uses_storage_offsets(candidate: Candidate) -> bool:
+    return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
+
+
+# Predicates of what AOTAutograd made
+
+
+def _raised(text: str) -> Callable[[Candidate], bool]:
+    """Whether AOTAutograd raised a RuntimeError that says so."""
+    return lambda candidate: isinstance(candidate.error, RuntimeError) and text in str(candidate.error)
+
+
+def _mutates_aliased_input(candidate: Candidate) -> bool:
+    """Autograd counts the writes to a storage: it would refuse to derive by what AOTAutograd saved of the other input before it
+    does the write."""
+    meta = candidate.meta
+    if meta is None or not candidate.artifacts.trains or len(meta.input_info) != len(candidate.example_inputs):
+        return False
+    given = [(info, each.untyped_storage()._cdata) for info, each in zip(meta.input_info, candidate.example_inputs, strict=True)
+             if isinstance(each, torch.Tensor) and each.layout is torch.strided and info.requires_grad]
+    storages = [storage for _, storage in given]
+    return any(info.mutates_data and storages.count(storage) > 1 for info, storage in given)
+
+
+def _takes_overlapping_tangents(candidate: Candidate) -> bool:
+    """As of `(x * 2).unfold(0, 3, 1)`: AOTAutograd copies the tangent into the layout that the output had, which loses part."""
+    meta = candidate.meta
+    if meta is None or not candidate.artifacts.trains:
+        return False
+    formats = [getattr(each, "memory_format", None) for each in meta.subclass_tangent_meta or ()]
+    return any(each is not None and each.size is not None and overlaps_itself(each.size, each.stride) for each in formats)
+
+
+def _views_mutated_input(candidate: Candidate) -> bool:
+    """AOTAutograd then makes the output anew from where it lies in the storage of the compiled graph's result, which may begin
+    elsewhere than the input's own."""
+    meta = candidate.meta
+    if meta is None:
+        return False
+    for info in meta.output_info:
+        base = info.base_idx if info.output_type is OutputType.alias_of_input else None
+        if base is not None and meta.input_info[base].mutates_data:
+            steps = None if info.view_meta_sequence is None else info.view_meta_sequence.sequence
+            if steps is None or any(step.has_symbolic_inputs for step in steps):
+                return True
+    return False
+
+
+def _only_views(candidate: Candidate) -> bool:
+    meta = candidate.meta
+    kinds = (OutputType.alias_of_input, OutputType.is_input)
+    return meta is not None and all(info.output_type in kinds for info in meta.output_info) and not any(
+        info.mutates_data or info.mutates_metadata for info in meta.input_info)
+
+
+def _unprofitable(candidate: Candidate) -> bool:
+    return candidate.is_unprofitable(candidate.captured, candidate.plan, candidate.artifacts.graphs)
+
+
+def _by_wrapper(candidate: Candidate) -> bool:
+    raise AssertionError("the wrapper of a call decides this")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("inference-mode-block", "split", lambda candidate: isinstance(candidate.error, CannotSplit),
+         "A block of torch.inference_mode cannot be compiled by itself: it takes or gives more than tensors, turns the mode "
+         "off, ends out of order, or writes to storage that it shares with the graph around it."),
+    Rule("storage-offset", "captured graph", _uses_storage_offsets,
+         "The graph uses absolute storage offsets (`as_strided`, `fill_diagonal_`) on an input or on a view. Compiled graphs "
+         "copy parts of storages, which then begin elsewhere."),
+    Rule("observed-view", "captured graph", _observes_gradients_of_views,
+         "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
+         "in a compiled graph it would not stand between them and the input."),
+    Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
+         "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
+    Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
+         "An operator that tracing cannot see through writes to a tensor, as fused optimizer steps do."),
+    Rule("no-meta-kernel", "AOTAutograd", _raised("no fake impl or Meta kernel registered"),
+         "An operator has no kernel for fake tensors."),
+    Rule("mutates-expanded", "AOTAutograd",
+         _raised("more than one element of the written-to tensor refers to a single memory location"),
+         "The graph writes to an expanded tensor, which eager refuses when it runs."),
+    Rule("mutates-saved-activation", "AOTAutograd", _raised("has been modified by an inplace operation"),
+         "The graph writes over a saved activation, which eager refuses once somebody asks for the derivative."),
+    Rule("sparse-gradients", "AOTAutograd", _raised("dispatch_on_subclass called with NO overloaded args"),
+         "The derivative adds sparse gradients of symbolic sizes."),
+    Rule("untracked-base", "AOTAutograd", _raised("is not tracked with proxy"),
+         "The graph writes to inputs of symbolic sizes that share storage with each other, and whose base is no input."),
+    Rule("view-of-as-strided", "AOTAutograd", _raised("as_strided() is non-compositional"),
+         "The graph writes to a view of a view that `as_strided` made."),
+    Rule("mutates-overlapping", "AOTAutograd", _raised("being mutated that has internal overlap"),
+         "The graph writes to elements that lie apart in a view whose elements overlap, such as the diagonal of an unfolding."),
+    Rule("mutates-with-gaps", "AOTAutograd", _raised("as_strided_scatter: sizes"),
+         "`fill_diagonal_` or `as_strided` writes to an input whose storage has gaps."),
+    Rule("no-functional-form", "AOTAutograd", _raised("operator whose output has alias annotations"),
+         "An in-place operator has no functional form."),
+    Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
+         "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
+         "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
+    Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
+         "An output's elements overlap in memory, and so would those of its gradient."),
+    Rule("view-of-mutated-input", "compiled graphs", _views_mutated_input,
+         "An output is a view, of symbolic sizes, of an input that the graph writes to."),
+    Rule("only-views", "compiled graphs", _only_views,
+         "The graph does nothing but make views of its inputs: eager calls cost least."),
+    Rule("unprofitable", "call plan", _unprofitable,
+         "The compiled graph's autograd node would cost more than it saves (setting `small_graphs_as_captured`)."),
+    Rule("input-aliasing", "call", _by_wrapper,
+         "Inputs, of which the graph mutates one, share memory otherwise in this call than in the one it was compiled for."),
+    Rule("double-backward", "call", _by_wrapper,
+         "A second derivative was asked for, which a compiled backward graph does not have: from then on every call of it."),
+)  # fmt: skip
+BY_ID = {each.id: each for each in RULES}

@@ -1,0 +1,161 @@
+"""The autograd node of a training graph: forward saves what the backward graph wants, backward gives it the tangents.
+
+One class of autograd functions is made for each compiled graph; what it does is in the methods of `AutogradNode`, over the
+graph's call plan. Outputs that alias an input or an intermediate leave the node as `TensorAlias`, which autograd passes by,
+and are made again as views around it (output_views.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import TensorAlias
+
+from fxjit import _C
+
+from .call_plan import CallPlan
+from .double_backward import DoubleBackward, graph_is_retained
+from .tangents import defined_tangents, mask_tensors, with_layout
+
+Boxed = Callable[[list[Any]], Any]
+
+
+class AutogradNode:
+    """What the autograd function of one compiled graph does."""
+
+    __slots__ = (
+        "aliases", "all_defined", "backward_graph", "double_backward", "forward_graph", "fresh", "gradient_dependencies",
+        "layouts", "masks", "non_differentiable", "nondeterministic", "num_returned", "num_symbols", "num_unchecked", "several",
+        "tangents",
+    )  # fmt: skip
+
+    def __init__(self, forward_graph: Boxed, backward_graph: Boxed, plan: CallPlan,
+                 double_backward: DoubleBackward | None) -> None:
+        record = plan.backward
+        assert record is not None, "a training graph"
+        self.forward_graph, self.backward_graph, self.double_backward = forward_graph, backward_graph, double_backward
+        self.num_returned, self.num_symbols, self.num_unchecked = (
+            record.num_returned, record.num_saved_symbols, record.num_saved_unchecked)
+        self.aliases, self.fresh, self.non_differentiable = record.aliases, record.fresh, record.non_differentiable
+        self.tangents, self.masks, self.nondeterministic = record.tangents, record.tangent_masks, record.nondeterministic
+        self.layouts = tuple((index, *how) for index, how in zip(record.tangents, record.tangent_layouts, strict=True))
+        # Eager gives no gradient (None, not zeros) to what only outputs depend on whose tangents are undefined.
+        self.gradient_dependencies = record.gradient_dependencies
+        self.several = len(self.tangents) > 1
+        self.all_defined = (1 << len(self.tangents)) - 1
+
+    def apply(self) -> Callable[..., Any]:
+        """The callable over the graph's inputs that autograd records as one node."""
+        node = type("CompiledGraph", (torch.autograd.Function,), {
+            "forward": staticmethod(self.forward), "backward": staticmethod(self.backward), "boxed_grads_call": True,
+        })  # fmt: skip
+        # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
+        return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]  # a descriptor of C
+
+    def forward(self, ctx: Any, *args: Any) -> tuple[Any, ...]:
+        if self.double_backward is not None:
+            ctx.kept = self.double_backward.keep(args)
+        outs = self.forward_graph(list(args))
+        if type(outs) is not list:
+            outs = list(outs)
+        num_returned = self.num_returned
+        saved = outs[num_returned:]
+        if self.num_symbols:
+            ctx.symbols = saved[-self.num_symbols:]
+            del saved[-self.num_symbols:]
+        for index, tensor in enumerate(saved):
+            if tensor is not None and tensor._is_view():  # None: an operator left it undefined
+                saved[index] = tensor.detach()
+        if self.num_unchecked:
+            ctx.unchecked = saved[-self.num_unchecked:]
+            del saved[-self.num_unchecked:]
+        ctx.save_for_backward(*saved)
+        for index in self.fresh:
+            # To autograd each is a tensor of its own, although the graph may have made it as a view of a buffer. Otherwise
+            # writing to it in place would be refused.
+            if outs[index]._is_view():
+                outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
+        for index in self.aliases:
+            outs[index] = TensorAlias(outs[index])
+        if self.non_differentiable:
+            ctx.mark_non_differentiable(*[outs[index] for index in self.non_differentiable])
+            ctx._materialize_non_diff_grads = False
+        ctx.set_materialize_grads(False)
+        if self.several:
+            ctx.like = [(outs[index].shape, outs[index].dtype, outs[index].device) for index in self.tangents]
+        return tuple(outs[:num_returned])
+
+    def backward(self, ctx: Any, *grads: Any) -> Any:
+        given = grads[0] if len(grads) == 1 and type(grads[0]) is list else list(grads)
+        del grads
+        tangents, double_backward = self.tangents, self.double_backward
+        for index in tangents:
+            if given[index] is not None:
+                break
+        else:  # autograd came here through another compiled graph, by an output that nobody used
+            return (None,) * len(self.gradient_dependencies)
+        if double_backward is not None:
+            if torch.is_grad_enabled() and ctx.kept is not None:
+                check_can_run(self.nondeterministic)
+                return double_backward.gradients(ctx.kept, tangents, given)
+            if not graph_is_retained():
+                ctx.kept = None
+        args = [*ctx.symbols, *ctx.saved_tensors] if self.num_symbols else [*ctx.saved_tensors]
+        if self.num_unchecked:
+            args += ctx.unchecked
+        defined = defined_tangents(given, tangents, ctx.like) if self.several else self.all_defined
+        for index, plain, layout in self.layouts:
+            grad = given[index]
+            if type(grad) is not torch.Tensor:
+                raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(grad).__name__}; "
+                                   "compiled backward graphs take plain tensors")
+            if not (plain and grad.is_contiguous()) and layout is not None:
+                grad = with_layout(grad, layout)
+            args.append(grad)
+        given.clear()
+        if self.masks:
+            args += mask_tensors(self.masks, defined)
+        check_can_run(self.nondeterministic)
+        if torch.is_grad_enabled():
+            return _NotTwice.apply(torch.empty(0, requires_grad=True), ctx, self.backward_graph, args)
+        drop_saved_tensors(ctx)
+        if defined == self.all_defined:
+            return tuple(self.backward_graph(args))
+        return tuple(grad if bits & defined else None
+                     for grad, bits in zip(self.backward_graph(args), self.gradient_dependencies, strict=True))
+
+
+_C.set_flags(AutogradNode.forward.__code__, _C.TRANSFORMED)  # the frame hook passes them by
+_C.set_flags(AutogradNode.backward.__code__, _C.TRANSFORMED)
+
+
+def check_can_run(nondeterministic: bool) -> None:
+    """Raises where a backward graph does not mean what autograd asks for."""
+    if nondeterministic and torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
+                           "which was compiled without it, and its backward")
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]  # not in the stubs
+        raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
+
+
+def drop_saved_tensors(ctx: Any) -> None:
+    """Saved tensors live in the list now, so that each can die with its last use."""
+    drop = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if drop is not None:
+        drop()
+
+
+class _NotTwice(torch.autograd.Function):
+    """Keeps the graph connected under create_graph=True, and refuses where the second derivative is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, connected: torch.Tensor, node: Any, graph: Boxed, args: list[Any]) -> Any:
+        drop_saved_tensors(node)
+        return tuple(graph(args))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("this compiled graph has no second derivative: fxjit has one only of graphs that draw no random "
+                           "numbers and write to no input. Use backend='eager' for what is differentiated twice")

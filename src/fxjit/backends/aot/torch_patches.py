@@ -1,0 +1,150 @@
+"""Every change that backends make to torch at run time, with the reason for each. None changes what a graph computes.
+
+All but the registration are undone when their block ends: `patched` is around AOTAutograd, `replaced_kernels` around a
+backend's compile. Pieces of torch that are never changed stay out of this file, as do operators that fxjit registers under
+its own name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx import graph as fx_graph
+from torch.fx.immutable_collections import immutable_list
+from torch.utils import _pytree as pytree
+
+from fxjit import config
+
+# It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
+torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
+@contextlib.contextmanager
+def patched() -> Iterator[None]:
+    """All of them that hold while AOTAutograd compiles one graph."""
+    with no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes():
+        yield
+
+
+def functorch_settings() -> contextlib.AbstractContextManager[Any]:
+    """`cse` would import the whole of inductor for one of its functions; random numbers are eager's own; the backward graph is
+    compiled with the forward graph, where an error can still be dealt with."""
+    from torch._functorch import config as functorch_config
+
+    return functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True)  # type: ignore[no-any-return]  # made by a factory without types
+
+
+@contextlib.contextmanager
+def no_float_tensors() -> Iterator[None]:
+    """Symbolic floats stay what they are in AOTAutograd's graphs: its pass that makes tensors of them knows few operators,
+    takes them for constants in the others, and calculates by rules of algebra, which round otherwise than Python does."""
+    from torch._functorch._aot_autograd import graph_compile
+
+    with _replaced(graph_compile, "tensorify_python_scalars", lambda *args, **keywords: None):
+        yield
+
+
+@contextlib.contextmanager
+def no_printed_graphs() -> Iterator[None]:
+    """AOTAutograd's graphs become Python only where that is asked for: it prints and compiles each of them several times,
+    for logs and for callers that no one here is, which took an eighth of a large graph's first call."""
+    from torch._functorch import aot_autograd as whole
+    from torch._functorch._aot_autograd import graph_compile
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    aot_autograd: Any = whole
+    logged = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
+    silent = not any(each.isEnabledFor(logging.INFO) for each in logged) and not config.environment("TORCH_TRACE")
+    quiet: Any = functools.partial(aot_autograd.AOTConfig, enable_log=False) if silent else aot_autograd.AOTConfig
+    with _replaced(aot_autograd, "AOTConfig", quiet), _use_lazy_graph_module(True):
+        yield
+
+
+@contextlib.contextmanager
+def no_anomaly_warnings() -> Iterator[None]:
+    """AOTAutograd differentiates under autograd's search for anomalies, which warns of the line that a failure comes from. Such
+    a graph is no error yet: it runs as it was captured, and perhaps nobody ever asks for the gradient."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Error detected in ")
+        yield
+
+
+_LEAVES = frozenset({torch.fx.Node, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
+_LISTS = frozenset({list, tuple, immutable_list})
+
+
+class _PlainTrees:
+    """torch's module for trees, as torch.fx's graphs use it: each new node's arguments are searched for symbolic numbers, by
+    a walk that asks of each value which kind of tree it is. Nearly all are nodes and numbers, or lists of them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pytree, name)
+
+    @staticmethod
+    def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+        if is_leaf is not None or not (type(tree) is tuple and len(tree) == 2 and type(tree[0]) is tuple):
+            yield from pytree.tree_iter(tree, is_leaf)
+            return
+        arguments, keywords = tree
+        for value in (*arguments, *keywords.values()) if isinstance(keywords, dict) else (*arguments, keywords):
+            if type(value) in _LEAVES:
+                yield value
+            elif type(value) in _LISTS and all(type(each) in _LEAVES for each in value):
+                yield from value
+            else:
+                yield from pytree.tree_iter(value)
+
+
+@contextlib.contextmanager
+def quick_nodes() -> Iterator[None]:
+    """A third of the time that it takes to make a node, and AOTAutograd makes each of a graph's some six times."""
+    with _replaced(fx_graph, "pytree", _PlainTrees()):
+        yield
+
+
+def shared_with_compiled_autograd(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """AOTAutograd hands a copy of the backward graph to its compiler and keeps the original for compiled autograd; a
+    compiler's graph computes the same, so that both may be one: a deep copy of it is the graph itself."""
+    backward.__dict__["__deepcopy__"] = lambda memo: backward
+    return backward
+
+
+def copied_deeply(graph: torch.fx.GraphModule) -> None:
+    """From here on a deep copy of it is a copy."""
+    graph.__dict__.pop("__deepcopy__", None)
+
+
+@contextlib.contextmanager
+def replaced_kernels(kernels: Iterable[tuple[Any, Any, Callable[..., Any] | None]]) -> Iterator[None]:
+    """Operators with another Python kernel for a dispatch key, or with none of their own."""
+    replaced: list[tuple[Any, Any, Any]] = []
+    try:
+        for operator, key, kernel in kernels:
+            replaced.append((operator, key, operator.py_kernels.pop(key, None)))
+            if kernel is not None:
+                operator.py_kernels[key] = kernel
+            operator._dispatch_cache.clear()
+        yield
+    finally:
+        for operator, key, kernel in reversed(replaced):
+            operator.py_kernels.pop(key, None)
+            if kernel is not None:
+                operator.py_kernels[key] = kernel
+            operator._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)

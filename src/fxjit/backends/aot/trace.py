@@ -1,0 +1,120 @@
+"""One run of AOTAutograd: passes over each graph that it makes, and the compiler on each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import config, debug, logs
+from fxjit.counters import timed
+
+from . import rules, torch_patches
+from .artifacts import CompiledArtifacts
+from .aten_passes import drop_gradients_of_mutated_leaves, keep_rnn_workspace, mask_undefined_tangents, restride_outputs
+from .backend import BackendConfig, Boxed
+from .captured_passes import with_symbols
+from .joint_passes import (
+    copy_activations_before_mutation,
+    mark_integer_outputs,
+    save_operands_of_extremes,
+    select_gradients_of_extremes,
+)
+from .runtime.tangents import with_all_defined
+
+log = logs.artifact("aot_graphs")
+
+
+def trace_and_compile(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig
+) -> tuple[Callable[..., Any], CompiledArtifacts]:
+    """AOTAutograd's callable, with its runtime wrappers, and what was compiled. Raises RunAsCaptured."""
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    artifacts, pending = CompiledArtifacts(), list[Any]()
+
+    def compile_as(name: str) -> Callable[..., Any]:
+        def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+            compiled = _compile_graph(graph, inputs, name, gm, backend, artifacts)
+            if hasattr(compiled, "finish"):
+                pending.append(compiled)
+            masks = artifacts.tangent_masks if name == "backward" else ()
+            return with_all_defined(compiled, masks) if masks else compiled
+
+        return run
+
+    with torch_patches.patched(), timed("aot"):
+        try:
+            compiled: Callable[..., Any] = aot_module_simplified(
+                gm,
+                with_symbols(gm, example_inputs),
+                fw_compiler=compile_as("forward"),
+                bw_compiler=compile_as("backward"),
+                inference_compiler=compile_as("inference"),
+                partition_fn=functools.partial(_partition, backend),
+                decompositions=backend.decompositions(),
+                keep_inference_input_mutations=True,
+            )
+        except Exception as problem:  # which of them mean that the graph runs as captured is in the rules
+            rules.check("AOTAutograd", rules.Candidate(gm, example_inputs, problem))
+            raise
+    # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
+    for each in pending:
+        each.finish()
+    if artifacts.meta is not None:
+        # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
+        artifacts.meta.bw_donated_idxs = []
+    return compiled, artifacts
+
+
+def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str, captured: torch.fx.GraphModule,
+                   backend: BackendConfig, artifacts: CompiledArtifacts) -> Boxed:
+    """One ATen graph: passes over it, notes of it, the compiler."""
+    readable = functools.partial(graph.print_readable, print_output=False)
+    debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
+    torch_patches.copied_deeply(graph)
+    if name == "backward":
+        drop_gradients_of_mutated_leaves(graph, artifacts.meta)
+        artifacts.tangent_masks = mask_undefined_tangents(graph)
+        inputs = [*inputs, *(node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")[len(inputs):])]
+    else:
+        restride_outputs(graph, captured, artifacts.note_meta())
+    artifacts.note(name, graph)
+    keep_rnn_workspace(graph, name == "forward")
+    with timed(f"aot.{name}"):
+        compiled = artifacts.graphs[name] = _compile_or_leave_script(backend, graph, inputs, name)
+    return compiled
+
+
+def _partition(backend: BackendConfig, joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+    """Forward and backward, from the graph that has both."""
+    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+
+    select_gradients_of_extremes(joint)
+    backend.joint_passes(joint)
+    if backend.min_cut:
+        save_operands_of_extremes(joint)
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+    else:
+        forward, backward = default_partition(joint, inputs, **keywords)
+    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"])
+    mark_integer_outputs(forward, backward)
+    return forward, torch_patches.shared_with_compiled_autograd(backward)
+
+
+def _compile_or_leave_script(backend: BackendConfig, graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str) -> Boxed:
+    """One ATen graph, compiled; under `repro_after="aot"` one that fails leaves a script."""
+    if config.repro_after != "aot":
+        return backend.compiler(graph, inputs, name)
+    from fxjit import repro
+
+    def compile_graph(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Boxed:
+        compiled = backend.compiler(gm, examples, name)
+        if hasattr(compiled, "finish"):
+            compiled.finish()
+        return compiled
+
+    return repro.watched(compile_graph, graph, inputs, "aot", backend.name, lambda fn, args: fn(args))  # type: ignore[no-any-return]  # gives what compile_graph gives

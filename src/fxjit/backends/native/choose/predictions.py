@@ -1,0 +1,115 @@
+"""The cost model's numbers, each with the measurement that it comes from. Data only.
+
+Measured on two cores of an x86-64 server with AVX-512, GCC 12, on one thread unless it is said otherwise, while other programs
+ran: ratios are medians of calls that took turns in one process (docs/performance.md). For other machines they are predictions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# A kernel or ATen
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as fast as ATen's a kernel of one operator alone is, from the least to the most of what was measured."""
+
+    operators: frozenset[str]
+    least: float
+    most: float
+    elements: tuple[int, ...] = (4096, 131072)
+    threads: int = 1
+    #: None: all types but those that another row is about.
+    dtype: torch.dtype | None = None
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Operators that are not listed are ATen's: sums over columns, transposing copies, exp, tanh, erf, log and sqrt had 0.6 to 0.9.
+ALONE = (
+    Ratio(
+        _names(
+            """
+            add.Tensor add.Scalar sub.Tensor mul.Tensor mul.Scalar div.Tensor relu.default sigmoid.default silu.default
+            threshold_backward.default sigmoid_backward.default tanh_backward.default silu_backward.default
+            gelu_backward.default mean.dim sum.dim_IntList linalg_vector_norm.default embedding.default cat.default
+            _native_batch_norm_legit_functional.default _native_batch_norm_legit_no_training.default
+            native_batch_norm_backward.default native_layer_norm.default native_layer_norm_backward.default
+            native_group_norm.default _fused_rms_norm.default _softmax.default _log_softmax.default
+            _softmax_backward_data.default _log_softmax_backward_data.default
+            """
+        ),
+        1.1,
+        1.7,
+    ),
+    Ratio(
+        _names(
+            """
+            var.correction var_mean.correction std.correction where.self index.Tensor tril.default triu.default
+            pow.Tensor_Scalar pow.Tensor_Tensor argmax.default argmin.default max.dim min.dim
+            max_pool2d_with_indices.default avg_pool2d.default avg_pool2d_backward.default _adaptive_avg_pool2d.default
+            _adaptive_avg_pool2d_backward.default upsample_nearest2d.default upsample_nearest2d_backward.default
+            """
+        ),
+        2.0,
+        30.0,
+    ),
+    # Rows of float16 are converted in passes of their own (codegen/fp16.py), where ATen's loop does it in registers.
+    Ratio(_names("div.Tensor sum.dim_IntList cat.default"), 0.7, 1.0, dtype=torch.float16),
+)
+
+#: From how many elements a row on a softmax alone is a kernel. Over shorter ones it waits for the maximum and the sum longer
+#: than it calculates.
+LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: 512}
+#: The same where a row is whole vectors and at most this many elements more (codegen/tree_reduction.py): 1.4 to 2 times as
+#: fast as ATen's. The last 7 of 31 elements are calculated one by one, which takes longer than the row.
+VECTOR_TAIL = 4
+LONG_ROWS_OF_VECTORS = {
+    ("_softmax.default", torch.float32): 16,
+    ("_softmax.default", torch.bfloat16): 32,
+    ("_softmax.default", torch.float16): 32,
+    ("_log_softmax.default", torch.float16): 32,
+    ("logsumexp.default", torch.float32): 16,
+}
+
+#: Elements times work an element up to which a call of ATen costs more than a kernel of any operator (CALL and LAUNCH below).
+SMALL_WORK = 32768
+
+# Compiled or as captured: microseconds of one thread
+
+#: An autograd node of fxjit's, forward and backward; the same with AOTAutograd's wrappers around it.
+NODE, WRAPPED_NODE = 14.0, 120.0
+#: A call of ATen from Python and each of its arguments; a kernel or a matrix product.
+CALL, ARGUMENT, LAUNCH = 2.5, 0.5, 0.7
+#: An operator of eager's that autograd records, forward and backward; a function of torch.nn.functional; a matrix product,
+#: whose derivative is two more; an operator of complex numbers, whose derivative conjugates; one not recorded.
+RECORDED, FUNCTIONAL, PRODUCT, COMPLEX, UNRECORDED = 5.0, 7.0, 8.0, 10.0, 1.5
+#: One pass over an element that fusion saves, where all of it is in the cache (up to CACHED elements) or is not.
+CACHED_PASS, MEMORY_PASS, CACHED = 0.00003, 0.0003, 65536
+
+# Recomputed or kept: in the units of `ops.work`, about the time of an addition of one element
+
+#: A producer of several readers is recomputed in each of them up to this work; one whose reader is larger than it is, up to the
+#: second.
+CHEAP, CHEAP_BROADCAST = 3, 12
+#: An expression that reads more places, or takes more work, is kept, so that kernels stay of a size that compilers do well.
+MAX_LOADS, MAX_WORK = 10, 400
+
+# Fused or not
+
+#: How many steps back a statement looks for a group to join: more finds little and costs compile time.
+LOOK_BACK = 24
+#: The members of a group, and the buffers that it reads.
+MAX_MEMBERS, MAX_READS = 32, 64
+#: Elements up to which statements that share nothing are one kernel, for the sake of its launch.
+SMALL = 8192
+#: Up to so many rows, threads share a reduction's own loop; on a GPU up to so many programs, where each would be busy with more
+#: than LONG elements. Those for a GPU are guesses: nothing was measured on one.
+FEW_ROWS, FEW_PROGRAMS, LONG = 4, 64, 32768
+#: Neighbouring columns that a loop over columns reduces at once: four cache lines of floats.
+COLUMNS_AT_ONCE = 64

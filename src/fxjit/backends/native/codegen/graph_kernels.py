@@ -1,0 +1,87 @@
+"""The kernels of one graph: each group of the schedule as launches, with equal kernels written once.
+
+Kernels for the CPU become one C++ translation unit (`source`); those for a GPU are compiled one by one (runtime/gpu.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fxjit import config
+from fxjit.counters import counters
+
+from ..hints import Hints
+from ..ir import Extern
+from ..lower.table import Lowering
+from ..schedule.fuse import Group, Step, readers_of, writes_by_kernels
+from ..schedule.gpu import nests
+from ..target import by_triton
+from .launch import Launch
+from .scatter import render
+from .triton import TritonKernel
+from .triton_product import render as render_product
+
+
+class GraphKernels:
+    """Collects a graph's kernels while its steps are rendered."""
+
+    def __init__(self) -> None:
+        #: Entry by text, for C++; of a Triton kernel also what it is launched with belongs to the text.
+        self.cpp: dict[str, str] = {}
+        self.entries: dict[tuple[Any, ...], str] = {}
+        self.triton: dict[str, TritonKernel] = {}
+
+    def render(
+        self, steps: Sequence[Step], low: Lowering, escaping: frozenset[str], hints: Hints
+    ) -> list[Launch | Extern]:
+        """What runs the steps, in order."""
+        readers, writers = readers_of(steps), writes_by_kernels(steps)
+        planned: list[Launch | Extern] = []
+        for position, step in enumerate(steps):
+            if not isinstance(step, Group):
+                planned.append(step)
+                continue
+            inputs = {member.compute.out.name for member in step.members if member.compute.out.kind == "input"}
+            hidden = frozenset(
+                name for name in step.writes() - inputs - escaping
+                if not readers.get(name, set()) - {position} and writers[name] == 1
+            )  # fmt: skip
+            if by_triton(step.device):
+                planned += self.triton_launches(step, hidden, hints)
+                continue
+            once = (name for name in step.writes() & escaping if writers[name] == 1)
+            fresh = frozenset(name for name in once if low.buffers[name].kind == "temp")
+            planned.append(self.cpp_launch(step, hidden, hints, fresh))
+        return planned
+
+    def cpp_launch(self, group: Group, hidden: frozenset[str], hints: Hints, fresh: frozenset[str]) -> Launch:
+        kernel = render(group, hidden, hints, config.num_threads, fresh)
+        entry = self.cpp.setdefault(kernel.body, f"k{len(self.cpp)}")
+        counters["native"]["kernels"] += 1
+        return Launch(group, kernel, entry, {member.compute.out.name: member.compute.out for member in group.members})
+
+    def triton_launches(self, group: Group, hidden: frozenset[str], hints: Hints) -> list[Launch]:
+        """What runs the group. Kernels equal but for the names of what they are called with are one."""
+        out = []
+        for nest in nests(group, hidden, hints):
+            kernel = render_product(nest, hints)
+            same = (kernel.source, str(kernel.axes), str(kernel.rest), str(kernel.span), tuple(kernel.pointers), kernel.device)
+            entry = self.entries.setdefault(same, f"g{len(self.entries)}")
+            self.triton.setdefault(entry, kernel)
+            out.append(Launch(group, kernel, entry, kernel.written))
+            counters["native"]["kernels"] += 1
+        return out
+
+    @property
+    def source(self) -> str:
+        """The translation unit of the kernels in C++; empty where there are none."""
+        return "".join(
+            f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in self.cpp.items()
+        )
+
+    @property
+    def text(self) -> str:
+        """All of them, for people."""
+        triton = "".join(f"# {entry}: {kernel.configs[0]}\n{kernel.source}\n" for entry, kernel in self.triton.items())
+        return self.source + triton
