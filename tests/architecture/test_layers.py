@@ -36,12 +36,13 @@ LAYERS: dict[str, set[str]] = {
     "backends": LOW | {"tensor_shim", "repro", "backends"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},
-    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps"},
-    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.tracer": set(),
+    "frontend.values": FRONTEND_LOW | {"frontend.bytecode", "frontend.rng_steps", "frontend.tracer"},
+    "frontend.callables": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.callables.__init__": set(),
     "frontend.callables.families": {"frontend.callables", "frontend.polyfills"},
-    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables"},
-    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode"},
+    "frontend.polyfills": FRONTEND_LOW | {"frontend.values", "frontend.callables", "frontend.tracer"},
+    "frontend.effects": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.tracer"},
     "frontend.result": FRONTEND_LOW | {"frontend.values", "frontend.bytecode", "frontend.rng_steps", "frontend.effects"},
     "frontend.interp": FRONTEND_LOW
     | {
@@ -51,6 +52,7 @@ LAYERS: dict[str, set[str]] = {
         "frontend.polyfills",
         "frontend.result",
         "frontend.effects",
+        "frontend.tracer",
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW

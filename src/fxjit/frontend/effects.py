@@ -1,6 +1,6 @@
 """The effect log: what the traced frame did to objects that the caller can see.
 
-Values call it through `base.EffectLog`; trace.py freezes it into the records below, which resume/replay.py turns
+Values call it through `tracer.EffectLog`; trace.py freezes it into the records below, which resume/replay.py turns
 into bytecode. Containers and cells are recorded by their final state (they keep their own contents while
 tracing), in the order of their first mutation; attribute writes and calls in program order.
 
@@ -47,7 +47,7 @@ Effect = StoreAttr | Restore | CallLater
 
 
 class Effects:
-    """The log of one trace. Implements base.EffectLog."""
+    """The log of one trace. Implements tracer.EffectLog."""
 
     def __init__(self) -> None:
         self._attrs: dict[Value, dict[str, Value | None]] = {}

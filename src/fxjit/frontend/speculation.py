@@ -11,7 +11,7 @@ import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
 from fxjit.frontend.result import SpeculationCheck
-from fxjit.frontend.values.base import Tracer
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import updated_statistics, uses_rng
 

@@ -14,7 +14,7 @@ import operator
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeGuard
 
@@ -59,6 +59,7 @@ from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
+from fxjit.frontend.values.keys import IDENTITY_KEYS
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.subclasses import as_base_tensor
@@ -68,7 +69,7 @@ from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, CellContentsSource, ConstSource, ItemSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 
@@ -121,7 +122,7 @@ def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
 
 
 class Trace:
-    """The trace under way. Implements base.Tracer (and tensor.GraphTracer)."""
+    """The trace under way. Implements `Tracer`, where its methods are described."""
 
     def __init__(self, frame: Frame, break_points: BreakPoints, history: FrameHistory, dynamic: bool | None) -> None:
         self.origin = frame
@@ -200,7 +201,6 @@ class Trace:
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
 
     def random_input(self, number: int | float, source: Source) -> SymValue:
-        """See RngTracer. Nothing guards the number: it is not there yet when guards are checked."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a number drawn at random")
         self._has_symbols = True
@@ -248,7 +248,6 @@ class Trace:
         return None if entry is None else entry[0]
 
     def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
-        """See GraphTracer."""
         self.guard(TypeIs(source, type(tensor)))
         self._input_tensors.append(owner or source)
 
@@ -267,7 +266,6 @@ class Trace:
         return node, fake
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """See RngTracer. Its shape and dtype follow from what the draw was given."""
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="an array drawn at random")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -279,7 +277,6 @@ class Trace:
         return value
 
     def speculate(self, tensor: TensorValue, truth: bool) -> bool:
-        """See InterpTracer."""
         return self.break_points.speculates and not self.rng_steps and self.speculation.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
@@ -287,7 +284,6 @@ class Trace:
         self._by_fake[id(value.fake)] = value
 
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        """See GraphTracer."""
         return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
 
     def leaves_stay_inside(self, outputs: Sequence[Value]) -> bool:
@@ -300,7 +296,8 @@ class Trace:
         self.policy.history.leaves = False
         return False
 
-    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
+    def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
+        """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""
         known = value.node.maybe_as_bool() if isinstance(value, torch.SymBool) else (
             value.node.maybe_as_int() if isinstance(value, torch.SymInt) else value.node.maybe_as_float())
         if known is not None:
@@ -432,10 +429,14 @@ class Trace:
         """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
         return value in reach([*running(self.frame), list(self.effects.records())], self.effects)
 
+    @property
+    def running_frame(self) -> Machine:
+        assert self.frame is not None, "a call is made by a frame"
+        return self.frame
+
     def discards_result(self) -> bool:
-        """Whether the program throws away what the call under way gives."""
-        assert self.frame is not None
-        return self.frame.instructions[self.frame.pc].opname == "POP_TOP"
+        frame = self.running_frame
+        return frame.instructions[frame.pc].opname == "POP_TOP"
 
     @property
     def graph_uses_rng(self) -> bool:
@@ -477,7 +478,7 @@ class Trace:
             self._by_fake[id(result)] = value
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.dynamic_int(result, node)
+            return self._symbolic_result(result, node)
         if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
             items = [self._wrap_item(node, index, item) for index, item in enumerate(result)]
             return ListValue(items) if isinstance(result, list) else TupleValue(items, cls=type(result))
@@ -586,8 +587,10 @@ class Trace:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
             self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
-        if len(self._input_tensors) > 1:
-            self.guards.add(NotSameObject(tuple(self._input_tensors)))
+        self._keep_apart(self._input_tensors)
+        keys: dict[Any, Any] = self._scratch.get(IDENTITY_KEYS, {})
+        inputs = set(self._input_tensors)
+        self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
         return TraceResult(
             code=code,
@@ -606,18 +609,24 @@ class Trace:
         )
 
     def _guard_what_was_written(self) -> None:
-        """A write to one object was not seen in another: arguments that were written stay apart from others of their type."""
-        given: dict[type, list[Source]] = {}
+        """A write to one object was not seen in another: those that were written stay apart from others of their type, however
+        they are reached."""
+        found: dict[type, list[Source]] = {}
         written: set[type] = set()
         for value, obj in self._by_id.values():
-            if value.source is None or torch.Tensor in type(obj).__mro__ or not _was_given(value.source):
+            if value.source is None or torch.Tensor in type(obj).__mro__:
                 continue
-            given.setdefault(type(obj), []).append(value.source)
+            found.setdefault(type(obj), []).append(value.source)
             if self.effects.is_written(value):
                 written.add(type(obj))
         for cls in written:
-            if len(given[cls]) > 1:
-                self.guards.add(NotSameObject(tuple(given[cls])))
+            self._keep_apart(found[cls])
+
+    def _keep_apart(self, sources: Iterable[Source]) -> None:
+        """Of which no two are one object, in this call and in those to come."""
+        sources = tuple(sources)
+        if len(sources) > 1:
+            self.guards.add(NotSameObject(sources))
 
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
@@ -740,14 +749,6 @@ def _target_name(target: Callable[..., object] | str) -> str:
     module = getattr(target, "__module__", None)
     name = getattr(target, "__name__", None) or str(target)
     return f"{module}.{name}" if module else name
-
-
-def _was_given(source: Source) -> bool:
-    """An argument, a variable of the closure, or an item of a container that is: what a call chooses. What attributes hold
-    is taken to be laid out as it was."""
-    while isinstance(source, (ItemSource, CellContentsSource)):
-        source = source.base
-    return source.is_local_root
 
 
 def _label(obj: object) -> str:

@@ -12,12 +12,14 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value, _NotImplemented, callable_type
+from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
@@ -81,7 +83,8 @@ class LateNumber(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, LateNumber) or other.fn is not self.fn:
             self._refuse(t)
-        return t.make((self.args == other.args) == (op == "=="))
+        same = len(self.args) == len(other.args) and all(map(partial(protocol.is_, t), self.args, other.args))
+        return t.make(same == (op == "=="))
 
     def nb_bool(self, t: Tracer) -> Value:
         return t.make(True)
@@ -266,13 +269,12 @@ def _guard_names(t: Tracer, obj: Value) -> None:
 
 @function(globals)
 def globals_(t: Tracer) -> Value:
-    found: Value = t.frame.globals  # type: ignore[attr-defined]  # InterpTracer
-    return found
+    return t.running_frame.globals
 
 
 @function(locals)
 def locals_(t: Tracer) -> DictValue:
-    frame = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    frame: Any = t.running_frame
     pairs = [(t.make(name), value) for name, value in frame.locals.items()]
     for name, cell in {**frame.closure, **frame.cells}.items():
         contents = cell.realize().get(t)

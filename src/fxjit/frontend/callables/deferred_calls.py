@@ -13,7 +13,8 @@ import warnings
 from typing import Any
 
 from fxjit import config
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, callable_name, exact, resolve, resolves
 from fxjit.frontend.values.deferred import snapshot
 from fxjit.frontend.values.namespaces import known_namespace

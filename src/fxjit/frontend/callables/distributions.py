@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch.distributions.utils import _lazy_property_and_property
 
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.functions import FunctionValue
 

@@ -8,9 +8,8 @@ then the operator is called as it stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.fx
@@ -20,30 +19,14 @@ from torch._higher_order_ops.while_loop import while_loop, while_loop_op
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Tracer, Value
+from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
 _map: Final[Any] = torch._higher_order_ops.map
-
-
-class SubgraphTracer(Tracer, Protocol):
-    """The trace as this file sees it."""
-
-    def capture_subgraph(self, function: str) -> AbstractContextManager[list[torch.fx.Node]]:
-        """Operators emitted inside are no part of the graph: the list has them afterwards."""
-
-    def only_reading(self, function: str) -> AbstractContextManager[None]:
-        """A write to a tensor that existed before breaks the graph."""
-
-    def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
-                 outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted in `capture_subgraph` as a graph of its own; the node that stands for it."""
-
-    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted in `capture_subgraph` leaves the graph."""
 
 
 @dataclass(slots=True)
@@ -67,7 +50,7 @@ class Body:
         used = dict.fromkeys(each for node in self.work for each in node.all_input_nodes) | dict.fromkeys(self.results)
         return [node for node in used if node not in own and node.op != "get_attr"]
 
-    def graph(self, t: SubgraphTracer, lifted: Sequence[torch.fx.Node], alone: bool = False) -> torch.fx.Node:
+    def graph(self, t: Tracer, lifted: Sequence[torch.fx.Node], alone: bool = False) -> torch.fx.Node:
         """Its graph, with `lifted` as arguments behind those that stand-ins stood for; `alone`: it gives one tensor, not a
         tuple."""
         return t.subgraph(self.work, [*self.stand_ins, *lifted], self.results[0] if alone else self.results)
@@ -119,7 +102,7 @@ def alike(t: Tracer, first: Layout, second: Layout) -> bool:
     return all(alike(t, one, other) for one, other in zip(first.items, second.items, strict=True))
 
 
-def trace_body(t: SubgraphTracer, name: str, arguments: Callable[[], Sequence[Value]],
+def trace_body(t: Tracer, name: str, arguments: Callable[[], Sequence[Value]],
                call: Callable[[Sequence[Value]], Value]) -> Body:
     """Trace `call` of stand-ins, which `arguments` makes of operators of their own."""
     with t.capture_subgraph(name) as nodes:
@@ -148,7 +131,7 @@ def _lifted(*bodies: Body) -> list[torch.fx.Node]:
     return list(dict.fromkeys(node for body in bodies for node in body.reads()))
 
 
-def _graphs(t: SubgraphTracer, lifted: Sequence[torch.fx.Node], *bodies: Body, alone: Body | None = None
+def _graphs(t: Tracer, lifted: Sequence[torch.fx.Node], *bodies: Body, alone: Body | None = None
             ) -> list[torch.fx.Node]:
     """The graphs of all, whose operators leave the graph around them."""
     graphs = [body.graph(t, lifted, alone=body is alone) for body in bodies]
@@ -174,7 +157,7 @@ def _require_tensors(t: Tracer, name: str, values: Sequence[Value]) -> None:
 
 
 @handles(torch.cond)
-def _cond(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
     predicate = given["pred"]
     operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
@@ -193,7 +176,7 @@ def _cond(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 @handles(while_loop)
-def _while_loop(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _while_loop(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
     leaves, layout = flatten(t, given["carried_inputs"])
     _require_tensors(t, "while_loop", leaves)
@@ -213,7 +196,7 @@ def _while_loop(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) 
 
 
 @handles(_map)
-def _map_rows(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _map_rows(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn, xs, *rest = args
     leaves, layout = flatten(t, xs)
     _require_tensors(t, "map", leaves)
@@ -226,7 +209,7 @@ def _map_rows(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 @handles(scan)
-def _scan(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _scan(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("combine_fn", "init", "xs"), args, strict=False)) | kwargs
     init, init_layout = flatten(t, given["init"])
     rows, rows_layout = flatten(t, given["xs"])
@@ -266,7 +249,7 @@ class _ItemsByTensors(TorchFunctionMode):
 
 
 @handles(torch.ops.higher_order.flex_attention)
-def _flex_attention(t: SubgraphTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _flex_attention(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`flex_attention_hop(query, key, value, score_mod, block_mask, scale, kernel_options)`."""
     if len(args) != 7 or kwargs:
         t.break_("call-higher-order", function="flex_attention", why="it is called in a way of its own")

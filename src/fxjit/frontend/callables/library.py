@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol, random_values
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import (
     Handler,
     callable_name,
@@ -392,7 +393,7 @@ for _choice in (itertools.permutations, itertools.combinations, itertools.combin
 def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     known = [plain_or_break(t, arg, "namedtuple") for arg in args]
     named = {name: plain_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
-    caller = t.frame.globals.namespace.get("__name__", "__main__")  # type: ignore[attr-defined]  # InterpTracer
+    caller = t.running_frame.globals.namespace.get("__name__", "__main__")
     named.setdefault("module", caller)
     return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
 
@@ -517,7 +518,7 @@ def register_copy(fn: Callable[..., Any]) -> None:
 def _handled(t: Tracer, function: str) -> Value:
     """The exception that the innermost `except` under way handles. What a caller of the traced frame handles is another one
     at each call; that it handles none, as nearly always, is guarded."""
-    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    frame = t.frame
     while frame is not None:
         if frame.handled is not None:
             handled: Value = frame.handled

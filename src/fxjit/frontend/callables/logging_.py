@@ -11,7 +11,8 @@ import logging
 from typing import Any
 
 from fxjit.frontend.callables.deferred_calls import is_reorderable
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, handles
 from fxjit.frontend.values.deferred import snapshot
 from fxjit.frontend.values.plain import NotPlain, plain
@@ -78,8 +79,8 @@ def _logs(name: str, level: int) -> None:
 
 
 def _where(t: Tracer) -> tuple[str, int, str]:
-    where = t.frame.summary()  # type: ignore[attr-defined]  # trace.py: the running machine
-    return where.filename, where.lineno, where.name
+    where = t.running_frame.summary()
+    return where.filename, where.lineno or 0, where.name
 
 
 def _deferrable(t: Tracer, logger: logging.Logger, fn: Any, args: list[Value]) -> list[Value] | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.deferred import DeferredText, Field, Marked, defers_texts, example_of, is_from_data, snapshot
 
 _CONVERSION: Final = re.compile(r"%(?P<key>\([^()%]*\))?(?P<form>[#0\- +]*\d*(?:\.\d*)?)[hlL]?(?P<kind>.)", re.DOTALL)

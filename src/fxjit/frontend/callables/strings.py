@@ -5,8 +5,9 @@ from __future__ import annotations
 import string
 from typing import Any
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.deferred import DeferredText, Marked, joined
 from fxjit.frontend.values.sequence import TupleValue

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from torch.fx.experimental import symbolic_shapes
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.sequence import SequenceValue
 from fxjit.frontend.values.symscalar import SymValue

@@ -6,15 +6,16 @@ before, the user's hook itself is registered when the graph ran.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
 
 from fxjit.errors import BreakGraph, leave_trace
-from fxjit.frontend.callables.higher_order import SubgraphTracer, trace_body
+from fxjit.frontend.callables.higher_order import trace_body
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.observed import observation
@@ -23,13 +24,6 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
 
 _NAME = "Tensor.register_hook"
-
-
-class HookTracer(SubgraphTracer, Protocol):
-    """The trace as this file sees it."""
-
-    def discards_result(self) -> bool:
-        """Whether the program throws away what the call under way gives."""
 
 
 def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> None:
@@ -45,12 +39,12 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
 register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
 
 
-def _require_no_handle(t: HookTracer, name: str) -> None:
+def _require_no_handle(t: Tracer, name: str) -> None:
     if not t.discards_result():
         t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
 
 
-def _register_later(t: HookTracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
+def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
     """A hook on a leaf that existed before: registered when the graph ran, before which nobody can tell the difference. What
     makes another tensor's gradient may change while the graph runs, and with it what the hook is on."""
     name = f"Tensor.{call.__name__}"
@@ -72,13 +66,13 @@ def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     return pass_on(t, BackwardHook._apply_on_tensors, args, kwargs)
 
 
-@method("register_post_accumulate_grad_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
-def _register_post_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+@method("register_post_accumulate_grad_hook")
+def _register_post_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook)
 
 
-@method("register_hook")  # type: ignore[arg-type]  # the trace has more than the Tracer protocol says
-def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+@method("register_hook")
+def _register_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     if tensor.source is not None:
         return _register_later(t, tensor, args, torch.Tensor.register_hook)
     try:
@@ -87,7 +81,7 @@ def _register_hook(t: HookTracer, tensor: TensorValue, args: Sequence[Value], kw
         leave_trace(signal.but(context={**signal.context, **observation(tensor)}))
 
 
-def _register_in_graph(t: HookTracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
+def _register_in_graph(t: Tracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
     if len(args) != 1 or not tensor.fake.requires_grad:
         t.break_("tensor-hook", function=_NAME, why="the tensor takes none")
     _require_no_handle(t, _NAME)

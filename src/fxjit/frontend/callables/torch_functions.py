@@ -15,8 +15,9 @@ import torch
 import torch.overrides
 from torch.nn.utils.rnn import PackedSequence
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol, tensor_methods
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolves
 from fxjit.frontend.values.contexts import autocast_opened
 from fxjit.frontend.values.observed import observation

@@ -8,11 +8,10 @@ runs that. Where the function does more than compute, the graph breaks, and the 
 from __future__ import annotations
 
 import contextlib
-import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 import torch.fx
@@ -22,29 +21,16 @@ from torch._guards import active_fake_mode
 from torch.utils import _pytree
 
 from fxjit import config
-from fxjit.frontend.callables.higher_order import Body, Layout, SubgraphTracer, alike, flatten, trace_body, unflatten
+from fxjit.frontend.callables.higher_order import Body, Layout, alike, flatten, trace_body, unflatten
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
 _REASON = "call-higher-order"
-
-
-class TransformTracer(SubgraphTracer, Protocol):
-    """The trace as this file sees it."""
-
-    @property
-    def graph_uses_rng(self) -> bool:
-        """Whether a node that is in the graph so far may need a random generator."""
-
-    def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
-        """Another node that stands for a graph which `subgraph` made."""
-
-    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
-        """The outermost frame's step and index, and where in the user's program that is."""
 
 
 # -- what the nodes call: `graph` takes what a transform hands to the function, then what the function `read` around it ------
@@ -191,7 +177,7 @@ def _detached(t: Tracer, leaf: Value, differentiated: bool = False) -> Value:
     return t.emit("requires_grad_", [alone]) if differentiated else alone
 
 
-def _traced(t: TransformTracer, name: str, stand_ins: Callable[[], Sequence[Value]], call: Callable[[Sequence[Value]], Value],
+def _traced(t: Tracer, name: str, stand_ins: Callable[[], Sequence[Value]], call: Callable[[Sequence[Value]], Value],
             grad_mode: bool = False) -> tuple[Body, torch.fx.Node, list[torch.fx.Node]]:
     """What the function does with stand-ins, the node of its graph, and what it read; `grad_mode`: autograd is on inside."""
     if not config.capture_func_transforms:
@@ -218,7 +204,7 @@ def _named(t: Tracer, mapping: Value) -> dict[str, Value]:
 # -- grad ------------------------------------------------------------------------------------------------------------
 
 
-def _grad_and_value(t: TransformTracer, name: str, args: list[Value]) -> tuple[Value, Value]:
+def _grad_and_value(t: Tracer, name: str, args: list[Value]) -> tuple[Value, Value]:
     """The gradients, and the value or the pair of the value and what was given out beside it."""
     func, argnums, has_aux, positional, named = args
     given, alone = _arguments(t, name, positional, argnums)
@@ -236,12 +222,12 @@ def _grad_and_value(t: TransformTracer, name: str, args: list[Value]) -> tuple[V
 
 
 @handles(eager_transforms.grad_and_value_impl)
-def _grad_and_value_impl(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _grad_and_value_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue(_grad_and_value(t, "torch.func.grad_and_value", args))
 
 
 @handles(eager_transforms.grad_impl)
-def _grad_impl(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _grad_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     gradients, value = _grad_and_value(t, "torch.func.grad", args)
     return TupleValue([gradients, protocol.unpack(t, value)[1]]) if _known(args[2]) else gradients
 
@@ -262,7 +248,7 @@ def _spread(t: Tracer, dims: Value, tree: Value, count: int) -> list[int | None]
 
 
 @handles(batching.vmap_impl)
-def _vmap_impl(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _vmap_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     func, in_dims, out_dims, randomness, chunk_size, *positional = args
     tree = TupleValue(positional)
     leaves, layout = flatten(t, tree)
@@ -295,7 +281,7 @@ class PullbackValue(Value):
 
     is_suspended = True
 
-    def __init__(self, t: TransformTracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node], alone: bool,
+    def __init__(self, t: Tracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node], alone: bool,
                  layout: Layout) -> None:
         super().__init__(None)
         self.graph = graph
@@ -324,14 +310,14 @@ class PullbackValue(Value):
         leaves, layout = flatten(t, args[0])
         if not alike(t, layout, self.layout) or not all(isinstance(leaf, TensorValue) for leaf in leaves):
             _refuse(t, name, "what it gives back is called with something that is not laid out as the result is")
-        graph = t.reuse_subgraph(self.graph)  # type: ignore[attr-defined]  # TransformTracer
+        graph = t.reuse_subgraph(self.graph)
         result = t.emit(pull_back, [graph, tuple(self.given.leaves), self.read, tuple(leaves)])
         parts = self.given.parts(t, protocol.unpack(t, result))
         return parts[0] if self.alone else TupleValue(parts)
 
 
 @handles(eager_transforms._vjp_with_argnums)
-def _vjp(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _vjp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name, has_aux = "torch.func.vjp", "has_aux" in kwargs and _known(kwargs["has_aux"])
     func, *primals = args
     given, alone = _arguments(t, name, TupleValue(primals), kwargs.get("argnums", t.make(None)))
@@ -356,7 +342,7 @@ def _vjp(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 @handles(eager_transforms._jvp_with_argnums)
-def _jvp(t: TransformTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _jvp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = "torch.func.jvp"
     named = dict(zip(("func", "primals", "tangents", "argnums"), args, strict=False)) | kwargs
     has_aux, strict = _known(named["has_aux"]), "strict" in named and _known(named["strict"])

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.deques import DequeValue
@@ -281,7 +282,7 @@ def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         body = {key: plain(value) for key, value in _namespace(args[2]).items()}
     except NotPlain:
         t.break_("opcode-class-body")
-    body.setdefault("__module__", t.frame.globals.namespace.get("__name__"))  # type: ignore[attr-defined]  # InterpTracer
+    body.setdefault("__module__", t.running_frame.globals.namespace.get("__name__"))
     return protocol.fold(t, lambda: type(name, bases, body))
 
 
@@ -310,7 +311,7 @@ def super_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _own_frame(t: Tracer) -> list[Value]:
     """The arguments of a bare `super()`: the class that the running method was defined in, and its first argument."""
-    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    frame: Any = t.running_frame
     code = frame.code.code
     if not code.co_argcount:
         t.raise_(RuntimeError, "super(): no arguments")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import function
 from fxjit.frontend.values.ranges import as_index
 
@@ -23,11 +24,11 @@ def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: di
 @function(warnings.warn)
 def warn(t: Tracer, message: Value, category: Value | None = None, stacklevel: Value | None = None,
          source: Value | None = None, *, skip_file_prefixes: Value | None = None) -> Value:
-    frame: Any = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    caller, frame = t.running_frame, t.frame
     for _ in range(1 if stacklevel is None else as_index(t, stacklevel)):
-        caller, frame = frame, frame.parent
         if frame is None:
             break
+        caller, frame = frame, frame.parent
     where, namespace = caller.summary(), caller.globals.namespace
     cls = UserWarning if category is None or not category.is_constant() else category.as_constant() or UserWarning
     known = message.is_constant() and isinstance(message.as_constant(), str) and isinstance(cls, type)

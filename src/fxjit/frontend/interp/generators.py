@@ -11,8 +11,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Raised, Rebuilder, Value
 from fxjit.frontend.values.calls import ORIGINALS
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
 from fxjit.frontend.values.objects import UserObjectValue
@@ -21,7 +22,8 @@ from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import Source
 
 if TYPE_CHECKING:
-    from fxjit.frontend.interp.machine import InterpTracer, Machine
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.tracer import Tracer
 
 
 #: Where handlers begin that the compiler puts around a generator's body since 3.12: they run none of the user's code.
@@ -31,7 +33,7 @@ _AROUND_THE_BODY = ("CALL_INTRINSIC_1", "CLEANUP_THROW")
 class GeneratorValue(Value):
     """A generator made while tracing."""
 
-    def __init__(self, t: InterpTracer, machine: Machine) -> None:
+    def __init__(self, t: Tracer, machine: Machine) -> None:
         super().__init__(None)
         self.machine = machine
         self.started = False

@@ -17,10 +17,11 @@ import torch
 from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
-from fxjit.frontend.interp.machine import InterpTracer, Machine, user_stack
+from fxjit.frontend.interp.machine import Machine, user_stack
 from fxjit.frontend.interp.nesting import is_own, is_resume_function
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
@@ -39,7 +40,7 @@ MAX_DEPTH: Final = 200
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
-def inline(t: InterpTracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)` for a Python function that is traced."""
     assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
     caller, t.caller = t.caller, None
@@ -57,7 +58,7 @@ def _by_verdict(fn: Any) -> Handler | None:
         return None
     asked = steering(fn)
     if asked is not None:
-        return lambda t, args, kwargs: _steer(t, asked, args, kwargs)  # type: ignore[arg-type]  # the interpreter's own tracer
+        return lambda t, args, kwargs: _steer(t, asked, args, kwargs)
     verdict, rule = function_verdict(fn)
     if verdict is Verdict.TRACE:
         stand_in = marks.substitute_for(fn)
@@ -93,7 +94,7 @@ def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> No
 _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
 
-def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _steer(t: Tracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
@@ -111,7 +112,7 @@ def _steer(t: InterpTracer, request: str, args: Sequence[Value], kwargs: Mapping
     t.break_(request, **context)
 
 
-def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
+def _mark_static(t: Tracer, tensor: Value, *dimensions: Value) -> Value:
     """Sizes that are constants from here on; what the tensor is marked with would speak to a later call."""
     if not isinstance(tensor, TensorValue) or len(dimensions) != 1 or not dimensions[0].is_constant():
         t.break_("call-compile-api", function="mark_static")
@@ -120,7 +121,7 @@ def _mark_static(t: InterpTracer, tensor: Value, *dimensions: Value) -> Value:
     return t.make(None)
 
 
-def _leave_whole(t: InterpTracer, reason: str, function: str) -> NoReturn:
+def _leave_whole(t: Tracer, reason: str, function: str) -> NoReturn:
     """The frame is wanted as it is, with all of its locals: it is not compiled, rather than split."""
     if t.frame is t.root:
         leave_trace(SkipFrameSignal(reason, {"function": function}, user_stack(t.frame)))
@@ -129,7 +130,7 @@ def _leave_whole(t: InterpTracer, reason: str, function: str) -> NoReturn:
 
 @handles(breakpoint)
 def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _leave_whole(t, "user-debugger", "breakpoint")  # type: ignore[arg-type]  # the interpreter's own tracer
+    _leave_whole(t, "user-debugger", "breakpoint")
 
 
 #: What is asked of a frame that is there whether it was split or not.
@@ -138,7 +139,7 @@ _NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "
 
 def _reads_own_frame(function: Callable[..., object]) -> None:
     @handles(function)
-    def call(t: InterpTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         name = callable_name(function)
         frame = t.frame
         is_other = len(args) == 1 and not (args[0].is_constant() and args[0].as_constant() == 0)
@@ -177,7 +178,7 @@ def _real(t: Tracer, value: Value) -> object:
     return obj
 
 
-def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],
+def run_function(t: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value],
                  caller: Machine | None = None) -> Value:
     """Run the function's bytecode in a frame of its own; a generator function gives its generator. `caller` takes what it
     returns as it is."""
@@ -206,7 +207,7 @@ def run_function(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwar
 # -- binding arguments ---------------------------------------------------------------------------------------------
 
 
-def bind(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
+def bind(t: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
     """The argument slots of a call, by name."""
     code = fn.code
     count, names = code.co_argcount, code.co_varnames
@@ -231,7 +232,7 @@ def bind(t: InterpTracer, fn: FunctionValue, args: Sequence[Value], kwargs: Mapp
 
 
 def _bind_keywords(
-    t: InterpTracer, fn: FunctionValue, kwargs: Mapping[str, Value], bound: dict[str, Value], extra: dict[str, Value] | None
+    t: Tracer, fn: FunctionValue, kwargs: Mapping[str, Value], bound: dict[str, Value], extra: dict[str, Value] | None
 ) -> None:
     code = fn.code
     positional_only = code.co_posonlyargcount
@@ -251,7 +252,7 @@ def _bind_keywords(
             t.raise_(TypeError, f"{fn.qualname}() got an unexpected keyword argument '{name}'")
 
 
-def _fill_defaults(t: InterpTracer, fn: FunctionValue, given: int, bound: dict[str, Value]) -> None:
+def _fill_defaults(t: Tracer, fn: FunctionValue, given: int, bound: dict[str, Value]) -> None:
     code = fn.code
     names = code.co_varnames[: code.co_argcount]
     missing = [index for index in range(given, len(names)) if names[index] not in bound]
@@ -266,7 +267,7 @@ def _fill_defaults(t: InterpTracer, fn: FunctionValue, given: int, bound: dict[s
         bound[names[index]] = defaults[index - first]
 
 
-def _fill_keyword_defaults(t: InterpTracer, fn: FunctionValue, names: Sequence[str], bound: dict[str, Value]) -> None:
+def _fill_keyword_defaults(t: Tracer, fn: FunctionValue, names: Sequence[str], bound: dict[str, Value]) -> None:
     missing = [name for name in names if name not in bound]
     if not missing:
         return
@@ -278,7 +279,7 @@ def _fill_keyword_defaults(t: InterpTracer, fn: FunctionValue, names: Sequence[s
         bound[name] = defaults[name]
 
 
-def _missing(t: InterpTracer, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn:
+def _missing(t: Tracer, fn: FunctionValue, kind: str, names: list[str]) -> NoReturn:
     quoted = [f"'{name}'" for name in names]
     if len(quoted) == 1:
         shown = quoted[0]
@@ -290,7 +291,7 @@ def _missing(t: InterpTracer, fn: FunctionValue, kind: str, names: list[str]) ->
     t.raise_(TypeError, f"{fn.qualname}() missing {len(names)} required {kind} argument{plural}: {shown}")
 
 
-def _too_many(t: InterpTracer, fn: FunctionValue, given: int, bound: Mapping[str, Value]) -> NoReturn:
+def _too_many(t: Tracer, fn: FunctionValue, given: int, bound: Mapping[str, Value]) -> NoReturn:
     code: CodeType = fn.code
     count, defaults = code.co_argcount, len(fn.defaults(t))
     takes = f"from {count - defaults} to {count}" if defaults else str(count)

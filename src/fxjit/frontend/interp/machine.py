@@ -11,10 +11,10 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import CellType, FunctionType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from fxjit.errors import BreakGraph, BreakReached, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.instruction import Code, Instruction
@@ -24,10 +24,10 @@ from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_break_in
 from fxjit.frontend.interp.restart import BreakPoint, BreakPoints
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
-from fxjit.frontend.values.base import EffectLog, Lazy, NotConstant, Raised, Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Lazy, NotConstant, Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
-from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.source import ClosureCellSource
 
 RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
@@ -36,41 +36,6 @@ CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
 MAX_BACKWARD_JUMPS = 100_000
 #: CPython's limit while tracing: an inlined call takes some twenty frames of the interpreter's own.
 RECURSION_LIMIT = 12_000
-
-
-class Records(EffectLog, Protocol):
-    """The effect log, with what it will replay."""
-
-    def records(self) -> Sequence[object]: ...
-
-
-class InterpTracer(Tracer, Protocol):
-    """What the interpreter keeps on the tracer: the innermost running frame, and the outermost."""
-
-    @property
-    def effects(self) -> Records: ...
-
-    frame: Machine | None
-    root: Machine
-    break_points: BreakPoints
-    #: Instructions begun so far, in all frames; and the count before which this trace is to stop.
-    steps: int
-    break_step: int | None
-    #: The frame that is about to call a function and takes what that returns as it is.
-    caller: Machine | None
-    #: What it goes through in eager code to call that function, as `Callee.forwarders` says.
-    forwarders: tuple[tuple[FunctionType, int], ...]
-    #: What the call gives in the place of what that returns, as `Callee.constructor_result` says.
-    constructor_result: Value | None
-
-    def literal(self, obj: Any) -> Value:
-        """The value of a constant of a code object."""
-
-    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
-        """The outermost frame's step and index, and where in the user's program that is."""
-
-    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
-        """Take for granted that `bool(tensor)` is `truth`, and let the graph say whether it was; False: that cannot be."""
 
 
 class Machine:
@@ -106,7 +71,7 @@ class Machine:
 
     def __init__(
         self,
-        t: InterpTracer,
+        t: Tracer,
         code: Code,
         globals_: NamespaceValue,
         locals_: dict[str, Value],
@@ -361,7 +326,7 @@ class Machine:
 
 
 def root_machine(
-    t: InterpTracer,
+    t: Tracer,
     code: Code,
     args: Mapping[str, Value],
     closure: tuple[CellType, ...] | None,

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.dispatch import op
-from fxjit.frontend.interp.machine import InterpTracer, Machine
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.functions import MadeFunctionValue
 from fxjit.guards.kinds import ConstIs
@@ -62,7 +63,7 @@ def _build_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 
 @handles(sys.getrecursionlimit)
-def _recursion_limit(t: InterpTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _recursion_limit(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The program's own limit: tracing runs under a higher one. It is asked for again before an entry runs."""
     t.guard(ConstIs(CallSource(ConstSource(sys.getrecursionlimit, "sys.getrecursionlimit")), t.root.recursion_limit))
     return t.make(t.root.recursion_limit)

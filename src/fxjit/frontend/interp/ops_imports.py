@@ -12,8 +12,9 @@ from typing import Any
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.guards.kinds import HasKey, IdIs
 from fxjit.guards.source import ConstSource, ItemSource

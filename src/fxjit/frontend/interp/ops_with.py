@@ -13,8 +13,9 @@ from fxjit.frontend.bytecode.flow import live_before
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.contexts import manager_of
 from fxjit.frontend.values.descriptors import is_trusted
 

@@ -13,15 +13,16 @@ from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue, class_of, is_exception_class, make_exception
 
 if TYPE_CHECKING:
-    from fxjit.frontend.interp.machine import InterpTracer, Machine
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.tracer import Tracer
 
 
-def raise_exception(t: InterpTracer, cls: type[BaseException], *args: Any) -> NoReturn:
+def raise_exception(t: Tracer, cls: type[BaseException], *args: Any) -> NoReturn:
     """Raise `cls(*args)` in the user's program; arguments are values or constants."""
     throw(t, make_exception(t, cls, args))
 
 
-def throw(t: InterpTracer, exc: Value) -> NoReturn:
+def throw(t: Tracer, exc: Value) -> NoReturn:
     """Raise an exception instance, chained to the one being handled."""
     handled = current_exception(t.frame)
     if handled is not None and handled is not exc and isinstance(exc, ExceptionValue) and exc.context is None:
@@ -50,7 +51,7 @@ def current_exception(machine: Machine | None) -> Value | None:
     return None
 
 
-def as_exception(t: InterpTracer, value: Value) -> Value:
+def as_exception(t: Tracer, value: Value) -> Value:
     """The instance that `raise value` raises: a class is called."""
     value = value.realize()
     if is_exception_class(value):
@@ -65,7 +66,7 @@ def as_exception(t: InterpTracer, value: Value) -> Value:
     return value
 
 
-def do_raise(t: InterpTracer, value: Value, cause: Value | None) -> NoReturn:
+def do_raise(t: Tracer, value: Value, cause: Value | None) -> NoReturn:
     """`raise value` or `raise value from cause`."""
     exc = as_exception(t, value)
     if cause is not None:
@@ -81,7 +82,7 @@ def do_raise(t: InterpTracer, value: Value, cause: Value | None) -> NoReturn:
     throw(t, exc)
 
 
-def matches(t: InterpTracer, exc: Value, against: Value) -> bool:
+def matches(t: Tracer, exc: Value, against: Value) -> bool:
     """Whether `except against` catches `exc`."""
     against = against.realize()
     if issubclass(against.pytype(), tuple):
@@ -95,7 +96,7 @@ def matches(t: InterpTracer, exc: Value, against: Value) -> bool:
     return cls in exc.pytype().__mro__  # not issubclass, which a metaclass may answer
 
 
-def refuse_groups(t: InterpTracer, against: Value) -> None:
+def refuse_groups(t: Tracer, against: Value) -> None:
     """`except*` takes classes of exceptions that are not groups."""
     classes = protocol.unpack(t, against) if issubclass(against.pytype(), tuple) else [against]
     if not all(map(is_exception_class, classes)):

@@ -15,7 +15,8 @@ from fxjit.frontend.bytecode.flow import in_loop, live_before
 from fxjit.frontend.interp.ops_exceptions import Before
 from fxjit.frontend.interp.ops_with import WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
-from fxjit.frontend.values.base import EffectLog, Lazy, Value
+from fxjit.frontend.tracer import EffectLog
+from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.sequence import ListValue
 

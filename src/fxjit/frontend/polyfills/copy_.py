@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fxjit.frontend.callables.library import register_copy
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill, unknown_call
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.guards.kinds import HasKey

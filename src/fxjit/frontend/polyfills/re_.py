@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, handles
 from fxjit.frontend.values.iteration import CallableIteratorValue
 from fxjit.frontend.values.sequence import TupleValue

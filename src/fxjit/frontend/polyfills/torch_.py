@@ -13,7 +13,8 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import call_in_graph

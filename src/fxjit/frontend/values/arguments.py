@@ -11,7 +11,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 
 _signatures: dict[Any, inspect.Signature | None] = {}
 

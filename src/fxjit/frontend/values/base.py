@@ -1,9 +1,8 @@
 """What a symbolic value is, and the little that values may know of the machine that runs them.
 
 Every file of `values/` subclasses `Value`; `protocol.py` calls the slots; `interp/` calls `protocol.py`.
-Three protocols bound what a value sees: `Tracer` (the trace under way), `Rebuilder` (bytecode that makes the
-runtime object again) and `EffectLog` (what was written). Nothing here imports the interpreter, the graph or a
-concrete value.
+Two protocols bound what a value sees: `Tracer` (the trace under way, frontend/tracer.py) and `Rebuilder` (bytecode that
+makes the runtime object again). Nothing here imports the interpreter, the graph or a concrete value.
 
 The rules that all values keep:
 * One Python object has one `Value`: `Tracer.wrap` memoises by identity, so `is` is identity of values.
@@ -19,14 +18,14 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+
+from fxjit.frontend.tracer import EffectLog, Tracer
 
 if TYPE_CHECKING:
     import torch.fx
 
     from fxjit.frontend.bytecode.asm import Asm
-    from fxjit.guards.kinds import Guard
     from fxjit.guards.source import Source
 
 
@@ -50,81 +49,6 @@ class Raised(Exception):
 
 class NotConstant(Exception):
     """`as_constant` was asked of a value that is not known while tracing."""
-
-
-class EffectLog(Protocol):
-    """What values may ask of frontend/effects.py."""
-
-    def is_mutated(self, value: Value) -> bool:
-        """Whether `mutate` was told of the value."""
-
-    def mutate(self, value: Value) -> None:
-        """`value` (a container, cell or iterator) is about to change its state."""
-
-    def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
-        """`object.__setattr__(obj, name, value)`; None deletes."""
-
-    def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
-        """The pending value of an attribute; None if it was never written, NOT_IMPLEMENTED if it was deleted."""
-
-    def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
-        """All pending writes on `obj` (None: deleted), in the order of the first write."""
-
-    def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
-        """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
-
-    def length(self) -> int:
-        """A place in the log, for `withdraw_calls`."""
-
-    def withdraw_calls(self, start: int) -> bool:
-        """Forget the calls put off since `start`, if nothing else happened since; whether it could."""
-
-
-class Tracer(Protocol):
-    """The trace under way, as values see it (frontend/trace.py implements it)."""
-
-    #: Every Lazy of this trace, which lets go of their objects as it ends.
-    lazies: list[Lazy]
-
-    @property
-    def effects(self) -> EffectLog: ...
-
-    def wrap(self, obj: object, source: Source) -> Value:
-        """The value of an object that exists already; guards what wrapping looked at. Memoised by identity."""
-
-    def known(self, obj: object) -> Value | None:
-        """The value of an object that was looked at already."""
-
-    def make(self, obj: object) -> Value:
-        """The value of an object known while tracing and reached from nowhere (a constant, a torch function, a type)."""
-
-    def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
-             kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        """Add a node that calls `target` (a str: the method of the first argument) and wrap what its fake run gave."""
-
-    def guard(self, guard: Guard) -> None:
-        """The trace relies on this fact about an object from outside."""
-
-    def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
-        """`fn(*args, **kwargs)`."""
-
-    def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Run a user function's bytecode symbolically in a child frame (`code_fn` is a FunctionValue)."""
-
-    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
-        """Raise in the user's program."""
-
-    def break_(self, reason: str, **context: object) -> NoReturn:
-        """The graph ends here: `reason` is an id of fxjit.reasons, `context` fills its explanation."""
-
-    def dynamic_int(self, value: Any, node: torch.fx.Node) -> Value:
-        """The value of a torch.SymInt/SymFloat/SymBool that `node` computes (a constant if it is statically known)."""
-
-    def dry_run(self, function: str) -> AbstractContextManager[None]:
-        """Operators emitted inside are taken back afterwards; an effect on what existed before breaks the graph."""
-
-    def new_source_state(self, key: object) -> dict[str, Any]:
-        """Per-trace scratch space of a value family (rng order, functorch levels...), keyed by the family."""
 
 
 class Rebuilder(Protocol):

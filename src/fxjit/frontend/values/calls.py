@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import refusal
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.plain import NotPlain, plain
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import calls, descriptors, exceptions, objects, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.natives import BuiltinMethodValue

@@ -9,8 +9,9 @@ from __future__ import annotations
 import types
 
 from fxjit import _C
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import function
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import PythonCheck, TypeIs

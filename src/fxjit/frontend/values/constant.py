@@ -22,8 +22,9 @@ import torch
 
 from fxjit._C import instance_dict
 from fxjit.frontend.bytecode.versions import ALIAS_TYPES
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs

@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextvars
 from typing import Any, Final
 
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs

@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 import torch.nn.attention
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.wrap import wraps
@@ -118,7 +119,7 @@ class ContextMethodValue(Value):
         if isinstance(manager, DeviceValue) and overrides.innermost(t) is not None:
             overrides.refuse(t, "a default device, which is a mode as well, is entered under it")
         if self.name == "__enter__":
-            manager.entered.append((t.root.steps, t.root.index))  # type: ignore[attr-defined]  # InterpTracer
+            manager.entered.append((t.root.steps, t.root.index))
             _entered_managers(t).append(manager)
             return manager.enter(t)
         if self.name == "clone":
@@ -167,7 +168,7 @@ def abandon(t: Tracer) -> None:
     """The trace ends where it is: close for real what its managers hold open, innermost first."""
     held = _open_managers(t)
     while held:
-        with t.fake_execution():  # type: ignore[attr-defined]  # Trace's: a manager restores the dispatch keys it was entered with
+        with t.fake_execution():  # a manager restores the dispatch keys it was entered with
             held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
 
 
@@ -186,7 +187,7 @@ def set_grad_mode(t: Tracer, mode: bool) -> None:
         overrides.refuse(t, "the grad mode is set under it")
     if torch.is_grad_enabled() != mode:
         t.emit(torch._C._set_grad_enabled, [t.make(mode)])
-        root = t.root  # type: ignore[attr-defined]  # InterpTracer
+        root = t.root
         t.new_source_state("grad mode")["set at"] = (root.steps, root.index)
 
 

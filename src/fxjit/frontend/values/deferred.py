@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 import torch
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantValue, TextFromOutside
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.plain import builtin_part

@@ -6,8 +6,9 @@ import collections
 from collections.abc import Iterable
 from typing import Any
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import SequenceValue, busy_reprs, is_index_like, same_or_equal

@@ -12,8 +12,9 @@ import types
 from typing import Any, Final
 
 from fxjit import _C
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from fxjit.frontend.values.base import Tracer, Value, _NotImplemented
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value, _NotImplemented
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, HasKey, IdIs
 from fxjit.guards.source import ConstSource, ItemSource, Source

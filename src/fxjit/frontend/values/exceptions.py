@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.errors import BreakGraph, UserStack, leave_trace
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrap import wraps

@@ -9,8 +9,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
@@ -373,7 +374,7 @@ class MethodValue(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, MethodValue):
             return NOT_IMPLEMENTED
-        same = self.self_value is other.self_value and protocol.equal(t, self.func, other.func)
+        same = protocol.is_(t, self.self_value, other.self_value) and protocol.equal(t, self.func, other.func)
         return t.make(same if op == "==" else not same)
 
     def tp_hash(self, t: Tracer) -> Value:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fxjit import _C
-from fxjit.frontend.values.base import Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import ContextValue, known
 from fxjit.frontend.values.wrap import wraps

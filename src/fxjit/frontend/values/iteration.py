@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Raised, Rebuilder, Value
 from fxjit.guards.source import Source
 
 

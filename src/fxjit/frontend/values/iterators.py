@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue, exhausted_iterator
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import TupleValue

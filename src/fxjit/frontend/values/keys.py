@@ -15,11 +15,14 @@ from typing import Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NotConstant, Tracer, Value
+from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
 
 HashKey = Hashable
+#: The trace's table of the sources of such keys.
+IDENTITY_KEYS: Final = "identity keys"
 
 
 class IdentityKey:
@@ -72,7 +75,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if own is not None:
         if any(_holds_int(key) for key in among):
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
-        return own()  # type: ignore[no-any-return]  # numbers that are known late, see callables/core.py
+        return _late_key(t, own(), among)
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
         return specialize(t).as_constant()  # type: ignore[no-any-return]  # found by name, so untyped
@@ -87,11 +90,30 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         hasher: Any = cls.__hash__
         if hasher is not object.__hash__ and not _repeatable(cls, "__hash__"):
             t.break_("value-slot", slot="__hash__", type=cls.__name__)
+        _keep_apart(t, value)
         return IdentityKey(value)
     base = getattr(value, "base", None)
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
     return _queried(t, value, among)
+
+
+def _late_key(t: Tracer, key: tuple[Any, tuple[Value, ...]], among: Iterable[HashKey]) -> HashKey:
+    """The key of a number that is known late (callables/core.py), such as `id(obj)`: what it is computed from."""
+    fn, args = key
+    for arg in args:
+        _keep_apart(t, arg)
+    for other in among:
+        if isinstance(other, tuple) and len(other) == 2 and other[0] is fn and len(other[1]) == len(args):
+            if all(a.is_constant() and b.is_constant() and protocol.is_(t, a, b) for a, b in zip(args, other[1], strict=True)):
+                return other
+    return key
+
+
+def _keep_apart(t: Tracer, value: Value) -> None:
+    """Keys that compare by identity were different objects: `Trace` guards that those found outside still are."""
+    if value.source is not None and not value.is_constant():
+        t.new_source_state(IDENTITY_KEYS)[value.source] = None  # type: ignore[index]  # tables of a trace have no types
 
 
 def _holds_int(key: HashKey) -> bool:

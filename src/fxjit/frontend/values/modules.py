@@ -8,15 +8,16 @@ pass is traced from nn.Module's own Python code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.nn.modules.module as torch_module
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fxjit.errors import RestartTrace, SkipFrameSignal, leave_trace
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
 from fxjit.frontend.values.tensor import TensorValue
@@ -133,7 +134,7 @@ class ModuleValue(UserObjectValue):
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         if not (self._has_torchs(t, "__call__") and self._has_torchs(t, "_call_impl")):
             return super().callee(t, args)
-        initialize_lazy_module(t, self.obj, args)  # type: ignore[arg-type]  # trace.py has what it needs beside the Tracer protocol
+        initialize_lazy_module(t, self.obj, args)
         outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`
         if self._no_hooks(t):
             inner: Any = (Module._call_impl, 0)  # and the first of that one's is that of `forward`, where there are no hooks
@@ -197,15 +198,7 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
 infer_parameters: Final[Any] = LazyModuleMixin._infer_parameters
 
 
-class LazyModuleTracer(Tracer, Protocol):
-    """The trace as this file sees it."""
-
-    @property
-    def graph_uses_rng(self) -> bool:
-        """Whether a node that is in the graph so far may need a random generator."""
-
-
-def initialize_lazy_module(t: LazyModuleTracer, module: Any, args: Sequence[Value]) -> None:
+def initialize_lazy_module(t: Tracer, module: Any, args: Sequence[Value]) -> None:
     """Called where `module` is about to be called: starts the trace again with its parameters made, if they are not.
 
     Making them draws random numbers, which must not come before others that the frame draws first: there this call of the

@@ -11,7 +11,8 @@ import sys
 import types
 from typing import Any, Final
 
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
 from fxjit.guards.kinds import HasKey, IdIs
 from fxjit.guards.source import BuiltinSource, ConstSource, GlobalSource, GlobalsSource, ItemSource, Source
 

@@ -12,9 +12,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import misfit, refuse_arguments
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.plain import builtin_part, is_plain, plain
 from fxjit.frontend.values.wrap import creates, wraps
@@ -163,7 +164,7 @@ class BuiltinMethodValue(Value):
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, BuiltinMethodValue):
             return NOT_IMPLEMENTED
-        same = self.self_value is other.self_value and self.name == other.name
+        same = self.name == other.name and protocol.is_(t, self.self_value, other.self_value)
         return t.make(same if op == "==" else not same)
 
     def tp_hash(self, t: Tracer) -> Value:

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import ListValue
-from fxjit.frontend.values.tensor import GivenTensor, GraphTracer, TensorValue
+from fxjit.frontend.values.tensor import GivenTensor, TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
@@ -300,7 +301,7 @@ for _cls in dict.fromkeys(np.sctypeDict.values()):
 def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`tensor.numpy()`: an array over the same memory, where the tensor has what an array can have."""
     fake = tensor.fake
-    caller = t.frame  # type: ignore[attr-defined]  # InterpTracer
+    caller = t.frame
     differentiable = fake.requires_grad and caller is not None and marks.code_makes_arrays(caller.code.code)
     refused = fake.requires_grad and torch.is_grad_enabled() and not differentiable
     readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not refused
@@ -351,7 +352,7 @@ def writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 @wraps(np.ndarray, subclasses=True)
-def _wrap_array(t: GraphTracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
+def _wrap_array(t: Tracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     tensor = writable_tensor(obj) if config.trace_numpy else None
     if tensor is None:

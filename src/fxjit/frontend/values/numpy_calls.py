@@ -21,7 +21,8 @@ import torch._numpy
 import torch.fx
 
 from fxjit import config
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
 
 tnp: Any = torch._numpy
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))

@@ -8,34 +8,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from fxjit import config
-from fxjit.frontend.rng_steps import RngSteps, StepResult
+from fxjit.frontend.rng_steps import StepResult
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, step
 from fxjit.frontend.values.rng import RngValue, generator_argument, known_arguments, known_state, refuse, state_value
-from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import ApplySource, RandomSource, Source
-
-
-class NumpyRngTracer(Tracer, Protocol):
-    """The trace as random arrays see it."""
-
-    @property
-    def rng_steps(self) -> RngSteps: ...
-
-    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """An input of the graph for a random array that is computed before it runs; `tensor` is an example."""
 
 
 class NumpyRngValue(RngValue):
@@ -93,7 +83,7 @@ def scalar_tensor(number: np.generic) -> torch.Tensor:
     return torch.from_numpy(np.array(number))
 
 
-def _result(t: NumpyRngTracer, at: int, name: str) -> Value:
+def _result(t: Tracer, at: int, name: str) -> Value:
     example = t.rng_steps.example(at)
     if type(example) in RANDOM_TYPES:
         return RandomValue(at, example)
@@ -110,7 +100,7 @@ def _method(cls: type, name: str) -> None:
     fn, label = getattr(cls, name), f"numpy.random.{name}"
 
     @handles(fn)
-    def call(t: NumpyRngTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = args[0] if args else None
         if not isinstance(generator, NumpyRngValue) or not config.trace_numpy:
             refuse(t, label)
@@ -144,7 +134,7 @@ _of_module(np.random.sample, np.random.random_sample)
 
 def _creates_generator(make: Any) -> None:
     @handles(make)
-    def call(t: NumpyRngTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given, named = known_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
         at = step(t, make, given, named, may_fail=False)
         return NumpyRngValue(t.rng_steps.example(at), RandomSource(at))

@@ -12,8 +12,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.functions import NAMESPACE, FunctionValue
 from fxjit.frontend.values.iteration import IndexIteratorValue

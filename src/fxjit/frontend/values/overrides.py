@@ -17,8 +17,9 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, get_overridable_functions
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
 

@@ -10,16 +10,11 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from fxjit.frontend.values.base import (
-    _GENERIC_GETATTR,
-    NOT_IMPLEMENTED,
-    Raised,
-    Tracer,
-    Value,
-)
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import _GENERIC_GETATTR, NOT_IMPLEMENTED, Raised, Value
 from fxjit.frontend.values.plain import builtin_part
-from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import namespace_of
+from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
+from fxjit.guards.source import ConstSource, Source, namespace_of
 
 BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -178,42 +173,67 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
 
 
 def is_(t: Tracer, a: Value, b: Value) -> bool:
-    """`a is b`."""
+    """`a is b`. That two objects found outside the trace are one, or two, is guarded where it is not known otherwise."""
     a, b = a.realize(), b.realize()
     if a is b:
         return True
-    if a.is_constant() and b.is_constant():
-        left, right = a.as_constant(), b.as_constant()
-        if left is right:
-            return True
-        # Equal ints and strings made apart may or may not be one object in eager; CPython's small ones are.
-        return type(left) is type(right) and isinstance(left, (int, str, bytes)) and left == right and _is_interned(left)
     if hasattr(a, "specialize") or hasattr(b, "specialize"):
         return _same_number(t, a, b)
+    if a.is_constant() and b.is_constant():
+        return _same_constant(t, a, b, a.source, b.source)
     if a.is_constant() != b.is_constant():
         return _is_constant_itself(t, *((a, b) if a.is_constant() else (b, a)))
+    if a.source is not None and b.source is not None:
+        t.guard(NotSameObject((a.source, b.source)))
     return False
+
+
+def _same_constant(t: Tracer, a: Value, b: Value, a_source: Source | None, b_source: Source | None) -> bool:
+    """Equal ints, floats and strings made apart may or may not be one object: guards on their values do not say."""
+    left, right = a.as_constant(), b.as_constant()
+    equality: Any = type(left).__eq__
+    if type(left) is not type(right) or equality is object.__eq__:
+        return left is right
+    if _is_interned(left) or _is_interned(right):
+        return bool(left == right)
+    if left != right and left == left and right == right:
+        return False
+    same = left is right
+    if a_source is not None and b_source is not None and a_source != b_source:
+        t.guard(SameObject(a_source, b_source) if same else NotSameObject((a_source, b_source)))
+    elif (a_source is None) is not (b_source is None):
+        source, known = (b_source, left) if a_source is None else (a_source, right)
+        assert source is not None
+        t.guard(IdIs(source, known) if same else NotSameObject((source, ConstSource(known, repr(known)))))
+    return same
 
 
 def _is_constant_itself(t: Tracer, constant: Value, other: Value) -> bool:
     """Whether an object that was found outside is the very constant (`alias.__origin__ is typing.ClassVar`)."""
-    found = getattr(other, "obj", None)
-    if found is None or other.source is None or found is not constant.as_constant():
+    found, known = getattr(other, "obj", None), constant.as_constant()
+    if found is None or other.source is None:
         return False
-    t.guard(IdIs(other.source, found))
-    return True
+    if found is known:
+        t.guard(IdIs(other.source, found))
+        return True
+    if type(found) is type(known):
+        t.guard(NotSameObject((other.source, ConstSource(known, constant.describe()))))
+    return False
 
 
 def _same_number(t: Tracer, a: Value, b: Value) -> bool:
-    """`a is b` where one is a number of the graph: small ints are one object, others are told by their values."""
+    """`a is b` where one is a number of the graph: it becomes a constant."""
     if a.pytype() is not b.pytype():
         return False
     fixed = [v.specialize(t) if hasattr(v, "specialize") else v for v in (a, b)]
-    return all(v.is_constant() for v in fixed) and is_(t, *fixed)
+    return all(v.is_constant() for v in fixed) and _same_constant(t, fixed[0], fixed[1], a.source, b.source)
 
 
 def _is_interned(obj: object) -> bool:
-    return (isinstance(obj, int) and -5 <= obj <= 256) or (isinstance(obj, (str, bytes)) and len(obj) <= 1)
+    """Whether CPython has one object of this value only."""
+    if isinstance(obj, int):
+        return -5 <= obj <= 256
+    return (isinstance(obj, (str, bytes)) and len(obj) <= 1) or (type(obj) is tuple and not obj)
 
 
 def equal(t: Tracer, a: Value, b: Value) -> bool:
@@ -221,7 +241,8 @@ def equal(t: Tracer, a: Value, b: Value) -> bool:
     a, b = a.realize(), b.realize()
     if hasattr(a, "specialize") or hasattr(b, "specialize"):  # a number of the graph is told by its value alone
         return a is b or truth(t, compare(t, "==", a, b))
-    return is_(t, a, b) or truth(t, compare(t, "==", a, b))
+    # Identity comes first only where it is known: a guard on it is wanted where equality does not settle the matter.
+    return a is b or truth(t, compare(t, "==", a, b)) or is_(t, a, b)
 
 
 def truth(t: Tracer, v: Value) -> bool:

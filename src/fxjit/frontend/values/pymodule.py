@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import types
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps

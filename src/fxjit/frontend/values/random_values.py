@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from fxjit.frontend.rng_steps import RngSteps, StepResult
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
 from fxjit.frontend.values.symscalar import SymValue
-from fxjit.guards.source import RandomSource, Source
-
-
-class RngTracer(Tracer, Protocol):
-    """The trace as random numbers see it."""
-
-    @property
-    def rng_steps(self) -> RngSteps: ...
-
-    def random_input(self, number: int | float, source: Source) -> SymValue:
-        """An input of the graph for a random number computed before it runs; `number` is an example."""
-
+from fxjit.guards.source import RandomSource
 
 #: What a trace may know of a random value by its type alone.
 RANDOM_TYPES: Final = (bool, int, float, str)
@@ -64,7 +54,7 @@ class RandomValue(Value):
             if type(self.example) not in (int, float) or not abs(self.example) < _MOST:
                 self.refuse(t)
             assert self.source is not None
-            inputs[name] = t.random_input(self.example, self.source)  # type: ignore[attr-defined]  # RngTracer
+            inputs[name] = t.random_input(self.example, self.source)
         found: SymValue = inputs[name]
         return found
 
@@ -205,7 +195,7 @@ def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], *, may_fai
 def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwargs: Mapping[str, object], *,
          may_fail: bool) -> int:
     """Note a step. What raises already on the examples is left to the running program."""
-    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # RngTracer
+    rng_steps: RngSteps = t.rng_steps
     try:
         return rng_steps.add(fn, [_argument(arg) for arg in args], kwargs, may_fail=may_fail)
     except Exception as error:  # a function of the user's, or one that refuses what it is given
@@ -221,7 +211,7 @@ def _argument(arg: Value | object) -> object:
 
 def random_value(t: Tracer, at: int) -> RandomValue:
     """The value of what the step at `at` gives."""
-    rng_steps: RngSteps = t.rng_steps  # type: ignore[attr-defined]  # RngTracer
+    rng_steps: RngSteps = t.rng_steps
     example = rng_steps.example(at)
     assert type(example) in RANDOM_TYPES, f"{example!r} is no random value"
     return RandomValue(at, example)

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import RangeIteratorValue
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import ConstIs, TypeIs

@@ -17,8 +17,9 @@ from typing import Any, Final, NoReturn
 import torch
 
 from fxjit.frontend.rng_steps import StepResult
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, handles, pass_on
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.plain import NotPlain, plain
@@ -105,7 +106,7 @@ def generator_argument(t: Tracer, value: RngValue, copy: Callable[[Any], Any] = 
             look_up(t, random.Random, name)
     if isinstance(source, RandomSource):
         return StepResult(source.at)
-    t.rng_steps.found(value.obj, source, copy)  # type: ignore[attr-defined]  # RngTracer
+    t.rng_steps.found(value.obj, source, copy)
     return source
 
 
@@ -158,7 +159,7 @@ def _seed(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kw
 
 def _getstate(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     at = step(t, random.Random.getstate, [generator_argument(t, generator)], {}, may_fail=False)
-    state = t.rng_steps.example(at)  # type: ignore[attr-defined]  # RngTracer
+    state = t.rng_steps.example(at)
     return state_value(state, at)
 
 
@@ -217,7 +218,7 @@ def _several(t: Tracer, generator: PythonRngValue, name: str, args: list[Value],
     if any(isinstance(arg, StepResult) for arg in (*given, *named.values())):
         refuse(t, f"random.{name}")
     at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
-    return _list_of(t, at, len(t.rng_steps.example(at)), name)  # type: ignore[attr-defined]  # RngTracer
+    return _list_of(t, at, len(t.rng_steps.example(at)), name)
 
 
 def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
@@ -276,4 +277,4 @@ for _name, _sample in _METHODS.items():
 def _make_random(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, "random.Random", args, kwargs)
     at = step(t, random.Random, given, named, may_fail=False)
-    return PythonRngValue(t.rng_steps.example(at), RandomSource(at))  # type: ignore[attr-defined]  # RngTracer
+    return PythonRngValue(t.rng_steps.example(at), RandomSource(at))

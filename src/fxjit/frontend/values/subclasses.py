@@ -12,10 +12,11 @@ from typing import Any, cast
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles
-from fxjit.frontend.values.tensor import GraphTracer, TensorValue, can_be_traced
+from fxjit.frontend.values.tensor import TensorValue, can_be_traced
 from fxjit.guards.source import ApplySource, Source
 
 
@@ -59,7 +60,7 @@ def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
         return alias
     made = SubclassTensorValue(alias, cls)
     overrides.note_class(t, cls)
-    cast(GraphTracer, t).register_tensor(made)
+    t.register_tensor(made)
     return made
 
 

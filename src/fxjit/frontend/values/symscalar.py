@@ -1,6 +1,6 @@
 """Numbers that the graph computes: sizes that vary (SymInt), and what follows from them (SymFloat, SymBool).
 
-`Tracer.dynamic_int` makes them. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
+trace.py makes them of what operators return. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
 asks the symbol, which adds a guard on the shapes it stands for.
 """
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import ConstIs
 

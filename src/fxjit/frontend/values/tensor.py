@@ -11,14 +11,15 @@ import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
@@ -36,23 +37,6 @@ from fxjit.guards.source import (
 
 if TYPE_CHECKING:
     import torch.fx
-
-
-class GraphTracer(Tracer, Protocol):
-    """The trace as tensors see it: with the graph's inputs."""
-
-    def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
-        """Guards the type of a tensor that existed before, and that it (or `owner`, where it is made anew each time) is none
-        of the others."""
-
-    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor of its kind."""
-
-    def register_tensor(self, value: TensorValue) -> None:
-        """Operators that give `value`'s own fake tensor back give `value`."""
-
-    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        """Whether the graph can do without what `value.requires_grad_(wanted)` changes, as far as can be told by now."""
 
 
 #: Attributes that follow from what the graph input's guard has checked, or from the operator that made the tensor.
@@ -406,7 +390,7 @@ class GivenTensor(TensorValue):
     """A tensor that existed before the frame. It is an input of the graph from the moment that more is asked of it than its
     type and which object it is: of one that is only passed on, nothing else is guarded."""
 
-    def __init__(self, t: GraphTracer, real: torch.Tensor, source: Source) -> None:
+    def __init__(self, t: Tracer, real: torch.Tensor, source: Source) -> None:
         Value.__init__(self, source)
         self.cls = type(real)
         self.real = real
@@ -598,7 +582,7 @@ class TorchsAttribute:
 
 
 @wraps(torch.Tensor, torch.nn.Parameter, subclasses=True)
-def wrap_tensor(t: GraphTracer, obj: torch.Tensor, source: Source) -> Value:
+def wrap_tensor(t: Tracer, obj: torch.Tensor, source: Source) -> Value:
     reason = why_untraceable(obj)
     if reason is not None:
         t.guard(TypeIs(source, type(obj)))

@@ -8,20 +8,22 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from fxjit import config
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from fxjit.frontend.values.tensor import GraphTracer, TensorValue
+    from fxjit.frontend.tracer import Tracer
+    from fxjit.frontend.values.tensor import TensorValue
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
@@ -355,7 +357,7 @@ def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Val
 
 def set_requires_grad(t: Tracer, tensor: TensorValue, wanted: bool) -> None:
     """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
-    if tensor.fake.requires_grad != wanted and not cast("GraphTracer", t).make_leaf(tensor, wanted):
+    if tensor.fake.requires_grad != wanted and not t.make_leaf(tensor, wanted):
         t.break_("value-set-attribute", name="requires_grad", value=tensor.describe(), type=tensor.cls.__name__,
                  why="a graph cannot make a leaf of the autograd graph")
 

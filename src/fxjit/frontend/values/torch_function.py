@@ -7,14 +7,15 @@ whatever it is of.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol, tensor_index
-from fxjit.frontend.values.base import Tracer, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
@@ -77,14 +78,8 @@ def _keywords(t: Tracer, mapping: Value | None) -> dict[str, Value]:
     return {key.as_constant(): protocol.getitem(t, mapping, key) for key in protocol.unpack(t, mapping)}
 
 
-class FrameTracer(Tracer, Protocol):
-    """The trace, as this file sees it."""
-
-    frame: Any
-
-
 @handles(torch._C._push_on_torch_function_stack)
-def _push_mode(t: FrameTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _push_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     mode = args[0]
     if not overrides.is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode and not _is_entered_by_with(t.frame):
         t.break_("context-unsupported", value=mode.describe(), type=mode.pytype().__name__,

@@ -17,8 +17,9 @@ import torch.utils._device
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol, tensor_methods
-from fxjit.frontend.values.base import Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.contexts import default_device
 from fxjit.frontend.values.sequence import TupleValue

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from fxjit.frontend.values.base import Tracer, Value, _NotImplemented
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value, _NotImplemented
 from fxjit.guards.source import Source
 
 

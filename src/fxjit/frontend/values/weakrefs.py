@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Tracer, Value, _NotImplemented
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -16,13 +16,6 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import CallSource, Source
-
-
-class HoldingTracer(Tracer, Protocol):
-    """The trace as this file sees it."""
-
-    def is_held(self, value: Value) -> bool:
-        """Whether something that the program can still reach holds `value`."""
 
 
 class WeakReferenceValue(Value):
@@ -61,7 +54,7 @@ class NewWeakReferenceValue(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         if args or kwargs:
             t.raise_(TypeError, f"__call__() takes no arguments ({len(args)} given)")
-        if not t.is_held(self.referent()):  # type: ignore[attr-defined]  # HoldingTracer
+        if not t.is_held(self.referent()):
             t.break_("value-weak-reference", why="whether what it refers to is still there is seen when the program runs")
         return self.referent()
 
@@ -78,7 +71,7 @@ class NewWeakReferenceValue(Value):
 
 
 @handles(weakref.ref)
-def _make_reference(t: HoldingTracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2 and args[1].is_constant() and args[1].as_constant() is None:
         args = args[:1]
     if len(args) != 1 or kwargs:

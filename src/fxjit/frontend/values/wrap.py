@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from fxjit.frontend.values.base import Tracer, Value
+    from fxjit.frontend.tracer import Tracer
+    from fxjit.frontend.values.base import Value
     from fxjit.guards.source import Source
 
 Wrapper = Callable[[Any, Any, Any], Any]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.errors import RestartTrace, leave_trace
+from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Tracer, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.functions import items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity

@@ -1,0 +1,208 @@
+"""What values, callables and the interpreter may know of the trace under way: the one protocol `Tracer`, by subjects.
+
+frontend/trace.py implements it. Nothing here imports anything at run time, so that every layer of the front end can name it.
+`tests/architecture/test_tracer.py` sees to it that each member is used and that there is no second protocol beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    import traceback
+    from types import FunctionType
+
+    import torch
+    import torch.fx
+
+    from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.interp.restart import BreakPoints
+    from fxjit.frontend.rng_steps import RngSteps
+    from fxjit.frontend.values.base import Lazy, Value, _NotImplemented
+    from fxjit.frontend.values.symscalar import SymValue
+    from fxjit.frontend.values.tensor import TensorValue
+    from fxjit.guards.kinds import Guard
+    from fxjit.guards.source import Source
+
+
+class EffectLog(Protocol):
+    """The effects of the trace on objects that the caller can see (frontend/effects.py)."""
+
+    def is_mutated(self, value: Value) -> bool:
+        """Whether `mutate` was called with the value."""
+
+    def mutate(self, value: Value) -> None:
+        """`value` (a container, cell or iterator) is about to change its state."""
+
+    def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
+        """`object.__setattr__(obj, name, value)`; None deletes."""
+
+    def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
+        """The pending value of an attribute; None if it was never written, NOT_IMPLEMENTED if it was deleted."""
+
+    def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
+        """All pending writes on `obj` (None: deleted), in the order of the first write."""
+
+    def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
+        """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
+
+    def length(self) -> int:
+        """A place in the log, for `withdraw_calls`."""
+
+    def withdraw_calls(self, start: int) -> bool:
+        """Forget the deferred calls since `start`, if nothing else happened since; whether it could."""
+
+    def records(self) -> Sequence[object]:
+        """What new code will replay."""
+
+
+class ObjectTracer(Protocol):
+    """Objects of the program, their values and guards."""
+
+    #: Every Lazy of this trace, which lets go of their objects as it ends.
+    lazies: list[Lazy]
+
+    @property
+    def effects(self) -> EffectLog: ...
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """The value of an object that exists already; guards what wrapping looked at. Memoised by identity."""
+
+    def known(self, obj: object) -> Value | None:
+        """The value of an object that was looked at already."""
+
+    def make(self, obj: object) -> Value:
+        """The value of an object known while tracing and reached from nowhere (a constant, a torch function, a type)."""
+
+    def literal(self, obj: Any) -> Value:
+        """The value of a constant of a code object."""
+
+    def guard(self, guard: Guard) -> None:
+        """The trace relies on this fact about an object from outside."""
+
+    def is_held(self, value: Value) -> bool:
+        """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
+
+    def new_source_state(self, key: object) -> dict[str, Any]:
+        """Per-trace scratch space of a value family (rng order, functorch levels...), keyed by the family."""
+
+
+class GraphTracer(Protocol):
+    """The FX graph: its nodes and its inputs."""
+
+    def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
+             kwargs: Mapping[str, Value | object] | None = None) -> Value:
+        """Add a node that calls `target` (a str: the method of the first argument) and wrap what its fake run gave."""
+
+    def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
+        """Guards the type of a tensor that existed before, and that it (or `owner`, where it is made anew each time) is none
+        of the others."""
+
+    def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
+        """A placeholder for a tensor that existed before, and its fake; guards what makes the tensor of its kind."""
+
+    def register_tensor(self, value: TensorValue) -> None:
+        """Operators that give `value`'s own fake tensor back give `value`."""
+
+    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
+        """Whether the graph can do without what `value.requires_grad_(wanted)` changes, as far as can be told by now."""
+
+    def fake_execution(self) -> AbstractContextManager[None]:
+        """Operators called inside run on fake tensors, with shapes propagated symbolically."""
+
+    def speculate(self, tensor: TensorValue, truth: bool) -> bool:
+        """Speculates that `bool(tensor)` is `truth`, and adds the check to the graph's outputs. False: the branch cannot be
+        speculated on."""
+
+
+class SubgraphTracer(Protocol):
+    """Operators that become a graph of their own, or nothing."""
+
+    def capture_subgraph(self, function: str) -> AbstractContextManager[list[torch.fx.Node]]:
+        """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
+        nothing. An effect on what existed before breaks the graph."""
+
+    def only_reading(self, function: str) -> AbstractContextManager[None]:
+        """A write to a tensor that existed before breaks the graph."""
+
+    def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
+                 outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
+        """What was emitted in `capture_subgraph` as a graph of its own; the node that stands for it."""
+
+    def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
+        """Another node that stands for a graph which `subgraph` made."""
+
+    def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What was emitted in `capture_subgraph` leaves the graph."""
+
+    def dry_run(self, function: str) -> AbstractContextManager[None]:
+        """Operators emitted inside are discarded afterwards; an effect on what existed before breaks the graph."""
+
+
+class RngTracer(Protocol):
+    """Random generators: of torch in the graph, of Python and NumPy before it."""
+
+    @property
+    def rng_steps(self) -> RngSteps: ...
+
+    @property
+    def graph_uses_rng(self) -> bool:
+        """Whether a node that is in the graph so far may need a random generator."""
+
+    def random_input(self, number: int | float, source: Source) -> SymValue:
+        """An input of the graph for a random number computed before it runs; `number` is an example. Nothing guards it: it is
+        not there yet when guards are checked."""
+
+    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """An input of the graph for a random array that is computed before it runs; `tensor` is an example. Its shape and dtype
+        follow from what the generator was given."""
+
+
+class CallTracer(Protocol):
+    """Calls, and the two ways in which an instruction does not end as usual."""
+
+    def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
+        """`fn(*args, **kwargs)`."""
+
+    def inline(self, code_fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Run a user function's bytecode symbolically in a child frame (`code_fn` is a FunctionValue)."""
+
+    def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
+        """Raise in the user's program."""
+
+    def break_(self, reason: str, **context: object) -> NoReturn:
+        """The graph ends here: `reason` is an id of fxjit.reasons, `context` fills its explanation."""
+
+
+class FrameTracer(Protocol):
+    """The frames under way, as the interpreter keeps them."""
+
+    #: The innermost running frame, and the outermost.
+    frame: Machine | None
+    root: Machine
+    break_points: BreakPoints
+    #: Instructions begun so far, in all frames; and the count before which this trace is to break.
+    steps: int
+    break_step: int | None
+    #: The frame that is about to make a tail call.
+    caller: Machine | None
+    #: The functions between, as `Callee.forwarders` says.
+    forwarders: tuple[tuple[FunctionType, int], ...]
+    #: What the call gives in the place of what that returns, as `Callee.constructor_result` says.
+    constructor_result: Value | None
+
+    @property
+    def running_frame(self) -> Machine:
+        """The innermost running frame, where there is one: while a call is handled."""
+
+    def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
+        """The outermost frame's step and index, and where in the user's program that is."""
+
+    def discards_result(self) -> bool:
+        """Whether the program throws away what the call under way gives."""
+
+
+class Tracer(ObjectTracer, GraphTracer, SubgraphTracer, RngTracer, CallTracer, FrameTracer, Protocol):
+    """The trace under way."""
