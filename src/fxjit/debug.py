@@ -54,7 +54,7 @@ def compile_folder(code: CodeType) -> Iterator[None]:
     if not enabled():
         yield
         return
-    base = Path(config.debug_dir or "fxjit_debug")
+    base = config.debug_folder()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", code.co_qualname).strip("_")[-60:]
     before = getattr(_here, "folder", None)
     _here.folder = base / f"{next(_numbers):04d}_{name}"

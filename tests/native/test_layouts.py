@@ -3,6 +3,8 @@ does with them after a graph break needs those, and dropout draws in the order o
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,14 +78,22 @@ def test_the_derivative_of_a_batch_norm_in_another_layout():
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 4, 0), (0, 4, 3)])
 def test_the_derivative_of_a_group_norm_of_nothing(shape):
+    """torch 2.15 refuses some of these shapes, which torch 2.13 takes."""
     def normalized(x, weight, bias):
         return F.group_norm(x * 2, 2, weight, bias)
 
-    results = []
-    for run in (normalized, fxjit.compile(normalized, backend="native", fullgraph=True)):
+    def gradients(run):
         inputs = [torch.ones(size).requires_grad_() for size in (shape, shape[1], shape[1])]
-        results.append(torch.autograd.grad(run(*inputs).sum(), inputs))
-    torch.testing.assert_close(results[1], results[0], equal_nan=True)
+        return torch.autograd.grad(run(*inputs).sum(), inputs)
+
+    compiled = fxjit.compile(normalized, backend="native")
+    try:
+        wanted = gradients(normalized)
+    except RuntimeError as refusal:
+        with pytest.raises(RuntimeError, match=re.escape(str(refusal))):
+            gradients(compiled)
+        return
+    torch.testing.assert_close(gradients(compiled), wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss, F.soft_margin_loss,

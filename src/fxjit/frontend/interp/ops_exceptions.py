@@ -8,30 +8,13 @@ from typing import TYPE_CHECKING
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp import raising
 from fxjit.frontend.interp.dispatch import op
+from fxjit.frontend.interp.stack_values import PreviousExceptionValue
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Value
+from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.exceptions import GROUPS
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
-
-
-class Before(Value):
-    """What lies on the stack under an exception that is being handled: the one that was handled before it, or None."""
-
-    def __init__(self, before: Value | None, handling: Value) -> None:
-        super().__init__(None)
-        self.before = before
-        self.handling = handling
-        #: Until POP_EXCEPT took (a copy of) it.
-        self.in_force = True
-
-    def pytype(self) -> type:
-        return type(None) if self.before is None else self.before.pytype()
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        """Nobody looks at it once POP_EXCEPT took its copy."""
-        cg.push_const(None)
 
 
 @op("LOAD_ASSERTION_ERROR")
@@ -59,7 +42,7 @@ def reraise(m: Machine, i: Instruction) -> None:
 def push_exc_info(m: Machine, i: Instruction) -> None:
     stack = m.stack
     exc = stack.pop()
-    stack.append(Before(m.handled, exc))
+    stack.append(PreviousExceptionValue(m.handled, exc))
     stack.append(exc)
     m.handled = exc
 
@@ -67,7 +50,7 @@ def push_exc_info(m: Machine, i: Instruction) -> None:
 @op("POP_EXCEPT")
 def pop_except(m: Machine, i: Instruction) -> None:
     before = m.stack.pop()
-    assert isinstance(before, Before), "PUSH_EXC_INFO put it there"
+    assert isinstance(before, PreviousExceptionValue), "PUSH_EXC_INFO put it there"
     m.handled = before.before
     before.in_force = False
 
@@ -89,7 +72,7 @@ def check_eg_match(m: Machine, i: Instruction) -> None:
     m.stack += [left, taken]
     if not taken.is_constant():
         m.handled = taken
-        innermost = [each for each in m.stack if isinstance(each, Before) and each.in_force][-1]
+        innermost = [each for each in m.stack if isinstance(each, PreviousExceptionValue) and each.in_force][-1]
         innermost.handling = taken
 
 

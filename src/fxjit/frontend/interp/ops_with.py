@@ -1,67 +1,25 @@
-"""`with`: the exit callable stays on the stack as a value that remembers its manager, so that a stop inside the block
-can leave and enter it again."""
+"""`with`: the exit callable stays on the stack as a value that remembers its manager, so that a frame that breaks inside the
+block can leave and enter it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from fxjit import config
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.flow import live_before
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.dispatch import op
-from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.contexts import manager_of
 from fxjit.frontend.values.descriptors import is_trusted
 
-#: Modules whose managers may stay entered over a graph break whatever `config.resume_in_try` says; a generator-based
-#: manager is contextlib's.
-_OF_KNOWN_MODULES = frozenset({"torch", "contextlib"})
-
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
-
-
-class WithExitValue(Value):
-    """`manager.__exit__`, bound, of a `with` that is open."""
-
-    def __init__(self, manager: Value, exit_: Value, step: int, index: int) -> None:
-        super().__init__(None)
-        self.manager = manager
-        self.exit = exit_
-        #: When the frame came to BEFORE_WITH, and where that is.
-        self.step = step
-        self.index = index
-
-    @property
-    def resumable(self) -> bool:
-        """Whether the block can be left and entered again with nothing to be seen of it."""
-        return bool(getattr(self.manager, "resumable", False))
-
-    @property
-    def can_be_kept(self) -> bool:
-        """Whether a frame that stops inside may enter it for real, and leave it entered to the frame's rest."""
-        return config.resume_in_try or str(self.manager.pytype().__module__).partition(".")[0] in _OF_KNOWN_MODULES
-
-    def pytype(self) -> type:
-        return self.exit.pytype()
-
-    def describe(self) -> str:
-        return f"`__exit__` of {self.manager.describe()}"
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return t.call(self.exit, args, kwargs)
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        return protocol.getattr_(t, self.exit, name)
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        cg.push(self.exit)
 
 
 @op("BEFORE_WITH")

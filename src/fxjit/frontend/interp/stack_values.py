@@ -1,0 +1,72 @@
+"""Values that only the interpreter puts on the value stack: what an open `with` leaves there, and what a handler does.
+
+They lie below machine.py, which looks for them where a frame is to be resumed, and below the opcodes that push them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fxjit import config
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Rebuilder, Value
+
+#: Modules whose managers may stay entered over a graph break whatever `config.resume_in_try` says; a generator-based
+#: manager is contextlib's.
+_OF_KNOWN_MODULES = frozenset({"torch", "contextlib"})
+
+
+class WithExitValue(Value):
+    """`manager.__exit__`, bound, of a `with` that is open."""
+
+    def __init__(self, manager: Value, exit_: Value, step: int, index: int) -> None:
+        super().__init__(None)
+        self.manager = manager
+        self.exit = exit_
+        #: When the frame came to BEFORE_WITH, and where that is.
+        self.step = step
+        self.index = index
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the block can be left and entered again with nothing to be seen of it."""
+        return bool(getattr(self.manager, "resumable", False))
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether a frame that breaks inside may enter it for real, and leave it entered to the resume function."""
+        return config.resume_in_try or str(self.manager.pytype().__module__).partition(".")[0] in _OF_KNOWN_MODULES
+
+    def pytype(self) -> type:
+        return self.exit.pytype()
+
+    def describe(self) -> str:
+        return f"`__exit__` of {self.manager.describe()}"
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.exit, args, kwargs)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return protocol.getattr_(t, self.exit, name)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.exit)
+
+
+class PreviousExceptionValue(Value):
+    """What lies on the stack under an exception that is being handled: the one that was handled before it, or None."""
+
+    def __init__(self, before: Value | None, handling: Value) -> None:
+        super().__init__(None)
+        self.before = before
+        self.handling = handling
+        #: Until POP_EXCEPT took (a copy of) it.
+        self.in_force = True
+
+    def pytype(self) -> type:
+        return type(None) if self.before is None else self.before.pytype()
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        """Nobody looks at it once POP_EXCEPT took its copy."""
+        cg.push_const(None)
