@@ -93,6 +93,7 @@ LAYERS: dict[str, set[str]] = {
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "doctor": LOW | {"tensor_shim", "backends"},
+    "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
 
@@ -101,6 +102,7 @@ LATE_IMPORTS = {
     ("__main__", "demo"),
     ("__main__", "doctor"),
     ("__main__", "install"),
+    ("__main__", "replay"),
     ("__init__", "testing"),
     ("api", "frontend.dynamic"),
     ("api", "frontend.entries"),

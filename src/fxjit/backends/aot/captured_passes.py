@@ -188,7 +188,7 @@ def _is_tensor(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
-def with_unused_random_values(
+def with_random_outputs(
     gm: torch.fx.GraphModule, restore: Callable[[Any], Any] | None
 ) -> tuple[torch.fx.GraphModule, Callable[[Any], Any] | None]:
     """The graph with unused random values among its outputs, which `restore` leaves out: AOTAutograd drops operators without

@@ -26,9 +26,9 @@ from .captured_passes import (
     with_dropout_between_layers,
     with_flat_outputs,
     with_plain_views,
+    with_random_outputs,
     with_recording_off,
     with_size_inputs,
-    with_unused_random_values,
 )
 from .runtime.double_backward import DoubleBackward, may_run_twice
 from .runtime.version_counters import VersionCounterEffects, reshaped_inputs
@@ -75,7 +75,7 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], back
             compiled_on = _compile_whole(recording, example_inputs, backend)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
     rules.check("captured graph", rules.Candidate(gm, example_inputs))
-    gm, restore = with_unused_random_values(*with_flat_outputs(gm))
+    gm, restore = with_random_outputs(*with_flat_outputs(gm))
     entry = backend.store_entry(gm, example_inputs)
     result = (None if entry is None else entry.find()) or _compile_anew(gm, example_inputs, backend, entry)
     if result.rule is not None:

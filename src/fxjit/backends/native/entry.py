@@ -18,12 +18,14 @@ from fxjit.errors import CppCompileError
 from .compiled import unfused
 from .lower.table import meta_of
 from .pipeline import compile_graph
+from .replay.record import write_record
 from .runtime import cc
 from .target import by_triton, gpu_problem
 
 
 def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
+    write_record(gm, name)
     devices = devices_of(gm)
     warn_without_triton(devices)
     try:
