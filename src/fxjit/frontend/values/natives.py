@@ -18,6 +18,7 @@ from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.plain import builtin_part, is_plain, plain
+from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -215,7 +216,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     the type's descriptor, or, on constants, the method itself."""
     method = getattr(receiver, "meth_" + name, None)
     descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
-    if receiver.methods_of is object and owner is not None and descriptor is not object.__dict__.get(name):
+    if isinstance(receiver, ObjectMethods) and owner is not None and descriptor is not object.__dict__.get(name):
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)
         if isinstance(base, Value) and issubclass(base.pytype(), owner) and name != "__init__":
