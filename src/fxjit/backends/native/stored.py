@@ -34,7 +34,7 @@ from .executor.aten_calls import FunctionName
 from .executor.program import EncodedProgram
 from .runtime import cc
 from .runtime.cache import open_cache
-from .runtime.plain import NotPlain, pack, unpack
+from .runtime.plain import NotConcrete, pack, unpack
 
 log = logs.artifact("cache")
 #: Logs that show stages which a graph from the disk does not go through.
@@ -101,7 +101,7 @@ class StoredGraph:
             programs = {name: _program_of(graph) for name, graph in result.graphs.items()}
             entry = {"plan": pack(result.plan), "rule": result.rule, "graphs": programs, "asked": self.asked,
                      "counted": self.counted, "operators": _operators_of(result.graphs)}
-        except (NotPlain, Unknown) as why:
+        except (NotConcrete, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
             return
         open_cache().put_data(self.key, ".json", json.dumps(entry).encode())
@@ -142,9 +142,9 @@ def _own_code() -> str:
 
 def _program_of(graph: Callable[..., Any]) -> tuple[Any, str | None]:
     if not isinstance(graph, CompiledGraph) or graph.encoded is None:
-        raise NotPlain("a graph that is no program")
+        raise NotConcrete("a graph that is no program")
     if graph.encoded.cells:
-        raise NotPlain("kernels for a GPU")
+        raise NotConcrete("kernels for a GPU")
     return pack(graph.encoded), graph.library_key
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import _GENERIC_GETATTR, NOT_IMPLEMENTED, Raised, Value
-from fxjit.frontend.values.plain import builtin_part
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.traits import AttributeErrorValue, GuardedOperators
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, namespace_of
