@@ -33,13 +33,8 @@ from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
 from .executor.program import EncodedProgram
 from .runtime import cc
-<<<<<<< HEAD
-from .runtime.cache import open_cache
-from .runtime.plain import NotConcrete, pack, unpack
-=======
 from .runtime.cache import get_facts, put_facts
 from .runtime.plain import NotPlain, pack, unpack
->>>>>>> main
 
 log = logs.artifact("cache")
 #: Logs that show stages which a graph from the disk does not go through.
@@ -106,7 +101,7 @@ class StoredGraph:
             programs = {name: _program_of(graph) for name, graph in result.graphs.items()}
             entry = {"plan": pack(result.plan), "rule": result.rule, "graphs": programs, "asked": self.asked,
                      "counted": self.counted, "operators": _operators_of(result.graphs)}
-        except (NotConcrete, Unknown) as why:
+        except (NotPlain, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
             return
         put_facts(self.key, entry)
@@ -147,9 +142,9 @@ def _own_code() -> str:
 
 def _program_of(graph: Callable[..., Any]) -> tuple[Any, str | None]:
     if not isinstance(graph, CompiledGraph) or graph.encoded is None:
-        raise NotConcrete("a graph that is no program")
+        raise NotPlain("a graph that is no program")
     if graph.encoded.cells:
-        raise NotConcrete("kernels for a GPU")
+        raise NotPlain("kernels for a GPU")
     return pack(graph.encoded), graph.library_key
 
 

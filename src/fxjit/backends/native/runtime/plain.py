@@ -25,7 +25,7 @@ _InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[a
 _TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 
 
-class NotConcrete(Exception):
+class NotPlain(Exception):
     """A value that cannot be kept; the text says what it is."""
 
 
@@ -62,14 +62,14 @@ def pack(value: Any) -> Any:
     if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         return [type(value).__name__, {field.name: pack(getattr(value, field.name)) for field in fields}]
-    raise NotConcrete(f"a value of type {type(value).__name__}")
+    raise NotPlain(f"a value of type {type(value).__name__}")
 
 
 def _numbers_of(tensor: torch.Tensor) -> tuple[Any, Any, Any]:
     """Type, shape and bytes of a small constant: a graph makes it of numbers in its own text."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
     if not plain or tensor.numel() * tensor.element_size() > LARGEST or not tensor.is_contiguous() or tensor.is_quantized:
-        raise NotConcrete("a tensor")
+        raise NotPlain("a tensor")
     data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return pack(tensor.dtype), pack(tuple(tensor.shape)), pack(data)
 
