@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "process_state": set(),
     "generated": set(),
     "schemas": set(),
-    "tensor_shim": LOW,
+    "tensor_shim": LOW | {"torch_compat"},
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
     "backends": LOW | {"tensor_shim", "repro"},
@@ -68,7 +68,8 @@ LAYERS: dict[str, set[str]] = {
     "dropin": LOW | {"module", "profiler"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
-    "doctor": LOW | {"tensor_shim", "backends"},
+    "torch_compat": set(),
+    "doctor": LOW | {"tensor_shim", "backends", "api", "torch_compat"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
 
@@ -89,6 +90,8 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("doctor", "_C"),
     ("dropin", "module"),
+    ("doctor", "api"),
+    ("doctor", "counters"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),
