@@ -126,6 +126,10 @@ def shim_code(name: str, /) -> int | None: ...
 
 # guards/_checks.c, _constants.c, _shape_program.c, _fast_path.c, _tree.c: the guard tree
 
+# (name, operands), (name, operands, when), (name, rank of a root), name: guards/tree.def
+CHECKS: tuple[tuple[str, int], ...]
+CONDITIONS: tuple[tuple[str, int, str], ...]
+ACCESSORS: tuple[tuple[str, int], ...]
 SHAPE_OPS: tuple[str, ...]
 
 def verify_fast_path(on: bool, /) -> bool: ...

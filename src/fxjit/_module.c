@@ -7,6 +7,23 @@
 
 typedef int (*part_init)(PyObject *module);
 
+int
+fxjit_add_table(PyObject *module, const char *name, size_t count, PyObject *(*row)(size_t))
+{
+    PyObject *rows = PyTuple_New((Py_ssize_t)count);
+    for (size_t i = 0; rows != NULL && i < count; i++) {
+        PyObject *made = row(i);
+        if (made == NULL) {
+            Py_CLEAR(rows);
+            break;
+        }
+        PyTuple_SET_ITEM(rows, (Py_ssize_t)i, made);
+    }
+    int status = rows == NULL ? -1 : PyModule_AddObjectRef(module, name, rows);
+    Py_XDECREF(rows);
+    return status;
+}
+
 static struct PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "fxjit._C",

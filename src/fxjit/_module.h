@@ -14,4 +14,8 @@ int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
 int fxjit_cuda_init(PyObject *module);     /* backends/native/runtime/_cuda.c */
 int fxjit_program_init(PyObject *module);  /* backends/native/executor/_program.c */
 
+/* Adds a tuple to the module, of which `row(i)` gives the i-th element (a new reference; NULL with an exception): how Python reads
+ * the tables of a .def file. */
+int fxjit_add_table(PyObject *module, const char *name, size_t count, PyObject *(*row)(size_t));
+
 #endif

@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from frames import Frame, X, Y
 
 from fxjit import _C
+from fxjit.guards import kinds
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import (
     AmbientIs,
@@ -178,6 +180,25 @@ def test_a_broken_tree_is_refused_and_leaks_nothing() -> None:
     ]:
         with pytest.raises((ValueError, TypeError)):
             _C.GuardTree(nodes, conditions, 0, 0, ())
+
+
+@pytest.mark.parametrize("row", [*_C.CHECKS, *_C.CONDITIONS], ids=lambda row: str(row[0]))
+def test_each_check_and_condition_takes_as_many_operands_as_its_row_says(row: tuple[Any, ...]) -> None:
+    name, operands = row[:2]
+    for given in {operands - 1, operands + 1} - {-1}:
+        op = (name, *(0 for _ in range(given)))
+        checks, conditions = (((0, op),), ()) if row in _C.CHECKS else ((), ((0, (0, 0), op),))
+        with pytest.raises(ValueError, match=f"takes {operands} operands"):
+            _C.GuardTree(((-1, 1, "arg", 0, 0, 0, checks),), conditions, 0, 1, ())
+
+
+def test_each_row_of_the_tables_is_made_by_some_guard_or_source() -> None:
+    """And no guard, and no source, is made of anything else: the tree refuses what is in no table."""
+    folder = Path(kinds.__file__).parent
+    made = "".join((folder / f"{name}.py").read_text() for name in ("kinds", "ambient", "source", "tree"))
+    names = [row[0] for row in (*_C.CHECKS, *_C.CONDITIONS, *_C.ACCESSORS)]
+    assert not [name for name in names if f'"{name}"' not in made]
+    assert len(set(_C.SHAPE_OPS)) == len(_C.SHAPE_OPS) and {"const", "var"} <= set(_C.SHAPE_OPS)
 
 
 # -- the collector -------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_what_was_overwritten_is_not_computed_again(monkeypatch, seen):
 
 @pytest.mark.parametrize("shape", [(1000,), (2, 700), (700, 3)], ids=str)
 def test_few_long_rows_are_reduced_in_chunks(monkeypatch, seen, shape):
-    monkeypatch.setattr("fxjit.backends.native.schedule.fuse.LONG", 256)
+    monkeypatch.setattr("fxjit.backends.native.choose.fusion.LONG", 256)
     monkeypatch.setattr("fxjit.backends.native.schedule.gpu.CHUNK", 128)
 
     def function(x):

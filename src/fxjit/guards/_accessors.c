@@ -3,13 +3,19 @@
 #define PY_SSIZE_T_CLEAN
 #include "../cpython_compat.h"
 
+#include "../_module.h"
 #include "_walk.h"
 
-static const char *const accessor_names[] = {
-    "arg",  "cell", "deref",         "globals",       "builtins", "const", "class",       "attr",          "item",
-    "key",  "type", "instance_dict", "cell_contents", "call",     "apply", "tensor_size", "tensor_stride", "tensor_offset",
-    "class_item",
+static const struct {
+    const char *name;
+    int root;
+} accessors[] = {
+#define ACCESSOR(id, name, root) {name, root},
+#include "tree.def"
 };
+
+#define NUM_ACCESSORS (sizeof(accessors) / sizeof(accessors[0]))
+
 static PyObject *
 get_cell(const run *r, const node *n)
 {
@@ -185,8 +191,12 @@ fxjit_fetch(const run *r, const node *n, PyObject *parent)
 int
 fxjit_accessor_init(node *n, PyObject *name, PyObject *arg)
 {
-    int get = FXJIT_INDEX_OF(name, accessor_names, "accessor");
-    if (get < 0) {
+    size_t get = 0;
+    while (get < NUM_ACCESSORS && !(PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, accessors[get].name) == 0)) {
+        get++;
+    }
+    if (get == NUM_ACCESSORS) {
+        PyErr_Format(PyExc_ValueError, "unknown accessor %R", name);
         return -1;
     }
     n->get = (accessor)get;
@@ -229,4 +239,16 @@ fxjit_accessor_init(node *n, PyObject *name, PyObject *arg)
         n->arg = Py_NewRef(arg);
         return 0;
     }
+}
+
+static PyObject *
+accessor_row(size_t i)
+{
+    return Py_BuildValue("(si)", accessors[i].name, accessors[i].root);
+}
+
+int
+fxjit_accessors_init(PyObject *module)
+{
+    return fxjit_add_table(module, "ACCESSORS", NUM_ACCESSORS, accessor_row);
 }

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "../_module.h"
 #include "_checks.h"
 
 /* -- objects to compare with ---------------------------------------------------------------------------------------*/
@@ -219,27 +220,32 @@ set_is(const fxjit_check *check, PyObject *value)
 
 /* -- checks --------------------------------------------------------------------------------------------------------*/
 
+/* How a check keeps what it compares with. */
 typedef enum {
-    CHECK_NEVER,
-    CHECK_TYPE,
-    CHECK_IS,
-    CHECK_CODE,
-    CHECK_CONST,
-    CHECK_TENSOR,
-    CHECK_LENGTH,
-    CHECK_KEYS,
-    CHECK_SET,
-    CHECK_HAS_KEY,
-    CHECK_HAS_ATTR,
-    CHECK_INSTANCE_HAS_ATTR,
-    CHECK_FOUND_IN,
-    CHECK_BASES,
+    HAS_NOTHING,
+    HAS_OBJECT,       /* by identity: `held` */
+    HAS_CONSTANT,     /* by value: `held` */
+    HAS_KEY,          /* a pair (object, plain): `held` */
+    HAS_OBJECTS,      /* a tuple of such: `many` */
+    HAS_NUMBER,       /* `number` */
+    HAS_TENSOR_FACTS, /* all operands: `tensor` */
+} payload;
+
+typedef enum {
+#define CHECK(id, name, payload, operands) CHECK_##id,
+#include "tree.def"
 } check_kind;
 
-static const char *const check_names[] = {
-    "never", "type", "is", "code", "const", "tensor", "length", "keys", "set", "has_key", "has_attr",
-    "instance_has_attr", "found_in", "bases",
+static const struct {
+    const char *name;
+    payload payload;
+    Py_ssize_t operands;
+} checks[] = {
+#define CHECK(id, name, payload, operands) {name, HAS_##payload, operands},
+#include "tree.def"
 };
+
+#define NUM_CHECKS (sizeof(checks) / sizeof(checks[0]))
 
 static int
 init_many(fxjit_check *check, PyObject *tuple)
@@ -266,41 +272,34 @@ init_many(fxjit_check *check, PyObject *tuple)
 static int
 init_payload(fxjit_check *check, PyObject *op)
 {
-    Py_ssize_t n = PyTuple_GET_SIZE(op);
-    PyObject *first = n > 1 ? PyTuple_GET_ITEM(op, 1) : NULL;
-    if (check->kind != CHECK_NEVER && first == NULL) {
-        PyErr_Format(PyExc_ValueError, "the check %R lacks what to compare with", op);
+    Py_ssize_t operands = PyTuple_GET_SIZE(op) - 1;
+    if (operands != checks[check->kind].operands) {
+        PyErr_Format(PyExc_ValueError, "the check %R takes %zd operands", op, checks[check->kind].operands);
         return -1;
     }
-    if (n > 2) {
+    PyObject *first = operands > 0 ? PyTuple_GET_ITEM(op, 1) : NULL;
+    if (operands == 2) {
         int present = PyObject_IsTrue(PyTuple_GET_ITEM(op, 2));
         if (present < 0) {
             return -1;
         }
         check->present = present;
     }
-    switch ((check_kind)check->kind) {
-    case CHECK_NEVER:
+    switch (checks[check->kind].payload) {
+    case HAS_NOTHING:
         return 0;
-    case CHECK_TYPE:
-    case CHECK_IS:
-    case CHECK_CODE:
+    case HAS_OBJECT:
         return fxjit_held_init(&check->held, first);
-    case CHECK_CONST:
-    case CHECK_HAS_ATTR:
-    case CHECK_INSTANCE_HAS_ATTR:
+    case HAS_CONSTANT:
         return fxjit_held_plain(&check->held, first);
-    case CHECK_HAS_KEY:
+    case HAS_KEY:
         return fxjit_held_from_pair(&check->held, first);
-    case CHECK_LENGTH:
+    case HAS_OBJECTS:
+        return init_many(check, first);
+    case HAS_NUMBER:
         check->number = PyLong_AsLongLong(first);
         return check->number == -1 && PyErr_Occurred() ? -1 : 0;
-    case CHECK_KEYS:
-    case CHECK_SET:
-    case CHECK_FOUND_IN:
-    case CHECK_BASES:
-        return init_many(check, first);
-    case CHECK_TENSOR:
+    case HAS_TENSOR_FACTS:
         return fxjit_tensor_facts_init(&check->tensor, op);
     }
     return 0;
@@ -315,8 +314,8 @@ fxjit_check_init(fxjit_check *check, PyObject *op, int guard)
         PyErr_Format(PyExc_TypeError, "%R is not a check", op);
         return -1;
     }
-    for (size_t kind = 0; kind < sizeof(check_names) / sizeof(check_names[0]); kind++) {
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(op, 0), check_names[kind]) == 0) {
+    for (size_t kind = 0; kind < NUM_CHECKS; kind++) {
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(op, 0), checks[kind].name) == 0) {
             check->kind = (int)kind;
             return init_payload(check, op);
         }
@@ -328,30 +327,23 @@ fxjit_check_init(fxjit_check *check, PyObject *op, int guard)
 void
 fxjit_check_clear(fxjit_check *check)
 {
-    switch ((check_kind)check->kind) {
-    case CHECK_TYPE:
-    case CHECK_IS:
-    case CHECK_CODE:
-    case CHECK_CONST:
-    case CHECK_HAS_KEY:
-    case CHECK_HAS_ATTR:
-    case CHECK_INSTANCE_HAS_ATTR:
+    switch (checks[check->kind].payload) {
+    case HAS_OBJECT:
+    case HAS_CONSTANT:
+    case HAS_KEY:
         fxjit_held_clear(&check->held);
         break;
-    case CHECK_KEYS:
-    case CHECK_SET:
-    case CHECK_FOUND_IN:
-    case CHECK_BASES:
+    case HAS_OBJECTS:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
             fxjit_held_clear(&check->many.items[i]);
         }
         PyMem_Free(check->many.items);
         break;
-    case CHECK_TENSOR:
+    case HAS_TENSOR_FACTS:
         fxjit_tensor_facts_free(check->tensor);
         break;
-    case CHECK_LENGTH:
-    case CHECK_NEVER:
+    case HAS_NUMBER:
+    case HAS_NOTHING:
         break;
     }
     memset(check, 0, sizeof(*check));
@@ -360,19 +352,12 @@ fxjit_check_clear(fxjit_check *check)
 int
 fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
 {
-    switch ((check_kind)check->kind) {
-    case CHECK_TYPE:
-    case CHECK_IS:
-    case CHECK_CODE:
-    case CHECK_CONST:
-    case CHECK_HAS_KEY:
-    case CHECK_HAS_ATTR:
-    case CHECK_INSTANCE_HAS_ATTR:
+    switch (checks[check->kind].payload) {
+    case HAS_OBJECT:
+    case HAS_CONSTANT:
+    case HAS_KEY:
         return fxjit_held_traverse(&check->held, visit, arg);
-    case CHECK_KEYS:
-    case CHECK_SET:
-    case CHECK_FOUND_IN:
-    case CHECK_BASES:
+    case HAS_OBJECTS:
         for (Py_ssize_t i = 0; i < check->many.n; i++) {
             int stop = fxjit_held_traverse(&check->many.items[i], visit, arg);
             if (stop) {
@@ -380,10 +365,10 @@ fxjit_check_traverse(fxjit_check *check, visitproc visit, void *arg)
             }
         }
         return 0;
-    case CHECK_TENSOR:
+    case HAS_TENSOR_FACTS:
         return fxjit_tensor_facts_traverse(check->tensor, visit, arg);
-    case CHECK_LENGTH:
-    case CHECK_NEVER:
+    case HAS_NUMBER:
+    case HAS_NOTHING:
         break;
     }
     return 0;
@@ -567,6 +552,12 @@ instance_dict(PyObject *Py_UNUSED(module), PyObject *obj)
     return fxjit_instance_dict(obj);
 }
 
+static PyObject *
+check_row(size_t i)
+{
+    return Py_BuildValue("(sn)", checks[i].name, checks[i].operands);
+}
+
 static PyMethodDef methods[] = {
     {"instance_dict", instance_dict, METH_O,
      PyDoc_STR("instance_dict(obj): obj.__dict__, whatever `__getattribute__` the class has")},
@@ -585,5 +576,8 @@ fxjit_checks_init(PyObject *module)
     if (type_dict_descriptor == NULL) {
         return -1;
     }
-    return fxjit_constants_init(module) < 0 ? -1 : PyModule_AddFunctions(module, methods);
+    if (fxjit_add_table(module, "CHECKS", NUM_CHECKS, check_row) < 0 || fxjit_constants_init(module) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, methods);
 }

@@ -4,11 +4,19 @@
 
 #include <string.h>
 
+#include "../_module.h"
 #include "_walk.h"
 
-static const char *const condition_names[] = {
-    "state", "probe", "dict_item", "same", "distinct", "shape", "python",
+static const struct {
+    const char *name;
+    Py_ssize_t operands;
+    const char *when;
+} conditions[] = {
+#define CONDITION(id, name, operands, when) {name, operands, #when},
+#include "tree.def"
 };
+
+#define NUM_CONDITIONS (sizeof(conditions) / sizeof(conditions[0]))
 
 #define FEW_OBJECTS 16
 
@@ -136,16 +144,16 @@ fxjit_condition_run(const condition *c, PyObject *const *slots)
     }
     return 0;
 }
+
 static int
 init_condition_payload(condition *c, PyObject *op)
 {
-    Py_ssize_t n = PyTuple_GET_SIZE(op);
-    const Py_ssize_t sizes[] = {3, 3, 4, 1, 1, 2, 2};
-    if (n != sizes[c->kind]) {
-        PyErr_Format(PyExc_ValueError, "%R is not a condition", op);
+    Py_ssize_t operands = PyTuple_GET_SIZE(op) - 1;
+    if (operands != conditions[c->kind].operands) {
+        PyErr_Format(PyExc_ValueError, "the condition %R takes %zd operands", op, conditions[c->kind].operands);
         return -1;
     }
-    PyObject *first = n > 1 ? PyTuple_GET_ITEM(op, 1) : NULL;
+    PyObject *first = operands > 0 ? PyTuple_GET_ITEM(op, 1) : NULL;
     switch (c->kind) {
     case COND_STATE: {
         int state = fxjit_state_index(first);
@@ -192,8 +200,13 @@ fxjit_condition_init(tree *t, condition *c, PyObject *spec)
         PyErr_SetString(PyExc_ValueError, "an empty condition");
         return -1;
     }
-    int kind = FXJIT_INDEX_OF(PyTuple_GET_ITEM(op, 0), condition_names, "condition");
-    if (kind < 0) {
+    PyObject *name = PyTuple_GET_ITEM(op, 0);
+    size_t kind = 0;
+    while (kind < NUM_CONDITIONS && !(PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, conditions[kind].name) == 0)) {
+        kind++;
+    }
+    if (kind == NUM_CONDITIONS) {
+        PyErr_Format(PyExc_ValueError, "unknown condition %R", name);
         return -1;
     }
     c->kind = (condition_kind)kind;
@@ -235,4 +248,16 @@ fxjit_condition_clear(condition *c)
     PyMem_Free(c->slots);
     c->slots = NULL;
     fxjit_shape_program_clear(&c->program);
+}
+
+static PyObject *
+condition_row(size_t i)
+{
+    return Py_BuildValue("(sns)", conditions[i].name, conditions[i].operands, conditions[i].when);
+}
+
+int
+fxjit_conditions_init(PyObject *module)
+{
+    return fxjit_add_table(module, "CONDITIONS", NUM_CONDITIONS, condition_row);
 }

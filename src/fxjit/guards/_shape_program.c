@@ -1,29 +1,23 @@
 /* Shape programs (_shape_program.h): a stack machine on int64. */
 #define PY_SSIZE_T_CLEAN
+#include "../_module.h"
 #include "_shape_program.h"
 
-typedef enum { OP_CONST, OP_VAR, OP_ADD, OP_SUB, OP_MUL, OP_FLOORDIV, OP_MOD, OP_NEG, OP_MIN, OP_MAX, OP_EQ, OP_NE, OP_LT,
-               OP_LE, OP_GT, OP_GE, OP_AND, OP_OR, OP_NOT } shape_op;
+typedef enum {
+#define SHAPE_OP(id, name, words, operands) OP_##id,
+#include "tree.def"
+} shape_op;
 
-static const char *const shape_op_names[] = {
-    "const", "var", "add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "eq", "ne", "lt", "le", "gt", "ge",
-    "and", "or", "not",
+static const struct {
+    const char *name;
+    int words, operands;
+} shape_ops[] = {
+#define SHAPE_OP(id, name, words, operands) {name, words, operands},
+#include "tree.def"
 };
 
-#define NUM_SHAPE_OPS ((int64_t)(sizeof(shape_op_names) / sizeof(shape_op_names[0])))
+#define NUM_SHAPE_OPS ((int64_t)(sizeof(shape_ops) / sizeof(shape_ops[0])))
 #define SHAPE_STACK 64
-
-static int
-has_operand(int64_t op)
-{
-    return op == OP_CONST || op == OP_VAR;
-}
-
-static int
-is_unary(int64_t op)
-{
-    return op == OP_NEG || op == OP_NOT;
-}
 
 /* Python's // and %: rounding towards minus infinity. 0 on division by zero or overflow. */
 static int
@@ -134,23 +128,15 @@ is_well_formed(const fxjit_shape_program *program, int num_variables)
         if (op < 0 || op >= NUM_SHAPE_OPS) {
             return 0;
         }
-        if (has_operand(op)) {
-            depth++;
-            if (++i >= program->size || depth > SHAPE_STACK) {
-                return 0;
-            }
-            if (op == OP_VAR && (program->words[i] < 0 || program->words[i] >= num_variables)) {
-                return 0;
-            }
-        }
-        else if (is_unary(op)) {
-            if (depth < 1) {
-                return 0;
-            }
-        }
-        else if (--depth < 1) {
+        depth -= shape_ops[op].operands;
+        i += shape_ops[op].words;
+        if (depth < 0 || depth + 1 > SHAPE_STACK || i >= program->size) {
             return 0;
         }
+        if (op == OP_VAR && (program->words[i] < 0 || program->words[i] >= num_variables)) {
+            return 0;
+        }
+        depth++;
     }
     return depth == 1;
 }
@@ -189,22 +175,14 @@ fxjit_shape_program_clear(fxjit_shape_program *program)
     program->size = 0;
 }
 
+static PyObject *
+shape_op_name(size_t i)
+{
+    return PyUnicode_FromString(shape_ops[i].name);
+}
+
 int
 fxjit_shape_program_add_names(PyObject *module)
 {
-    PyObject *names = PyTuple_New(NUM_SHAPE_OPS);
-    for (int64_t i = 0; names != NULL && i < NUM_SHAPE_OPS; i++) {
-        PyObject *name = PyUnicode_FromString(shape_op_names[i]);
-        if (name == NULL) {
-            Py_CLEAR(names);
-            break;
-        }
-        PyTuple_SET_ITEM(names, i, name);
-    }
-    if (names == NULL) {
-        return -1;
-    }
-    int status = PyModule_AddObjectRef(module, "SHAPE_OPS", names);
-    Py_DECREF(names);
-    return status;
+    return fxjit_add_table(module, "SHAPE_OPS", (size_t)NUM_SHAPE_OPS, shape_op_name);
 }

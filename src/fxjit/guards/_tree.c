@@ -254,18 +254,6 @@ fxjit_tree_check(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObje
 
 /* -- building ------------------------------------------------------------------------------------------------------*/
 
-int
-fxjit_index_of(PyObject *name, const char *const *names, size_t n, const char *what)
-{
-    for (size_t i = 0; PyUnicode_Check(name) && i < n; i++) {
-        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
-            return (int)i;
-        }
-    }
-    PyErr_Format(PyExc_ValueError, "unknown %s %R", what, name);
-    return -1;
-}
-
 /* (parent, end, accessor, argument, slot, guard, ((guard, op), ...)); checks go behind those already there. */
 static int
 init_node(tree *t, int index, PyObject *spec)
@@ -578,7 +566,7 @@ PyTypeObject FxjitGuardTree_Type = {
 int
 fxjit_tree_init(PyObject *module)
 {
-    if (fxjit_checks_init(module) < 0 || fxjit_fast_path_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
+    if (fxjit_checks_init(module) < 0 || fxjit_conditions_init(module) < 0 || fxjit_accessors_init(module) < 0 || fxjit_fast_path_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
         return -1;
     }
     return fxjit_shape_program_add_names(module);

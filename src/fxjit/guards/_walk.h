@@ -12,25 +12,8 @@
 #include "_shape_program.h"
 
 typedef enum {
-    GET_ARG,
-    GET_CELL,
-    GET_DEREF,
-    GET_GLOBALS,
-    GET_BUILTINS,
-    GET_CONST,
-    GET_CLASS, /* a class by a weak reference */
-    GET_ATTR,
-    GET_ITEM,
-    GET_KEY,
-    GET_TYPE,
-    GET_INSTANCE_DICT,
-    GET_CELL_CONTENTS,
-    GET_CALL,
-    GET_APPLY,
-    GET_TENSOR_SIZE,
-    GET_TENSOR_STRIDE,
-    GET_TENSOR_OFFSET,
-    GET_CLASS_ITEM,
+#define ACCESSOR(id, name, root) GET_##id,
+#include "tree.def"
 } accessor;
 
 typedef struct {
@@ -45,7 +28,10 @@ typedef struct {
     PyObject *arg;    /* constant object, attribute name, key, function */
 } node;
 
-typedef enum { COND_STATE, COND_PROBE, COND_DICT_ITEM, COND_SAME, COND_DISTINCT, COND_SHAPE, COND_PYTHON } condition_kind;
+typedef enum {
+#define CONDITION(id, name, operands, when) COND_##id,
+#include "tree.def"
+} condition_kind;
 
 typedef struct {
     condition_kind kind;
@@ -108,6 +94,7 @@ typedef struct {
 
 /* Sets how the node's object is reached; -1 with an exception if there is no such accessor or it takes no such argument. */
 int fxjit_accessor_init(node *n, PyObject *name, PyObject *arg);
+int fxjit_accessors_init(PyObject *module);
 /* A node's object, as a new reference; NULL (perhaps with an exception) when it is not there. */
 PyObject *fxjit_fetch(const run *r, const node *n, PyObject *parent);
 
@@ -119,12 +106,9 @@ int fxjit_condition_traverse(condition *c, visitproc visit, void *arg);
 void fxjit_condition_clear(condition *c);
 /* 1 holds, 0 does not, -1 exception. The slots it needs are filled. */
 int fxjit_condition_run(const condition *c, PyObject *const *slots);
+int fxjit_conditions_init(PyObject *module);
 
 /* ---- _tree.c ---- */
-
-/* The place of a name in the list; -1 with an exception if it is not there. */
-int fxjit_index_of(PyObject *name, const char *const *names, size_t n, const char *what);
-#define FXJIT_INDEX_OF(name, names, what) fxjit_index_of(name, names, sizeof(names) / sizeof(names[0]), what)
 
 /* Fetches a node's object and runs its checks. 1 with *out, a new reference; else 0 or -1. */
 int fxjit_visit_node(run *r, int index, PyObject *parent, PyObject **out);

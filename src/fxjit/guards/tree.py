@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fxjit import config, tensor_shim
-from fxjit._C import GuardTree, set_value_types, verify_fast_path
+from fxjit._C import ACCESSORS, CHECKS, CONDITIONS, GuardTree, set_value_types, verify_fast_path
 from fxjit.guards.constants import VALUE_TYPES, is_plain
 from fxjit.guards.kinds import Guard, GuardSet, Op
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
@@ -32,19 +32,12 @@ def _config_changed(name: str, value: Any) -> None:
 
 config.on_change(_config_changed)
 
-#: The checks in the order in which a node tries them: the type decides what else may be asked; then cheap ones first.
-_RANK = {
-    name: rank
-    for rank, name in enumerate((
-        "never", "type", "is", "tensor", "code", "const", "length", "types", "instance_has_attr", "has_key", "keys",
-        "set", "found_in", "bases", "has_attr",
-    ))
-}
-#: Conditions that cost a few nanoseconds: before the walk.
-_EARLY = frozenset({"state", "dict_item"})
-
-#: The order of the frame's own objects: what changes from call to call comes first.
-_ROOT_RANK = {"arg": 0, "deref": 1, "cell": 2, "const": 3, "class": 3, "globals": 4, "builtins": 5}
+#: The checks in the order in which a node tries them, which tree.def has.
+_RANK = {name: rank for rank, (name, _) in enumerate(CHECKS)}
+#: When each condition is tried: before the walk, after it, or last of all.
+_WHEN = {name: when for name, _, when in CONDITIONS}
+#: The order of the frame's own objects.
+_ROOT_RANK = {name: rank for name, rank in ACCESSORS if rank >= 0}
 
 
 class _Node:
@@ -89,7 +82,7 @@ class _Builder:
                 self._node(guard.sources[0], index).checks.append((index, lowered))
                 continue
             slots = tuple(self._slot(source, index) for source in guard.sources)
-            (self._early if lowered[0] in _EARLY else self._late).append((index, slots, lowered))
+            (self._early if _WHEN[lowered[0]] == "EARLY" else self._late).append((index, slots, lowered))
 
     def finish(self, guards: tuple[Guard, ...]) -> GuardTree:
         self._roots.sort(key=lambda node: _ROOT_RANK[node.accessor])
@@ -105,8 +98,7 @@ class _Builder:
             specs.append(())
             pending.append((node, parent, place))
             pending.extend((child, place, -1) for child in reversed(node.children))
-        # What runs the user's or torch's Python comes last.
-        self._late.sort(key=lambda condition: condition[2][0] == "python")
+        self._late.sort(key=lambda condition: _WHEN[condition[2][0]] == "LAST")
         return GuardTree(
             tuple(specs), (*self._early, *self._late), len(self._early), self._num_slots, guards
         )
@@ -178,7 +170,7 @@ class _Builder:
         name = op[0]
         if name == "tensor":
             return self._lower_tensor(op[1]) or ("python", guard.holds)
-        if name in ("types", "keys"):
+        if name == "keys":
             return (name, tuple((key, is_plain(key)) for key in op[1]))
         if name == "set":
             if any(key != key for key in op[1]):  # NaN: equal to others of its bits, and yet many can be in a set

@@ -26,23 +26,28 @@ static const char *const origins[] = {
 #include "opcodes.def"
 };
 
-/* Appends a row; takes the reference, NULL is an error that is passed on. */
-static int
-append(PyObject *rows, PyObject *row)
+static PyObject *
+opcode_row(size_t i)
 {
-    int status = row == NULL ? -1 : PyList_Append(rows, row);
-    Py_XDECREF(row);
-    return status;
+    return Py_BuildValue("(sss)", opcodes[i][0], opcodes[i][1], opcodes[i][2]);
 }
 
-/* The list becomes a tuple of the module. */
-static int
-add_rows(PyObject *module, const char *name, PyObject *rows)
+static PyObject *
+value_row(size_t i)
 {
-    PyObject *all = PyList_AsTuple(rows);
-    int status = all == NULL ? -1 : PyModule_AddObjectRef(module, name, all);
-    Py_XDECREF(all);
-    return status < 0 ? -1 : PyList_SetSlice(rows, 0, PyList_GET_SIZE(rows), NULL);
+    return Py_BuildValue("(si)", values[i].name, values[i].words);
+}
+
+static PyObject *
+origin_row(size_t i)
+{
+    return PyUnicode_FromString(origins[i]);
+}
+
+static PyObject *
+size_op_row(size_t i)
+{
+    return Py_BuildValue("(si)", size_ops[i].name, size_ops[i].words);
 }
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -50,24 +55,10 @@ add_rows(PyObject *module, const char *name, PyObject *rows)
 int
 fxjit_opcodes_init(PyObject *module)
 {
-    PyObject *rows = PyList_New(0);
-    int status = rows == NULL ? -1 : 0;
-    for (size_t i = 0; status == 0 && i < COUNT(opcodes); i++) {
-        status = append(rows, Py_BuildValue("(sss)", opcodes[i][0], opcodes[i][1], opcodes[i][2]));
+    if (fxjit_add_table(module, "OPCODES", COUNT(opcodes), opcode_row) < 0 ||
+        fxjit_add_table(module, "VALUES", COUNT(values), value_row) < 0 ||
+        fxjit_add_table(module, "SYMBOL_ORIGINS", COUNT(origins), origin_row) < 0) {
+        return -1;
     }
-    status = status < 0 ? -1 : add_rows(module, "OPCODES", rows);
-    for (size_t i = 0; status == 0 && i < COUNT(values); i++) {
-        status = append(rows, Py_BuildValue("(si)", values[i].name, values[i].words));
-    }
-    status = status < 0 ? -1 : add_rows(module, "VALUES", rows);
-    for (size_t i = 0; status == 0 && i < COUNT(origins); i++) {
-        status = append(rows, PyUnicode_FromString(origins[i]));
-    }
-    status = status < 0 ? -1 : add_rows(module, "SYMBOL_ORIGINS", rows);
-    for (size_t i = 0; status == 0 && i < COUNT(size_ops); i++) {
-        status = append(rows, Py_BuildValue("(si)", size_ops[i].name, size_ops[i].words));
-    }
-    status = status < 0 ? -1 : add_rows(module, "SIZE_OPS", rows);
-    Py_XDECREF(rows);
-    return status;
+    return fxjit_add_table(module, "SIZE_OPS", COUNT(size_ops), size_op_row);
 }

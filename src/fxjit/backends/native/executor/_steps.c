@@ -477,8 +477,13 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
             memcpy(to + row * ldc * item, first, n * item);
         }
     }
-    /* Row-major out = a b is column-major out' = b' a'. */
-    if (wide) {
+    /* Row-major out = a b is column-major out' = b' a'. BLAS wants leading dimensions also of operands without elements. */
+    if (k == 0) {
+        for (int64_t row = 0; row < m && !has_bias; row++) {
+            memset(to + row * ldc * item, 0, n * item);
+        }
+    }
+    else if (wide) {
         fxjit_torch.dgemm(tb ? "T" : "N", ta ? "T" : "N", &in, &im, &ik, &one_wide, from_b, &ldb, from_a, &lda, &beta_wide, to,
                           &ldc);
     }
