@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
-NATIVE_LOW = LOW | {"tensor_shim", "backends.graph", "backends.sizes"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
+NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
 NATIVE_STAGES = NATIVE_LOW | {f"backends.native.{each}" for each in ("lower", "schedule", "codegen", "runtime")}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
@@ -30,10 +30,13 @@ LAYERS: dict[str, set[str]] = {
     "process_state": set(),
     "generated": set(),
     "schemas": set(),
-    "tensor_shim": LOW,
+    "tensor_shim": LOW | {"torch_compat"},
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
-    "backends": LOW | {"tensor_shim", "repro", "backends.native"},
+    "backends.graph": LOW,
+    "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
+    "backends.eager": LOW | {"backends.graph.facts"},
+    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.graph", "backends.eager"},
     # What backends.native's stages share; then the stages, each of which may import those before it.
     "backends.native.index": set(),
     "backends.native.ir": {"backends.native.index"},
@@ -89,7 +92,8 @@ LAYERS: dict[str, set[str]] = {
     "dropin": LOW | {"module", "profiler"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
-    "doctor": LOW | {"tensor_shim", "backends"},
+    "torch_compat": set(),
+    "doctor": LOW | {"tensor_shim", "backends", "api", "torch_compat"},
     "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
@@ -106,7 +110,7 @@ LATE_IMPORTS = {
     ("api", "interop.numpy_"),
     ("api", "module"),
     ("backends.aot.trace", "repro"),
-    ("backends.inductor", "backends.rnn"),
+    ("backends.inductor", "backends.aot.captured_passes"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
@@ -124,6 +128,8 @@ LATE_IMPORTS = {
     ("doctor", "_C"),
     ("doctor", "backends.native.runtime.cache"),
     ("dropin", "module"),
+    ("doctor", "api"),
+    ("doctor", "counters"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),
