@@ -431,6 +431,47 @@ def test_an_operator_that_only_the_backward_graph_calls_is_looked_at_too(
     assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
 
 
+#: What else may decide the derivative of a package's operator -> the same, said otherwise in the next process.
+ELSEWHERE: dict[str, tuple[str, str | None]] = {
+    "the environment, read at import": ("import os\nFACTOR = float(os.environ['TEST_FACTOR'])\n", "grad * FACTOR"),
+    "the environment, read at a call": ("import os\n", "grad * float(os.environ['TEST_FACTOR'])"),
+    "itself": ("from {name}.helper import FACTOR\n", "torch.ops.{name}.tripled.default(grad) * (FACTOR / 3)"),
+    "a helper in another file": ("from {name}.helper import factor\n", "grad * factor()"),
+    "a helper's constant": ("from {name}.helper import FACTOR\n", "grad * FACTOR"),
+    "a module": ("from {name} import helper\n", "grad * helper.FACTOR"),
+    "a table": ("from {name}.helper import FACTOR\nTABLE = [FACTOR]\n", "grad * TABLE[0]"),
+    "an object": ("from {name}.helper import FACTOR\nclass S: pass\ns = S()\ns.factor = FACTOR\n", "grad * s.factor"),
+    "an import at a call": ("", "grad * __import__('{name}.helper').helper.FACTOR"),
+    "a lambda": ("from {name}.helper import factor\n", "(lambda g: g * factor())(grad)"),
+    "a default": ("from {name}.helper import FACTOR\ndef scaled(g, by=FACTOR):\n    return g * by\n", "scaled(grad)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_what_else_decides_an_operators_derivative_is_part_of_the_graph(folder: Path, tmp_path: Path, where: str) -> None:
+    """Each time another process, in which the package has the same version and the same file, but the factor is another."""
+    name = "scaling"
+    head, backward = (text.replace("{name}", name) for text in ELSEWHERE[where])
+    home = tmp_path / "site-packages"
+    (home / name).mkdir(parents=True)
+    text = PACKAGE.format(name=name).replace(f"torch.ops.{name}.tripled_backward(grad)", backward)
+    (home / name / "__init__.py").write_text(head + text)
+    (home / f"{name}-1.0.dist-info").mkdir()
+    (home / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    code = (f"import sys, torch\nsys.path.insert(0, {str(home)!r})\nimport fxjit, {name}\n"
+            "fxjit.config.small_graphs_as_captured = False\nx = torch.ones(3, requires_grad=True)\n"
+            f"fxjit.compile(lambda x: {name}.tripled(x).sin() * 1 + 1)(x).sum().backward()\nprint(x.grad[0].item())\n")
+    for factor in ("1", "10", "38"):
+        (home / name / "helper.py").write_text(f"FACTOR = {factor}.0\ndef factor():\n    return {factor}.0\n")
+        environment = config.child_environment(FXJIT_CACHE_DIR=str(folder.parent), PYTHONDONTWRITEBYTECODE="1")
+        environment["TEST_FACTOR"] = factor
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        expected = torch.tensor(3.0).cos().item() * float(factor)
+        torch.testing.assert_close(float(done.stdout), expected)
+
+
 def test_an_operator_of_the_programs_own_is_compiled_each_time(installed: Any) -> None:
     module = installed("tripling_here", "project")
     for _ in range(2):

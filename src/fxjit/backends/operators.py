@@ -1,17 +1,22 @@
 """Operators of installed packages, as text for graphs on the disk: what AOTAutograd takes from an operator's definition.
 
 That is its schema and the Python functions which say what its results look like and how it is derived; what it does is looked
-up when it is called. A function of an installed package is what its file and the package's version say; one of the program's
-own may be another next time, and so may what other registrations do.
+up when it is called. A function of an installed package is what its code says, with that of the functions it calls and the
+values of the globals it reads; where something else decides what it does (the environment, a table, an object), and for one of
+the program's own, it may be another next time, and so may what other registrations do.
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
 import hashlib
 import importlib.metadata
+import marshal
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,20 @@ class Unknown(Exception):
 
 def operator_text(operator: torch._ops.OpOverload) -> str:
     """All of an operator's definition that decides what a graph with it compiles to. Raises Unknown."""
+    texts: Texts = {}
+    _read_operator(operator, texts)
+    return repr([*texts.values()])
+
+
+#: What was read so far, by function and operator; empty while it is being read: some call each other.
+Texts = dict[Any, str]
+
+
+def _read_operator(operator: torch._ops.OpOverload, texts: Texts) -> None:
+    """Adds the operator's definition to `texts`, with what that calls."""
+    if operator in texts:
+        return
+    texts[operator] = ""
     name = operator._schema.name
     definition: Any = OPDEFS.get(name)
     prefix = name.replace("::", "/") + "/"
@@ -44,7 +63,11 @@ def operator_text(operator: torch._ops.OpOverload) -> str:
     if any(each is not None and not _is_installed(each) for each in functions):
         raise Unknown(f"the operator {operator}, whose code is the program's own")
     autocast = sorted((field, str(value)) for field, value in vars(definition).items() if "autocast" in field)
-    return repr((str(operator._schema), operator.tags, sorted(registered), autocast, [_text(each) for each in functions]))
+    for each in functions:
+        if each is not None:
+            _read(each, texts)
+    found = [None if each is None else (each.__module__, each.__qualname__) for each in functions]
+    texts[operator] = repr((str(operator._schema), operator.tags, sorted(registered), autocast, found))
 
 
 def _is_installed(function: Any) -> bool:
@@ -61,11 +84,81 @@ def _is_installed(function: Any) -> bool:
     return inside and _version(home.name) is not None
 
 
-def _text(function: types.FunctionType | None) -> tuple[str, ...] | None:
-    if function is None:
-        return None
-    package = function.__module__.partition(".")[0]
-    return function.__module__, function.__qualname__, str(_version(package)), _hash(function.__code__.co_filename)
+def _read(function: types.FunctionType, texts: Texts) -> None:
+    """Adds the function's text, and those of what it calls, to `texts`. Raises Unknown where that is not all."""
+    if function in texts:
+        return
+    package = str(function.__module__).partition(".")[0]
+    code = hashlib.sha256(marshal.dumps(function.__code__, 2)).hexdigest()  # 2: of equal code the same bytes
+    texts[function] = ""
+    values = [_value(each) for each in (function.__defaults__, function.__kwdefaults__)]
+    read = [f"{name} {_meaning(value, texts)}" for name, value in _globals_of(function, function.__code__)]
+    texts[function] = repr((function.__module__, function.__qualname__, _version(package), code, values, sorted(set(read))))
+
+
+_UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS")
+#: What is only looked through for what is in it.
+_PLACES = (types.ModuleType, torch._ops._OpNamespace, torch._ops._Ops, torch._ops.OpOverloadPacket)
+
+
+def _globals_of(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
+    """What the code reads of names that are not its own, each with the attributes read of it in one breath."""
+    steps = [each for each in dis.get_instructions(code) if each.opname not in ("PUSH_NULL", "EXTENDED_ARG")]
+    for at, step in enumerate(steps):
+        if step.opname.startswith("IMPORT_") or step.opname in _UNREADABLE:
+            raise Unknown(f"{function.__qualname__}, which does {step.opname}")
+        if step.opname == "LOAD_GLOBAL":
+            name = str(step.argval)
+            space = function.__globals__ if name in function.__globals__ else vars(builtins)
+            if name not in space:
+                raise Unknown(f"{function.__qualname__}, which reads {name}")
+            value = space[name]
+            for after in steps[at + 1:]:
+                if not isinstance(value, _PLACES):
+                    break
+                if after.opname not in ("LOAD_ATTR", "LOAD_METHOD") or not hasattr(value, str(after.argval)):
+                    break
+                name, value = f"{name}.{after.argval}", getattr(value, str(after.argval))
+            yield name, value
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _globals_of(function, each)
+
+
+def _meaning(value: Any, texts: Texts) -> str:
+    """What a global is, as text. Raises Unknown for what may be another thing next time."""
+    root = str(getattr(value, "__module__", None) or "").partition(".")[0]
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        return repr([_meaning(getattr(value, each), texts) for each in value.overloads()])
+    if isinstance(value, torch._ops.OpOverload):
+        if value.namespace not in TORCHS:
+            _read_operator(value, texts)
+        return str(value)
+    if isinstance(value, types.FunctionType) and root != "torch":
+        if not _is_installed(value):
+            raise Unknown(f"the function {value.__qualname__}, which is the program's own")
+        _read(value, texts)
+        return value.__qualname__
+    if isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)) and root in _FIXED and value not in _OPEN:
+        return f"{root} {value.__qualname__}"
+    return _value(value)
+
+
+#: Modules whose functions and classes are what the versions of Python and torch say.
+_FIXED = ("torch", "math", "operator", "_operator", "builtins")
+#: Functions that give what something else decides.
+_OPEN = (open, eval, exec, compile, __import__, globals, locals, vars, input)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (tuple, dict)) and type(value) in (tuple, dict):
+        return repr([_value(each) for each in (value.items() if isinstance(value, dict) else value)])
+    if value is None or type(value) in (bool, int, float, complex, str, bytes) or type(value) in _TORCHS_CONSTANTS:
+        return repr(value)
+    raise Unknown(f"a value of type {type(value).__name__}")
+
+
+_TORCHS_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 @functools.cache
@@ -74,8 +167,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-@functools.cache
-def _hash(file: str) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
