@@ -1,4 +1,4 @@
-"""Long serial loop bodies run in stages over tiles (`codegen/stages.py`), with eager's results whatever the loops look like."""
+"""Long serial loop bodies run as several loops over tiles (`codegen/loop_fission.py`), with eager's results in all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import fxjit
 from fxjit.backends.native.codegen.cpp import Line
-from fxjit.backends.native.codegen.stages import TILE, cut, tiled
+from fxjit.backends.native.codegen.loop_fission import TILE, cut, tiled
 
 
 def work(x: torch.Tensor) -> torch.Tensor:

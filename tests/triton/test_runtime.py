@@ -99,7 +99,7 @@ def dynamic_kernel(size):
     kept = []
     with pytest.MonkeyPatch.context() as patch:
         plain = graph_kernels.render_product
-        patch.setattr(graph_kernels, "render_product", lambda nest, hints: kept.append(plain(nest, hints)) or kept[-1])
+        patch.setattr(graph_kernels, "render_product", lambda schedule, hints: kept.append(plain(schedule, hints)) or kept[-1])
         gm = make_fx(lambda x: x * 2, tracing_mode="symbolic")(torch.ones(size))
         with config.patch(**{"triton.interpret": True}):
             pipeline.compile_graph(gm, (torch.ones(size),), "test", lone_kernels=True)

@@ -73,11 +73,11 @@ class Trial:
         self.fused, self.separate = GraphKernels(), GraphKernels()
         self.one = self.fused.triton_launches(group, frozenset(group.writes() - group.wanted), hints)
         self.steps = [
-            step if isinstance(step, Extern) else self.separate.triton_launches(step, self.hidden(step), hints)
+            step if isinstance(step, Extern) else self.separate.triton_launches(step, self.in_registers(step), hints)
             for step in group.replaced
         ]
 
-    def hidden(self, part: Group) -> frozenset[str]:
+    def in_registers(self, part: Group) -> frozenset[str]:
         """What only the part itself reads of what it makes."""
         others = [reads_of(step) for step in self.group.replaced if step is not part]
         return frozenset(part.writes() - self.group.wanted - frozenset().union(*others))
@@ -116,7 +116,7 @@ class Trial:
     def call(self, step: Extern) -> None:
         node: Any = step.node
         made = node.target(*(self.argument(arg) for arg in node.args), **node.kwargs)
-        self.tensors[self.low.home[node]] = made
+        self.tensors[self.low.storage[node]] = made
 
     def argument(self, arg: Any) -> Any:
         if not isinstance(arg, torch.fx.Node):
@@ -125,7 +125,7 @@ class Trial:
         meta = meta_of(arg)
         size, stride = self.known(sizes_of(meta.shape)), self.known(sizes_of(meta.stride()))
         offset = self.hints(self.low.relative_offset(meta, meta_of(root)))
-        return self.tensor(self.low.buffers[self.low.home[root]]).as_strided(size, stride, offset)
+        return self.tensor(self.low.buffers[self.low.storage[root]]).as_strided(size, stride, offset)
 
     def known(self, sizes: Sizes) -> list[int]:
         return list(map(self.hints, sizes))

@@ -1,4 +1,4 @@
-"""Memory asked for ahead of the loops that write large results (codegen/pages.py): the results stay what they are."""
+"""Memory asked for ahead of the loops that write large results (codegen/page_prefetch.py): the results stay what they are."""
 
 from __future__ import annotations
 
