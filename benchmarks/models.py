@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import fxjit
-from benchmarks import more_programs as _more_programs  # noqa: F401 - its programs sign up in MORE
+from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
 from benchmarks.programs import MORE, PROGRAMS, Program
 from benchmarks.timing import markdown
 

@@ -1,4 +1,4 @@
-"""`python -m fxjit run script.py`, `demo`, `doctor` and `cache`."""
+"""`python -m fxjit run script.py`, `demo`, `doctor`, `cache`, `replay` and `bisect`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
+from .errors import InvalidArgument
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +23,14 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("doctor", help="check this machine, and say what to do about anything that is missing")
     cache = commands.add_parser("cache", help="the cache of compiled kernels: show its size, or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    again = commands.add_parser("replay", help="a debug folder's graphs through the stages of the backend again, as text")
+    again.add_argument("folder", type=Path, help="the folder of one compile, as FXJIT_DEBUG=1 writes it")
+    again.add_argument("--stage", help="one stage alone: captured, aten, passes, loops, schedule, cpp or program")
+    again.add_argument("--from", dest="first", metavar="STAGE", help="this stage and those after it")
+    again.add_argument("--out", type=Path, help="write a file a stage into this folder instead of printing")
+    bisect = commands.add_parser("bisect", help="which kernel of a debug folder's graphs differs from eager, which statement")
+    bisect.add_argument("folder", type=Path, help="the folder of one compile, as FXJIT_DEBUG=1 writes it")
+    bisect.add_argument("--seed", type=int, default=0, help="of the numbers that the graphs are run on")
     if arguments[:1] == ["run"] and len(arguments) > 1 and arguments[1] not in ("-h", "--help"):
         return _run(arguments[1], arguments[2:], run)  # argparse would take the script's options as its own
     known, rest = parser.parse_known_args(arguments)
@@ -31,9 +40,26 @@ def main(arguments: list[str] | None = None) -> int:
         return int(demo.main(rest) or 0)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if known.command in ("replay", "bisect"):
+        return _replay(known, parser)
     from .doctor import cache_main, doctor_main
 
     return doctor_main() if known.command == "doctor" else cache_main(known.action)
+
+
+def _replay(known: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from .replay import ALL_STAGES, bisect_main, replay_main
+
+    try:
+        if known.command == "bisect":
+            return bisect_main(known.folder, known.seed)
+        for stage in (known.stage, known.first):
+            if stage is not None and stage not in ALL_STAGES:
+                parser.error(f"there is no stage {stage}; there are {', '.join(ALL_STAGES)}")
+        return replay_main(known.folder, known.stage, known.first, known.out)
+    except InvalidArgument as problem:
+        print(problem, file=sys.stderr)
+        return 2
 
 
 def _run(script: str, arguments: list[str], parser: argparse.ArgumentParser) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pkgutil
+import pwd
 import sys
 import types
 import typing
@@ -259,12 +260,35 @@ def environment(name: str, default: str = "") -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: `cache_dir`, or `fxjit` in the user's cache folder. It may not exist yet."""
+    """Where compiled kernels are kept: `cache_dir`, or `fxjit` in the user's cache folder. It may not exist yet. ConfigError
+    where that needs a home folder and there is none."""
     chosen: str = globals()["cache_dir"]
     if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fxjit"
+        return Path.cwd() / _with_home("cache_dir", chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    given = _with_home("cache_dir", base) if base else Path()
+    return (given if given.is_absolute() else _with_home("cache_dir", "~/.cache")) / "fxjit"
+
+
+def debug_folder() -> Path:
+    """Where what is written for people to look at goes: `debug_dir`, or ./fxjit_debug."""
+    return _with_home("debug_dir", globals()["debug_dir"] or "fxjit_debug")
+
+
+def _with_home(name: str, path: str) -> Path:
+    """The path, with `~` for the folder in HOME or else the one that the system has for the user, and `~name` for another's."""
+    home, _, rest = path.partition("/")
+    if not home.startswith("~"):
+        return Path(path)
+    try:
+        if home == "~":
+            found = Path(os.environ.get("HOME", ""))
+            return (found if found.is_absolute() else Path(pwd.getpwuid(os.getuid()).pw_dir)) / rest
+        return Path(home).expanduser() / rest
+    except (KeyError, RuntimeError):
+        raise ConfigError(
+            f"fxjit.config.{name}: there is no home folder that {path!r} could be in. Set HOME, or a path without ~."
+        ) from None
 
 
 def set_environment(**changes: str) -> None:

@@ -2,7 +2,8 @@
 
     fxjit_debug/0003_forward/  source.py  graph.py  graph.svg  guards.txt  bytecode_before.txt  bytecode_after.txt
                                timing.txt  and what the backend adds: aot_forward.py, aot_backward.py, fusion.txt,
-                               output_code.txt (C++, Triton and the program that calls them)
+                               output_code.txt (C++, Triton and the program that calls them), aten_forward.json...
+                               (the graphs as data: `python -m fxjit replay` and `bisect` read them)
 
 The pipeline opens a folder for a frame and hands over what it has; a backend calls `write` or `stage` while it compiles.
 When nothing is asked for, all of this is one test of a setting.
@@ -54,10 +55,17 @@ def compile_folder(code: CodeType) -> Iterator[None]:
     if not enabled():
         yield
         return
-    base = Path(config.debug_dir or "fxjit_debug")
+    base = config.debug_folder()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", code.co_qualname).strip("_")[-60:]
+    with writing_to(base / f"{next(_numbers):04d}_{name}"):
+        yield
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """What is written while the block runs goes to this folder."""
     before = getattr(_here, "folder", None)
-    _here.folder = base / f"{next(_numbers):04d}_{name}"
+    _here.folder = place
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from . import config
+from .errors import ConfigError
 
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
@@ -69,31 +70,28 @@ def doctor_main() -> int:
 
 
 def cache_main(action: str) -> int:
-    """Shows the folder of compiled kernels, or clears it."""
-    folder = config.cache_folder()
-    files, size = folder_size(folder)
-    if action == "clear":
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            print(f"{folder} could not be removed", file=sys.stderr)
-            return 1
+    """Shows how much fxjit keeps on the disk, or removes that, and nothing else that is there."""
+    from .backends.native.runtime.cache import KernelCache, kernels_folder
+
+    try:
+        folder = kernels_folder()
+        if not folder.exists():
+            print(f"{folder}: 0 files, {_megabytes(0)}")
+            return 0
+        kept = KernelCache(folder, make=False)
+        if action == "show":
+            files, size = kept.size()
+            print(f"{folder}: {files} files, {_megabytes(size)} (at most {config.cache_size_mb} MB)")
+            return 0
+        files, size = kept.clear()
         print(f"removed {files} files, {_megabytes(size)}, of {folder}")
-        return 0
-    print(f"{folder}: {files} files, {_megabytes(size)} (at most {config.cache_size_mb} MB)")
-    return 0
-
-
-def folder_size(folder: Path) -> tuple[int, int]:
-    """How many files are under the folder, and their bytes."""
-    files = size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                size += os.lstat(os.path.join(parent, name)).st_size
-                files += 1
-            except OSError:
-                continue  # removed meanwhile
-    return files, size
+        left = kept.size()[0]
+    except (OSError, ConfigError) as problem:
+        print(f"the cache cannot be used: {problem}", file=sys.stderr)
+        return 1
+    if left:
+        print(f"{left} files could not be removed", file=sys.stderr)
+    return 1 if left else 0
 
 
 def find_compiler() -> str | None:
@@ -159,7 +157,7 @@ def _compiler() -> Finding:
         source.write_text(_TRY)
         command = [*shlex.split(name), *FLAGS, str(source), "-o", str(Path(folder, "try.so"))]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             return Finding("C++ compiler", "bad", f"{name} does not run: {error}", advice)
     if done.returncode != 0:
@@ -203,15 +201,16 @@ def _triton() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = config.cache_folder()
-    files, size = folder_size(folder)
+    from .backends.native.runtime.cache import KernelCache, kernels_folder
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        advice = "Set FXJIT_CACHE_DIR to a folder that can be written; until then kernels are compiled anew each time."
-        return Finding("cache", "warn", f"{folder} cannot be written: {error.strerror}", advice)
+        folder = kernels_folder()
+        kept = KernelCache(folder)
+        kept.probe()
+        files, size = kept.size()
+    except (OSError, ConfigError) as error:
+        advice = "Set FXJIT_CACHE_DIR to a folder that only you can write to; until then kernels are compiled anew each time."
+        return Finding("cache", "warn", f"it cannot be written: {error}", advice)
     return Finding("cache", "ok", f"{folder}: {files} files, {_megabytes(size)} (at most {config.cache_size_mb} MB)")
 
 
@@ -224,7 +223,7 @@ def _settings() -> Finding:
 
 def _first_line(command: list[str]) -> str:
     try:
-        out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+        out = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return command[0]
     return out.partition("\n")[0] or command[0]

@@ -160,7 +160,7 @@ def _real(example: Any) -> Any:
 
 
 def _write(gm: torch.fx.GraphModule, inputs: Sequence[Any], stage: str, backend: str, what: str) -> Path | None:
-    folder = Path(config.debug_dir or "fxjit_debug") / f"repro_{next(_numbers):04d}_{stage}"
+    folder = config.debug_folder() / f"repro_{next(_numbers):04d}_{stage}"
     imports: dict[str, str] = {}
     classes: list[str] = []
     attributes = _attributes(gm)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from fxjit import config, doctor
@@ -41,16 +43,53 @@ def test_a_cache_folder_that_cannot_be_written(tmp_path, capsys):
     assert "cannot be written" in out and "FXJIT_CACHE_DIR" in out
 
 
-def test_the_cache_is_shown_and_cleared(tmp_path, capsys):
-    (tmp_path / "cache" / "ab").mkdir(parents=True)
-    (tmp_path / "cache" / "ab" / "kernel.so").write_bytes(b"x" * 2_000_000)
-    with config.patch(cache_dir=str(tmp_path / "cache")):
+KEYS = [letter * 40 for letter in "abcdef"]
+OURS = [f"{key}{suffix}" for key, suffix in zip(KEYS, (".so", ".cpp", ".cubin", ".json", ".sum"), strict=False)]
+USERS = ["thesis.tex", "notes.json", f"{'z' * 40}.so", f"{KEYS[0]}.so.bak", f"{KEYS[0]}.txt", "tmp-1", ".hidden", "a" * 40]
+
+
+def test_the_cache_is_shown_and_cleared_of_what_fxjit_wrote(tmp_path, capsys):
+    """Whatever else is in the folder, beside it or below it, stays: FXJIT_CACHE_DIR may name a folder full of other things."""
+    kernels = tmp_path / "data" / "kernels"
+    users = [tmp_path / "data" / name for name in (*USERS, *OURS)] + [kernels / name for name in USERS]
+    users += [kernels / "experiments" / OURS[0], tmp_path / "data" / "results" / OURS[0]]
+    ours = [kernels / name for name in OURS]
+    for path in (*users, *ours):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1_000_000 if path in ours else b"mine")
+    (kernels / f"{KEYS[5]}.so").symlink_to(users[0])
+    with config.patch(cache_dir=str(tmp_path / "data")):
         assert main(["cache"]) == 0
-        assert "1 files, 2.0 MB" in capsys.readouterr().out
+        assert "6 files, 5.0 MB" in capsys.readouterr().out
         assert main(["cache", "clear"]) == 0
-        assert not (tmp_path / "cache").exists()
+        assert "removed 6 files, 5.0 MB" in capsys.readouterr().out
         assert main(["cache"]) == 0
         assert "0 files" in capsys.readouterr().out
+    assert all(path.read_bytes() == b"mine" for path in users)
+    assert not any(path.exists() for path in ours)
+
+
+def test_clearing_does_not_follow_a_folder_that_is_another_users(tmp_path, capsys):
+    """A folder above that everybody may write to could be exchanged while it is cleared."""
+    open_to_all = tmp_path / "open"
+    (open_to_all / "kernels").mkdir(parents=True)
+    open_to_all.chmod(0o777)
+    mine = open_to_all / "kernels" / OURS[0]
+    mine.write_bytes(b"x")
+    with config.patch(cache_dir=str(open_to_all)):
+        assert main(["cache", "clear"]) == 1
+    assert mine.exists() and "every user may write" in capsys.readouterr().err
+
+
+def test_without_a_home_folder_the_cache_says_so(monkeypatch, capsys):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with config.patch(cache_dir=""):
+        assert main(["cache"]) == 1
+        assert "no home folder" in capsys.readouterr().err
+        main(["doctor"])
+        assert "no home folder" in capsys.readouterr().out
 
 
 def test_unknown_commands_and_arguments():

@@ -90,6 +90,7 @@ LAYERS: dict[str, set[str]] = {
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "doctor": LOW | {"tensor_shim", "backends"},
+    "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
 
@@ -98,6 +99,7 @@ LATE_IMPORTS = {
     ("__main__", "demo"),
     ("__main__", "doctor"),
     ("__main__", "install"),
+    ("__main__", "replay"),
     ("__init__", "testing"),
     ("api", "frontend.dynamic"),
     ("api", "frontend.entries"),
@@ -110,6 +112,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),
     ("backends.native.__init__", "backends.native.passes.softmax"),
+    ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.stored", "backends.native.pipeline"),
@@ -119,6 +122,7 @@ LATE_IMPORTS = {
     ("backends.registry", "backends.inductor"),
     ("backends.registry", "backends.native"),
     ("doctor", "_C"),
+    ("doctor", "backends.native.runtime.cache"),
     ("dropin", "module"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),

@@ -71,6 +71,13 @@ def test_a_deferred_call_comes_before_its_handler():
     assert stage_of(print) is Stage.EXACT
 
 
+def test_a_function_that_torch_wraps_later_keeps_its_handler():
+    """Importing torch._dynamo puts a wrapper in the place of `torch.manual_seed`, at any time."""
+    wrapped = torch._disable_dynamo(torch.random.manual_seed)
+    assert stage_of(wrapped) in (Stage.EXACT, Stage.FAMILY)
+    assert stage_of(torch._disable_dynamo(user_function)) is Stage.VERDICT
+
+
 def test_later_stages_alone():
     assert resolve(len) is not None
     assert resolve(len, after=Stage.EXACT) is None

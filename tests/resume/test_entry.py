@@ -379,7 +379,7 @@ def test_an_exception_of_the_rest_leaves_the_blocks_entered_again() -> None:
     assert Manager.log[5:] == ["+a", "+b", "rest of b", "-b ValueError", "-a ValueError"]
 
 
-def test_a_stop_that_runs_nothing_enters_only_in_the_continuation() -> None:
+def test_a_stop_that_runs_nothing_enters_only_in_the_resume_function() -> None:
     assert stopped_inside("resume")("hello") == "end"
     assert Manager.log[-6:] == ["+b", "call hello", "rest of b", "-b", "rest of a", "-a"]
 
@@ -395,12 +395,12 @@ def choosing(x: Any, y: Any) -> Any:
     return y
 
 
-def test_a_branch_behind_the_call_has_two_continuations() -> None:
+def test_a_branch_behind_the_call_has_two_resume_functions() -> None:
     stop = stop_at(choosing, "opaque", [*callable_entries(opaque), x()], {"x": x(), "y": x("y")})
     new = assemble(choosing, stop)
     assert [new(value, 1) for value in (0, 5, [], "text")] == [("no", 1), ("yes", 1), ("no", 1), ("yes", 1)]
-    continuations = [item for item in new.made.__code__.co_consts if isinstance(item, types.CodeType)]
-    assert len(continuations) == 2
+    made = [item for item in new.made.__code__.co_consts if isinstance(item, types.CodeType)]
+    assert len(made) == 2
 
 
 # -- names, lines, sharing -----------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def two_breaks(x: Any) -> Any:
     return a, b
 
 
-def test_a_stop_in_a_continuation_continues_the_original() -> None:
+def test_a_stop_in_a_resume_function_continues_the_original() -> None:
     code = two_breaks.__code__
     decoded = decode(code)
     first, second = (i.index for i in decoded.instructions if i.opname == "CALL")
@@ -459,7 +459,7 @@ def test_a_stop_in_a_continuation_continues_the_original() -> None:
     assert two.code.co_name == "two_breaks" and two.code.co_firstlineno == code.co_firstlineno
 
 
-def test_continuations_go_with_the_code_they_continue() -> None:
+def test_resume_functions_go_with_the_code_they_continue() -> None:
     scope: dict[str, Any] = {}
     exec("def f(x):\n print(x)\n return x", scope)
     code = scope["f"].__code__

@@ -239,7 +239,7 @@ def check_every_stop(fn: Any, *args: Any, stride: int = 1, eager: Callable[[], A
             nonlocal state
             for _ in range(stop):
                 state = stepping.step(state)
-            # Under a handler the instruction itself stays in the continuation: frames are not stopped there.
+            # Under a handler the instruction itself stays in the resume function: frames are not stopped there.
             in_entry = stop % 2 == 0 and state.code.handler_at(state.index) is None
             return stepping.finish(state, "instruction" if in_entry else "resume")
 

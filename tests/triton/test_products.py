@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fxjit import config
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.choose import products
-from fxjit.backends.native.runtime.cache import open_cache
+from fxjit.backends.native.runtime.cache import get_facts
 from fxjit.backends.native.runtime.gpu import job_of
 from fxjit.backends.native.runtime.triton_compile import compiler
 
@@ -178,7 +176,7 @@ def test_the_faster_way_is_taken_and_remembered(trials, tmp_path, text_for_gpu, 
             text = text_for_gpu(lambda a, b: (a @ b).relu(), (512, 256), (256, 384))
             assert ("aten.mm" not in text) == one
         assert len(made) == 1
-        assert json.loads(open_cache().get_data(made[0].key(), ".json"))["milliseconds"] == list(times)
+        assert get_facts(made[0].key())["milliseconds"] == list(times)
 
 
 def test_where_nothing_can_be_measured_the_product_is_atens(trials, tmp_path, text_for_gpu, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from fxjit import _C, config
 from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.runtime import gpu, triton_compile
-from fxjit.backends.native.runtime.cache import KernelCache, open_cache
+from fxjit.backends.native.runtime.cache import BINARY, FACTS, KernelCache, get_facts, open_cache, put_facts
 from fxjit.backends.native.runtime.triton_compile import Compiler, key_of
 from fxjit.counters import counters
 from fxjit.errors import TritonCompileError
@@ -204,7 +203,7 @@ def test_small_kernels_and_those_without_choice_are_not_measured(machine, seen):
 def test_a_kept_choice_that_makes_no_sense_is_ignored(machine, seen, content):
     kernel = kernel_for(seen, lambda x: x.exp() * 2, (8192, 8192))
     caller = gpu.KernelCaller(kernel, [])
-    open_cache().put_data(caller.choice_key(), ".json", content)
+    open_cache().put(caller.choice_key(), FACTS, content)
     assert caller.kept_choice() is None
 
 
@@ -247,7 +246,7 @@ def test_equal_jobs_at_the_same_time_are_one(empty_cache, fresh):
 
 def test_a_damaged_entry_is_made_again(empty_cache, fresh):
     binary = fresh.submit(JOB).result()
-    path = empty_cache.folder / f"{key_of(JOB)}.cubin"
+    path = empty_cache.folder.path / f"{key_of(JOB)}.cubin"
     path.write_bytes(path.read_bytes()[:-1])
     again = Compiler()
     try:
@@ -258,9 +257,9 @@ def test_a_damaged_entry_is_made_again(empty_cache, fresh):
 
 def test_an_entry_that_others_may_write_is_not_loaded(empty_cache, fresh):
     fresh.submit(JOB).result()
-    path = empty_cache.folder / f"{key_of(JOB)}.cubin"
+    path = empty_cache.folder.path / f"{key_of(JOB)}.cubin"
     path.chmod(0o666)
-    assert open_cache().get_data(key_of(JOB), ".cubin") is None
+    assert open_cache().get(key_of(JOB), BINARY) is None
 
 
 def test_what_triton_refuses_is_an_error_with_the_source(empty_cache, fresh):
@@ -340,8 +339,8 @@ def test_kernels_of_two_devices_do_not_share_a_kernel(seen, texts):
 
 
 def test_kept_json_is_plain(machine):
-    open_cache().put_data("k" * 40, ".json", json.dumps({"chosen": 1}).encode())
-    assert open_cache().get_data("k" * 40, ".json") == b'{"chosen": 1}'
-    assert open_cache().entries() == 1
+    put_facts("a" * 40, {"chosen": 1})
+    assert open_cache().get("a" * 40, FACTS) == b'{"chosen": 1}' and get_facts("a" * 40) == {"chosen": 1}
+    assert open_cache().names() == ["a" * 40 + FACTS]
     open_cache().trim(0)
-    assert open_cache().entries() == 0
+    assert open_cache().names() == []

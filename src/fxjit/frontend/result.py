@@ -43,7 +43,7 @@ class FinishedGraph(Protocol):
 
 
 class ManagerValue(Protocol):
-    """A context manager that is entered at a stop point and can be left and re-entered there."""
+    """A context manager that is entered at a break point and can be left and re-entered there."""
 
     @property
     def grad_mode_inside(self) -> bool | None:
@@ -61,7 +61,7 @@ class ManagerValue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WithBlock:
-    """A `with` that is open at the stop point: `stack_index` is where its exit callable lies on the stack."""
+    """A `with` that is open at the break point: `stack_index` is where its exit callable lies on the stack."""
 
     stack_index: int
     manager: ManagerValue
@@ -69,7 +69,7 @@ class WithBlock:
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
-    """The symbolic frame before the instruction it stops at."""
+    """The symbolic frame at the break point."""
 
     stack: tuple[Value, ...]            # bottom to top; base.NULL for NULL
     locals: Mapping[str, Value]         # bound plain locals that are live afterwards; Lazy where never looked at
@@ -90,7 +90,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class InnerFrame:
-    """A function that the traced frame, or an inner frame around it, was running when it stopped: `state` is before
+    """A function that the traced frame, or an inner frame around it, was running when it broke: `state` is before
     `code.instructions[index]` in the innermost, and behind the CALL there, without its result, in the others."""
 
     code: Code
@@ -105,9 +105,9 @@ class InnerFrame:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The frame stops before `code.instructions[index]`. kind 'instruction': run it as it stands and go on behind it;
-    'branch': it is a conditional jump on a value known only at run time (two continuations); 'resume': the
-    instruction itself can be traced by the continuation, go on *at* it.
+    """The frame breaks before `code.instructions[index]`. kind 'instruction': run it as it stands and go on behind it;
+    'branch': it is a conditional jump on a value known only at run time (two resume functions); 'resume': the
+    instruction itself can be traced by the resume function, go on *at* it.
 
     With `inner`, outermost first, all that is about the last of them, and the frame itself is at a call as they are."""
 
@@ -134,7 +134,7 @@ class SpeculationCheck:
 class TraceResult:
     """Everything that was learned from one frame."""
 
-    code: Code                      # of the traced code object (a continuation's own code included)
+    code: Code                      # of the traced code object (a resume function's own code included)
     arg_names: tuple[str, ...]      # the frame's argument slots, in order
     graph: FinishedGraph
     guards: GuardSet

@@ -1,8 +1,8 @@
-"""Branches on data of which one side does nothing but raise: the trace takes the other, and the graph tells whether that was
-right.
+"""Speculation on branches on data where one side only raises: the trace takes the other, and the graph returns a check.
 
-`Trace.expect` asks here whether it may, and `_freeze` what came of it. Where the graph says no, the frame's new code runs
-the user's code from its beginning instead (resume/deoptimization.py): so what the graph did must be possible to undo."""
+`Trace.speculate` adds a branch here, and `_freeze` ends it. Where the check fails, the frame deoptimises: its new code runs the
+user's code from its beginning instead (resume/deoptimization.py), so what the graph did must be possible to undo.
+"""
 
 from __future__ import annotations
 

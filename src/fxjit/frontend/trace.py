@@ -2,7 +2,7 @@
 
 pipeline.py calls `trace_frame`; the answer is a `TraceResult`, or one of the signals of fxjit.errors (SkipFrameSignal,
 Unsupported through the pipeline). A break that is found inside an inlined call or halfway through an instruction
-starts the trace again with that stop point decided in advance (interp/restart.py): state is never rolled back.
+starts the trace again with that break point decided in advance (interp/restart.py): state is never rolled back.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Trace:
 
     def random_input(self, number: int | float, source: Source) -> SymValue:
         if not self.policy.history.random_inputs:
-            self.break_("data-random", value="a number drawn at random")
+            self.break_("data-random", value="a random number")
         self._has_symbols = True
         made = self.policy.random_number(number, source)
         self.new_source_state("random symbols")["all"] = self.policy.random_symbols
@@ -267,7 +267,7 @@ class Trace:
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         if not self.policy.history.random_inputs:
-            self.break_("data-random", value="an array drawn at random")
+            self.break_("data-random", value="a random array")
         fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
         fake.item_memo = None
         node = self.builder.placeholder(source, tensor, fake)
@@ -556,7 +556,7 @@ class Trace:
     # -- the run -------------------------------------------------------------------------------------------------
 
     def run(self, code: Code) -> TraceResult:
-        """Interpret the frame to its end or to the first decided stop."""
+        """Interpret the frame to its end or to the first break point."""
         frame = self.origin
         for name, state in AmbientState.capture().items():
             self.guards.add(AmbientIs(name, state))
@@ -569,7 +569,7 @@ class Trace:
         return self._freeze(code, end)
 
     def _check_random(self) -> None:
-        """Between operators nothing has been decided on a number that is drawn at random; where it was, the trace starts again
+        """Between operators nothing has been decided on a random number; where it was, the trace starts again
         without such numbers in the graph."""
         if self.policy.decided_on_random():
             self.policy.history.random_inputs = False
@@ -675,7 +675,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
             restart.action()
         else:
             attempts += 1
-    raise InternalError(f"tracing {frame.code.co_qualname} did not settle on a stop point after {_MAX_ATTEMPTS} attempts")
+    raise InternalError(f"tracing {frame.code.co_qualname} did not come to a break point after {_MAX_ATTEMPTS} attempts")
 
 
 _tracing = threading.local()

@@ -1,4 +1,4 @@
-"""What a traced frame becomes: new bytecode, and continuations for what comes after a graph break."""
+"""What a traced frame becomes: new bytecode, and resume functions for what comes after a graph break."""
 
 from fxjit.resume.cache import origin_of
 from fxjit.resume.deoptimization import SpeculativeGraph

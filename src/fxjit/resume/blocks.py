@@ -1,14 +1,15 @@
-"""What is open around a stop.
+"""Blocks that are open around a break point.
 
 `with` blocks whose manager can be left and entered again: entered for real around the one instruction that runs as it
-stands, left before the continuation is called, and entered again there. Only managers that never swallow an exception
+stands, left before the resume function is called, and entered again there. Only managers that never swallow an exception
 come here (frontend/interp/resumability.py sees to that). Any other block was entered for real before: its exit callable is an
 entry of the stack like others.
 
 Handlers of the user's (of `try`, and of such blocks): an exception that the instruction raises is caught here, and goes
-on in a continuation at the user's handler (`chain`).
+on in a resume function at the user's handler (`chain`).
 
-break_epilogue.py and function.py write code through it."""
+break_epilogue.py and function.py write code through it.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ class _Open:
 
 class Exits:
     """The exception handlers of new code, around the instruction that runs as it stands. A block's calls its exit callable
-    and goes on raising. One of the user's catches for the continuation there, at the label `caught`; or is a cleanup,
+    and goes on raising. One of the user's catches for the resume function there, at the label `caught`; or is a cleanup,
     which runs here."""
 
     def __init__(self, asm: Asm, code: Code, exits: tuple[int, ...], handlers: Sequence[Handler]) -> None:

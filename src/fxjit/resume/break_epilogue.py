@@ -1,7 +1,8 @@
-"""What follows in new code where the frame stops before its end: the user's stack and locals, the instruction that broke
-as it stands, and a `_C.Continue` of the continuation with what is live.
+"""The end of the new code of a frame that breaks: restores the user's stack and locals, runs the instruction at the break point
+as it stands, and returns a `_C.Continue` of the resume function with what is live.
 
-entry.py calls `Rest.write` when the graph ran and the effects were replayed."""
+entry.py calls `BreakEpilogue.write` when the graph ran and the effects were replayed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from fxjit.resume.rebuild import Rebuilder
 
 
 class UnderConstruction(Protocol):
-    """The new code, as far as its rest is concerned."""
+    """The new code, as far as its epilogue is concerned."""
 
     asm: Asm
     cg: Rebuilder
@@ -35,7 +36,7 @@ class UnderConstruction(Protocol):
 
 
 class BreakEpilogue:
-    """What follows when the frame stops before its end."""
+    """What follows where the frame breaks."""
 
     def __init__(self, entry: UnderConstruction, break_: Break) -> None:
         self.entry = entry
@@ -48,7 +49,7 @@ class BreakEpilogue:
         self.nulls = tuple(value is NULL for value in break_.state.stack)
         handlers = [] if break_.kind == "resume" else chain(self.code, break_.index, self.exits)
         self.handlers = Exits(self.asm, self.code, self.exits, handlers)
-        #: The managers that the continuation enters again, and the exceptions that it handles, by stack entry.
+        #: The managers that the resume function enters again, and the exceptions that it handles, by stack entry.
         self.managers: dict[int, str] = {}
         self.handled: dict[int, str] = {}
         #: The cells that the frame made, by name.
@@ -175,7 +176,7 @@ class BreakEpilogue:
     # -- after it --------------------------------------------------------------------------------------------------
 
     def _continue(self, outcome: Outcome, exits: tuple[int, ...]) -> None:
-        """Take the stack down, leaving the blocks of `exits`, and return the rest of the frame, for whoever runs this code to
+        """Take the stack down, leaving the blocks of `exits`, and return the resume function, for whoever runs this code to
         call: so nothing of this frame is alive meanwhile, and it is in no traceback."""
         asm = self.asm
         if outcome.ends:
@@ -199,7 +200,7 @@ class BreakEpilogue:
             save_exit_state(self.asm, exit_state, self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
-        """The stack is empty, `slots` has its entries: return the rest."""
+        """The stack is empty, `slots` has its entries: return the resume function."""
         asm = self.asm
         resume_function = self._resume_function(outcome, exits)
         rebound = rebound_from(self.code, outcome.index) if outcome.raised else set()

@@ -1,9 +1,9 @@
-"""The instruction that a trace stops at: how it runs in the new code, where control goes then, and what the stack
-looks like there.
+"""The instruction at a break point: how it runs in the new code, where control goes then, and what the stack looks like there.
 
-entry.py asks. The instruction runs as it stands, with two liberties: what would leave [method, self] or [NULL, attribute]
-on the stack, as it comes, leaves the latter; and a conditional jump behind it is taken at once, into one of two
-continuations, so that no continuation depends on the outcome."""
+entry.py calls it. The instruction runs as it stands, with two liberties: what would leave [method, self] or [NULL, attribute]
+on the stack, as it comes, leaves the latter; and a conditional jump behind it is taken at once, into one of two resume
+functions, so that none depends on the outcome.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""One continuation for (original code, index, stack shape, blocks, bound locals), and where every continuation came from.
+"""The cache of resume functions, one for each (original code, index, stack shape, blocks, bound locals), and their origins.
 
-entry.py asks for continuations here. A stop inside a continuation becomes a continuation of the *original* code, so that two
-ways to one place share it, and chains of breaks do not nest code in code. Nothing here keeps code objects alive: the
-continuations of a code object go with it."""
+entry.py gets resume functions here. A break inside a resume function gives one of the *original* code, so that two
+ways to one resume point share it, and chains of breaks do not nest code in code. Nothing here keeps code objects alive: the
+resume functions of a code object go with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from fxjit.resume.function import ResumeFunction, ResumePoint, write_resume_func
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a continuation came from: `code.instructions[index]` is where it goes on."""
+    """Where a resume function came from: `code.instructions[index]` is where it goes on."""
 
     code: CodeType
     index: int
@@ -29,7 +30,7 @@ class _Known:
 
     alive: ref[CodeType]
     resume_functions: dict[ResumePoint, ResumeFunction] = field(default_factory=dict)
-    # Of a continuation itself: the original it enters, weakly, and for each of its instructions that one's index there.
+    # Of a resume function itself: the original it enters, weakly, and for each of its instructions that one's index there.
     original: ref[CodeType] | None = None
     indices: tuple[int | None, ...] = ()
     index: int = 0
@@ -56,8 +57,8 @@ def _forget(table: dict[int, _Known], key: int, dead: ref[CodeType]) -> None:
 
 
 def locate(code: CodeType, index: int) -> Origin:
-    """The same instruction in the original code: `code` itself unless it is a continuation. What only a continuation has (its
-    prologue) is located in the continuation."""
+    """The same instruction in the original code: `code` itself unless it is a resume function. What only such a function
+    has (its prologue) is located there."""
     known = _known.get(id(code))
     if known is None or known.alive() is not code or known.original is None:
         return Origin(code, index)
@@ -69,7 +70,7 @@ def locate(code: CodeType, index: int) -> Origin:
 
 
 def origin_of(code: CodeType) -> Origin | None:
-    """For messages: what `code` continues; None where it is no continuation."""
+    """For messages: what `code` continues; None where it is no resume function."""
     known = _known.get(id(code))
     if known is None or known.alive() is not code or known.original is None:
         return None
@@ -78,7 +79,7 @@ def origin_of(code: CodeType) -> Origin | None:
 
 
 def resume_point_of(code: CodeType) -> tuple[CodeType, ResumePoint, str | None] | None:
-    """The original that a continuation enters, how, and the parameter that is the first argument; None for other code."""
+    """The original that a resume function enters, how, and the parameter that is the first argument; None for other code."""
     known = _known.get(id(code))
     if known is None or known.alive() is not code or known.original is None or known.point is None:
         return None

@@ -1,8 +1,9 @@
-"""A frame that starts over in the user's own code, because its graph was of no use to this call.
+"""Deoptimisation: the frame starts over in the user's own code, because its graph was of no use to this call.
 
-So does a graph whose last output says that the trace did not take the way that the data takes (frontend/speculation.py), and
-one that fails and has changed nothing: everything is as it was before the graph ran, and the user's code raises what it raises,
-from its own line, behind what it does before, and catches what it catches."""
+Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises and
+has changed nothing. Everything is as it was before the graph ran, and the user's code raises what it raises, from its own line,
+behind what it does before, and catches what it catches.
+"""
 
 from __future__ import annotations
 

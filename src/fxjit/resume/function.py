@@ -1,10 +1,11 @@
-"""The continuation: original code entered at an instruction, with the stack and the locals it would have there.
+"""Resume functions: original code entered at a resume point, with the stack and the locals it would have there.
 
-`write_resume_function` makes it for cache.py. Its parameters are the entries of the stack, bottom first (NULLs left out, the
+`write_resume_function` makes them for cache.py. Parameters are the entries of the stack, bottom first (NULLs left out, the
 manager in the place of the exit of a `with` to enter again, the exception that is handled in the place of what
 PUSH_EXC_INFO puts under it), then the bound locals; cells come as its closure. A prologue restores the stack
-and jumps; what cannot be reached any more is left out, so that a loop or a `try` before the place no longer counts.
-File, names, lines and positions stay the user's."""
+and jumps; what cannot be reached any more is left out, so that a loop or a `try` before the resume point no longer counts.
+File, names, lines and positions stay the user's.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class ResumePoint:
     handled: tuple[int, ...] = ()
     """The stack entries under exceptions that are being handled: what PUSH_EXC_INFO puts there."""
     inner: ResumeFunction | None = None
-    """The rest of the function that the call before `index` runs: it runs first, and the last entry of the stack is what it
+    """The resume function of what the call before `index` runs: it runs first, and the last entry of the stack is what it
     returns."""
     constructs: bool = False
     """That function is an `__init__`: what it returns has to be None and goes, and the entry below is what the call gives."""
@@ -45,7 +46,7 @@ class ResumePoint:
 @dataclass(frozen=True, slots=True, eq=False)
 class ResumeFunction:
     """`code` takes `stack` (indices of stack entries), then `locals`; its closure has a cell for each of `freevars`. Where it
-    goes on behind a call that is under way, the function that is its rest and the arguments for it come before."""
+    goes on behind a call that is under way, its resume function and the arguments for that come before."""
 
     code: CodeType
     stack: tuple[int, ...]
@@ -149,7 +150,7 @@ class _Writer:
                 guarding = self._guarding(handlers[at])
 
     def _call_inner(self, guarding: Guarding | None) -> None:
-        """Run the rest of the function that was called, from where it was called."""
+        """Run the resume function of the callee, from where that was called."""
         asm = self.asm
         asm.at(self.code.instructions[self.point.index - 1].positions)
         with asm.under(guarding):
@@ -227,7 +228,7 @@ def call_alone(asm: Asm, arguments: int) -> None:
 
 
 def wrong_result_of_init(result: object) -> TypeError:
-    """What `type.__call__` raises of an `__init__` that returned something; called by continuations."""
+    """What `type.__call__` raises of an `__init__` that returned something; called by resume functions."""
     return TypeError(f"__init__() should return None, not '{type(result).__name__}'")
 
 
@@ -235,18 +236,18 @@ def _inner_parameters(point: ResumePoint) -> tuple[str, ...]:
     """The parameters for the function to run first, and for its arguments."""
     if point.inner is None:
         return ()
-    return (".rest", *(f".rest{nth}" for nth in range(point.inner.code.co_argcount)))
+    return (".resume", *(f".resume{nth}" for nth in range(point.inner.code.co_argcount)))
 
 
 def parameter(code: Code, at: int) -> str:
-    """The parameter that brings a stack entry to a continuation of `code`; which may be one itself, with such parameters of
+    """The parameter that brings a stack entry to a resume function of `code`; which may be one itself, with such parameters of
     its own among its locals."""
     return _free_name(code, f".stack{at}")
 
 
 def local_parameter(code: Code, name: str) -> str:
     """The parameter that brings local `name`. One that shares its slot with a cell (of a comprehension that runs inline) has
-    another name: the cell is a free variable of the continuation."""
+    another name: the cell is a free variable of the resume function."""
     return _free_name(code, f".{name}") if name in own_cells(code) else name
 
 

@@ -1,14 +1,15 @@
-"""New code of a frame that stops inside functions it called: the instruction runs under frames of the same functions, and
-the rests of all become one call, that of the outermost continuation.
+"""New code of a frame that breaks inside functions it called: the instruction runs under frames of the same functions, and the
+resume functions of all become one call, that of the outermost.
 
-    new code of the frame  ->  a frame of each function that waits  ->  a frame of the innermost: the instruction as it stands
-    what is live there     <-                                       <-
-    _C.Continue(rest of the frame, rest of the next function, ..., what is live in each)
+    new code of the frame  ->  a frame of each suspended caller  ->  a frame of the innermost: the instruction as it stands
+    what is live there     <-                                    <-
+    _C.Continue(resume function of the frame, that of the next function, ..., what is live in each)
 
 So an exception of the instruction goes through the functions that eager's goes through, at their lines; and what follows
-is traced into one graph, since a continuation begins by calling the rest of the function that it waits for. The frames in
+is traced into one graph, since the resume function of a suspended caller begins by calling that of its callee. The frames in
 the middle hold nothing but the blocks that are entered around their call: all else of them stays with the frame's new
-code meanwhile. entry.py calls `NestedBreakEpilogue.write` in the place of `Rest.write`."""
+code meanwhile. entry.py calls `NestedBreakEpilogue.write` in the place of `BreakEpilogue.write`.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ class _Innermost(BreakEpilogue):
         """The code; `left` says then what it returns."""
         self.asm.prologue()
         self.write()
-        return _ours(self.asm.finish(self.code.code))
+        return _mark_transformed(self.asm.finish(self.code.code))
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
         asm = self.asm
@@ -133,8 +134,8 @@ class _Innermost(BreakEpilogue):
 
 @dataclass(slots=True)
 class _Left:
-    """What the innermost frame's function returns when it ends in one outcome, for `continuation`: entries of the stack (with
-    managers whose state may have changed), then locals."""
+    """What the innermost frame's function returns when it ends in one outcome, for `resume_function`: entries of the stack
+    (with managers whose state may have changed), then locals."""
 
     resume_function: ResumeFunction
     entries: tuple[int, ...]
@@ -165,7 +166,7 @@ class _Kept:
 
 
 class NestedBreakEpilogue(BreakEpilogue):
-    """What follows when the frame stops inside functions that it called."""
+    """What follows where the frame breaks inside functions that it called."""
 
     def __init__(self, entry: UnderConstruction, break_: Break, namespace: dict[str, Any]) -> None:
         super().__init__(entry, break_)
@@ -289,7 +290,7 @@ class NestedBreakEpilogue(BreakEpilogue):
 
     def _return_resume_function(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str], returned: str,
                                 left: _Left, numbered: bool) -> None:
-        """Return the rest of the frame for one outcome of the innermost."""
+        """Return the frame's resume function for one outcome of the innermost."""
         asm, last = self.asm, self.inner[-1]
         asm.take_local(returned)
         asm.unpack(len(left.entries) + len(left.names) + numbered)
@@ -318,11 +319,11 @@ class NestedBreakEpilogue(BreakEpilogue):
         asm.return_value()
 
     def _push_resume_function(self, resume_functions: list[ResumeFunction], depth: int) -> None:
-        """Push the rest of inner frame `depth`, as a function and its arguments."""
+        """Push the resume function of inner frame `depth` and its arguments."""
         asm, kept, made = self.asm, self.inner[depth], resume_functions[depth]
         self._push_function(made.code, depth)
         if made.first is not None:
-            assert kept.first is not None, "a frame that has lost it is not stopped in"
+            assert kept.first is not None, "no trace breaks in a frame that has lost it"
             asm.load_local(kept.first)
         if depth + 1 < len(resume_functions):
             self._push_resume_function(resume_functions, depth + 1)
@@ -333,7 +334,7 @@ class NestedBreakEpilogue(BreakEpilogue):
 
 
 def _behind_call(kept: _Kept, inner: ResumeFunction, constructs: bool) -> ResumeFunction:
-    """The rest of a frame that waits for a call of which `inner` is the rest."""
+    """The resume function of a suspended caller, whose callee has `inner`."""
     frame = kept.frame
     live = live_before(frame.code, frame.index + 1) | frame.state.kept
     bound = tuple(name for name in frame.state.locals if name in live)
@@ -344,9 +345,9 @@ def _behind_call(kept: _Kept, inner: ResumeFunction, constructs: bool) -> Resume
 
 
 def _write_suspended_caller(kept: _Kept, arguments: int) -> CodeType:
-    """A function that waits at the frame's call as the frame would: it takes the managers of the frame's blocks, those to
-    enter again as they are left, the next function, and that one's arguments. It returns what that returns, in a tuple with
-    the managers to enter again where there are any."""
+    """The function of a suspended caller, inside its call as the frame would be: it takes the managers of the frame's
+    blocks, those to enter again as they are left, the next function, and that one's arguments. It returns what that
+    returns, in a tuple with the managers to enter again where there are any."""
     frame, with_exit_state = kept.frame, {block.stack_index: f".again{block.stack_index}" for block in kept.with_exit_state}
     managers = [f".manager{nth}" for nth in range(len(frame.state.blocks))]
     passed = [f".argument{nth}" for nth in range(arguments)]
@@ -377,10 +378,10 @@ def _write_suspended_caller(kept: _Kept, arguments: int) -> CodeType:
         asm.build_tuple(1 + len(with_exit_state))
     asm.return_value()
     exits.write()
-    return _ours(asm.finish(frame.code.code))
+    return _mark_transformed(asm.finish(frame.code.code))
 
 
-def _ours(code: CodeType) -> CodeType:
+def _mark_transformed(code: CodeType) -> CodeType:
     """Code that runs as it is, whoever looks at frames."""
     _C.set_flags(code, _C.TRANSFORMED)
     return code

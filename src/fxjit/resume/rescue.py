@@ -1,7 +1,7 @@
 """A graph that fails while the frame is inside `try` or `with` blocks that were entered before it began.
 
-entry.py puts the graph of a continuation under a handler: what the graph raises goes on at the handler of the user's that
-stands around the place where the continuation begins, as if that instruction had raised it. So a manager that was
+entry.py puts the graph of a resume function under a handler: what the graph raises goes on at the handler of the user's that
+stands around the place where the resume function begins, as if that instruction had raised it. So a manager that was
 entered for real is left."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fxjit.resume.function import ResumePoint, local_parameter, parameter
 
 
 class Rescue:
-    """The handler around a continuation's graph."""
+    """The handler around a resume function's graph."""
 
     def __init__(self, asm: Asm, original: Code, point: ResumePoint, handler: Handler, first: str | None) -> None:
         self.asm = asm

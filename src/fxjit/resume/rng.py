@@ -1,7 +1,7 @@
 """Runs the steps of random generators (frontend/rng_steps.py) before the graph, one after the other.
 
 A step that raises is the user's program raising, at a place that the graph may not have come to yet: the generators get back
-the state they had, and the frame goes on in the user's own code (deoptimization.py), which draws again and raises there.
+the state they had, and the frame goes on in the user's own code (deoptimization.py), which calls them again and raises there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class RngProgram:
         self.sources = list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Source)))
         self.may_fail = any(step.may_fail for step in rng_steps.steps)
         self._steps = [
-            (step.fn, [self._place(arg) for arg in step.args], {name: self._place(arg) for name, arg in step.kwargs.items()})
+            (step.fn, [self._position(arg) for arg in step.args],
+             {name: self._position(arg) for name, arg in step.kwargs.items()})
             for step in rng_steps.steps
         ]
         self._wanted: list[int] = []
 
-    def _place(self, arg: object) -> tuple[bool, Any]:
+    def _position(self, arg: object) -> tuple[bool, Any]:
         """Where an argument lies among what was found and computed so far; (False, it) for a constant."""
         if isinstance(arg, StepResult):
             return True, len(self.sources) + arg.at

@@ -279,6 +279,11 @@ def _is_lazy_torch_disable(code: CodeType) -> bool:
     return code.co_name == "inner" and code.co_filename.replace("\\", "/").endswith("/torch/_compile.py")
 
 
+def disabled_by_torch(fn: FunctionType) -> Any:
+    """The function inside the wrapper that torch puts around some of its own, as late as torch._dynamo is imported; or None."""
+    return getattr(fn, "__wrapped__", None) if _is_lazy_torch_disable(fn.__code__) else None
+
+
 def _remember(code: CodeType, value: Any) -> None:
     key = id(code)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch.fx
-
 if TYPE_CHECKING:
+    import torch.fx
+
     from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 
@@ -20,9 +20,10 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     from fxjit.backends.aot import BackendConfig, compile_with_aot
 
     from .decompositions import has_symbols, kept_whole, table
+    from .runtime.cc import compiling
     from .stored import store_entry
 
-    with kept_whole(has_symbols(gm)):
+    with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
             _compile_aten, "native", table, joint_passes, store_entry=store_entry, is_unprofitable=_is_unprofitable))
 

@@ -1,13 +1,19 @@
-"""A compiled graph as the rest of fxjit calls it: a program for the executor, over a library of kernels that is on its way."""
+"""A compiled graph as the rest of fxjit calls it: a program for the executor, over a library of kernels that is on its way.
+
+Where no library comes, the graph runs unfused: ATen for every operator, with a warning that says why.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch.fx
 
-from fxjit.counters import timed
+from fxjit import config
+from fxjit.counters import counters, timed
+from fxjit.errors import CppCompileError
 
 from .executor.program import EncodedProgram
 from .runtime import cc
@@ -35,20 +41,34 @@ class CompiledGraph:
         #: Microseconds that running it costs beside its work (choose/profitability.py); of a graph that was just compiled.
         self.overhead = overhead
         if encoded is None:
-            assert gm is not None, "only a graph runs without a program"
-            self.run = torch.fx.Interpreter(gm).boxed_run
+            self.run_unfused()
+
+    def run_unfused(self) -> None:
+        """From now on it is the graph, operator by operator."""
+        assert self.gm is not None, "only a graph runs without a program"
+        self.encoded = self.library_key = None
+        self.run = torch.fx.Interpreter(self.gm).boxed_run
 
     def finish(self) -> CompiledGraph:
-        """Waits for the compiler; raises CppCompileError if it failed."""
+        """Waits for the compiler; where that failed the graph runs unfused."""
         if self.run is None:
-            assert self.encoded is not None
-            with timed("native.cpp", self.name):
-                library = None if self.compilation is None else self.compilation.library()
-                self.compilation = None
-                self.program = self.encoded.build(library)
-                self.run = self.program.boxed
-                self.gm = None
+            try:
+                self.build()
+            except CppCompileError as error:
+                if self.gm is None:
+                    raise
+                warn_unfused(error)
+                self.run_unfused()
         return self
+
+    def build(self) -> None:
+        """Makes the program over the library; raises CppCompileError if there is none."""
+        assert self.encoded is not None
+        compilation, self.compilation = self.compilation, None
+        with timed("native.cpp", self.name):
+            self.program = self.encoded.build(None if compilation is None else compilation.library())
+        self.run = self.program.boxed
+        self.gm = None
 
     def unboxed(self) -> Callable[..., tuple[Any, ...]]:
         """The same over plain arguments."""
@@ -60,3 +80,23 @@ class CompiledGraph:
             self.finish()
         assert self.run is not None
         return self.run(args)
+
+
+def unfused(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> CompiledGraph:
+    """The graph where nothing could even be given to a compiler."""
+    warn_unfused(error)
+    return CompiledGraph(gm, None, None, name)
+
+
+_warned: set[str] = set()
+
+
+def warn_unfused(error: CppCompileError) -> None:
+    """Says once what is the matter with the compiler; raises the error where that is asked for."""
+    if config.cpp.require:
+        raise error
+    counters["native"]["without compiler"] += 1
+    cause = str(error).partition("\n")[0].partition(":")[0]  # what follows is about one of the graphs
+    if cause not in _warned:
+        _warned.add(cause)
+        warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)

@@ -15,25 +15,25 @@ from fxjit.backends.cudagraphs import recorded
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
-from .compiled import CompiledGraph
+from .compiled import unfused
 from .lower.table import meta_of
 from .pipeline import compile_graph
+from .replay.record import write_record
 from .runtime import cc
 from .target import by_triton, gpu_problem
 
 
 def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
+    write_record(gm, name)
     devices = devices_of(gm)
     warn_without_triton(devices)
-    if cc.compiler() is None and not all(map(by_triton, devices)):
-        try:
+    try:
+        if not all(map(by_triton, devices)):
             cc.require_compiler()
-        except CppCompileError as error:
-            if config.cpp.require:
-                raise
-            return without_compiler(gm, name, error)
-    compiled = compile_graph(gm, example_inputs, name)
+        compiled = compile_graph(gm, example_inputs, name)
+    except CppCompileError as error:
+        return unfused(gm, name, error)
     return recorded(compiled, gm, name) if config.triton.cudagraphs else compiled
 
 
@@ -55,16 +55,3 @@ def warn_without_triton(devices: Iterable[torch.device]) -> None:
             if problem not in _warned:
                 _warned.add(problem)
                 warnings.warn(f"fxjit calls ATen for every operator on {device}: {problem}.", RuntimeWarning, stacklevel=2)
-
-
-_warned_of_compiler = False
-
-
-def without_compiler(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> CompiledGraph:
-    """The named fallback for a machine without a C++ compiler: ATen for every operator, with a warning once."""
-    global _warned_of_compiler
-    if not _warned_of_compiler:
-        _warned_of_compiler = True
-        warnings.warn(f"{error}\nfxjit calls ATen for every operator instead, which is slower.", RuntimeWarning, stacklevel=2)
-    counters["native"]["without compiler"] += 1
-    return CompiledGraph(gm, None, None, name)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +26,14 @@ from fxjit.backends.aot.backend import CompileResult
 from fxjit.backends.fingerprint import NoText, assumptions, fingerprint, shape_env_of
 from fxjit.backends.operators import TORCHS, Unknown, operator_text
 from fxjit.counters import counters, timed
+from fxjit.errors import CppCompileError
 
 from .compiled import CompiledGraph
 from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
 from .executor.program import EncodedProgram
 from .runtime import cc
-from .runtime.cache import open_cache
+from .runtime.cache import get_facts, put_facts
 from .runtime.plain import NotPlain, pack, unpack
 
 log = logs.artifact("cache")
@@ -55,25 +55,25 @@ class StoredGraph:
     def find(self) -> CompileResult | None:
         """The call plan and the compiled graphs, if they are there whole, or the rule by which the graph runs as captured."""
         with timed("native.disk"):
-            data = open_cache().get_data(self.key, ".json")
-            found = None if data is None else self._read(data)
+            entry = get_facts(self.key)
+            found = None if entry is None else self._read(entry)
         counters["cache"]["graph hit" if found else "graph miss"] += 1
         log.info("%s %s", "graph hit" if found else "graph miss", self.key)
         return found
 
-    def _read(self, data: bytes) -> CompileResult | None:
+    def _read(self, entry: Any) -> CompileResult | None:
         try:
-            entry = json.loads(data)
             if any(operator_text(FunctionName("operator", name).find()) != text for name, text in entry["operators"].items()):
                 raise ValueError("an operator is another one now")
             graphs = {name: _build(name, unpack(program), library) for name, (program, library) in entry["graphs"].items()}
             found = CompileResult(graphs, unpack(entry["plan"]), rule=entry["rule"])
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, Unknown) as problem:
-            log.info("the graph %s is made again: %s", self.key, problem)  # its library was removed, perhaps
+            asked, counted = list(entry["asked"]), [(group, name, int(number)) for group, name, number in entry["counted"]]
+        except Exception as problem:  # its library was removed, perhaps; whatever the entry says, the graph can be made again
+            log.info("the graph %s is made again: %s", self.key, problem)
             return None
-        for name in entry["asked"]:
+        for name in asked:
             process_state.query(name)
-        for group, name, number in entry["counted"]:
+        for group, name, number in counted:
             counters[group][name] += number
         return found
 
@@ -104,7 +104,7 @@ class StoredGraph:
         except (NotPlain, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
             return
-        open_cache().put_data(self.key, ".json", json.dumps(entry).encode())
+        put_facts(self.key, entry)
 
 
 def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
@@ -115,12 +115,12 @@ def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Stor
     if not wanted or cc.compiler() is None or not tensor_shim.ensure():
         return None
     try:
-        text = fingerprint(gm, example_inputs)
-    except NoText as why:
+        text = "\0".join([fingerprint(gm, example_inputs), *_surroundings()])
+    except (NoText, CppCompileError) as why:
         log.info("a graph is not kept on the disk: %s", why)
         counters["cache"]["graph not kept"] += 1
         return None
-    return StoredGraph(hashlib.sha256("\0".join([text, *_surroundings()]).encode()).hexdigest()[:40], shape_env_of(gm))
+    return StoredGraph(hashlib.sha256(text.encode()).hexdigest()[:40], shape_env_of(gm))
 
 
 def _surroundings() -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Code object -> `Code`: every instruction in canonical form, jumps as indices, the exception table as handlers.
 
-Called by the interpreter for each frame it traces and by `resume` for continuations. Decoding is remembered for as
+Called by the interpreter for each frame it traces and by `resume` for resume functions. Decoding is remembered for as
 long as the code object lives, without keeping it alive."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Questions about the control flow of a decoded code object: what can be reached, which locals are still read, what
-runs more than once. `interp` asks where a frame may stop, `resume` what a continuation keeps.
+runs more than once. `interp` asks where a frame may stop, `resume` what a resume function keeps.
 
 Answers are remembered with the decoded code they are about."""
 

@@ -31,7 +31,7 @@ _map: Final[Any] = torch._higher_order_ops.map
 
 @dataclass(slots=True)
 class Body:
-    """What a function did with stand-ins for its arguments: operators that are aside of the graph."""
+    """What a function did with stand-ins for its arguments: operators that are captured as a subgraph."""
 
     #: Those that make the stand-ins come first, and are not in `work`.
     nodes: list[torch.fx.Node]

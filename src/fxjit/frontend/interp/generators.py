@@ -53,7 +53,7 @@ class GeneratorValue(Value):
         return self.started and not self.finished
 
     def why_before(self) -> tuple[str, dict[str, object]]:
-        """The reason for a stop before it is made."""
+        """The reason for a break before it is made."""
         return "call-generator", {"function": self.describe(), "kind": "generator"}
 
     def has_cleanup(self) -> bool:

@@ -42,7 +42,7 @@ _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_I
 
 def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)` for a Python function that is traced."""
-    assert isinstance(fn, FunctionValue), f"inline was asked to run {fn!r}"
+    assert isinstance(fn, FunctionValue), f"inline cannot run {fn!r}"
     caller, t.caller = t.caller, None
     return run_function(t, fn, args, kwargs, caller)
 
@@ -52,13 +52,13 @@ def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Val
 
 @resolves(Stage.VERDICT)
 def _by_verdict(fn: Any) -> Handler | None:
-    """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and the rest of a
-    function, which was traced up to there, are not judged."""
+    """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and
+    resume functions, which were traced up to there, are not judged."""
     if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_resume_function(fn.__code__):
         return None
-    asked = steering(fn)
-    if asked is not None:
-        return lambda t, args, kwargs: _steer(t, asked, args, kwargs)
+    request = steering(fn)
+    if request is not None:
+        return lambda t, args, kwargs: _steer(t, request, args, kwargs)
     verdict, rule = function_verdict(fn)
     if verdict is Verdict.TRACE:
         stand_in = marks.substitute_for(fn)

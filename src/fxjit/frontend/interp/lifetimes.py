@@ -1,8 +1,9 @@
-"""When objects of the program end, where somebody sees that: they have a finalizer, or weak references.
+"""When objects of the program end, where that can be observed: they have a finalizer, or weak references.
 
 What a trace made ends with the trace, unseen. What was handed to it ends where the last variable lets go of it: there the
-trace stops, and the running program lets go. machine.py asks at a stop which variables are handed on although nobody reads
-them any more, and the instructions that let go ask whether that is an end."""
+trace breaks, and the running program lets go. machine.py asks at a break point which variables are handed on although nobody
+reads them any more, and the instructions that let go ask whether that is an end.
+"""
 
 from __future__ import annotations
 
@@ -108,14 +109,14 @@ def _is_last(value: Value, held: set[int]) -> bool:
 
 
 def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[int]:
-    """What the frame, without the variables `but`, and those that wait for it hold."""
+    """What the frame, without the variables `but`, and its suspended callers hold."""
     found: set[int] = set()
     emptied = [machine.cells[name] for name in but if name in machine.cells]
     frame: Machine | None = machine
     while frame is not None:
         if stack_holds or frame is not machine:
             found |= {id(value) for value in frame.stack}
-        # A continuation's parameters that are no names of the user's are read once, at its beginning.
+        # A resume function's parameters that are no names of the user's are read once, at its beginning.
         found |= {id(value) for name, value in frame.locals.items()
                   if not name.startswith(".") and not (frame is machine and name in but)}
         found |= {id(getattr(cell, "contents", None)) for cell in frame.cells.values() if cell not in emptied}

@@ -1,9 +1,8 @@
 """A symbolic frame: value stack, locals, cells, and the loop that runs instructions over them.
 
 trace.py makes the root machine and runs it with `run_root`, which gives a `result.Return` or `result.Break`; inline.py
-makes a machine for every user function that is called, generators.py resumes them. A graph break decides a stop at
-the root's current instruction and asks for a restart (restart.py); where the root cannot be resumed there, the frame
-is skipped instead.
+makes a machine for every user function that is called, generators.py resumes them. A graph break decides a
+break point and restarts the trace (restart.py); where the frame cannot be resumed there, it is skipped instead.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Machine:
             t.frame = previous
 
     def run_root(self, break_points: BreakPoints) -> Return | Break:
-        """Run the traced frame to its end, or to the stop decided for it."""
+        """Run the traced frame to its end, or to the break point decided for it."""
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
         break_step = t.break_step = break_points.first_step
@@ -197,7 +196,7 @@ class Machine:
         stack = self.stack
         del stack[handler.depth :]
         if handler.push_lasti:
-            stack.append(self.t.make(0))  # where it was raised: only debuggers ask, and continuations have other numbers
+            stack.append(self.t.make(0))  # where it was raised: only debuggers ask, and resume functions have other numbers
         stack.append(exc)
         self.pc = handler.target
         return True
@@ -211,7 +210,7 @@ class Machine:
                 self.t.break_("trace-too-long", limit=MAX_BACKWARD_JUMPS)
         self.pc = target
 
-    # -- stopping ------------------------------------------------------------------------------------------------
+    # -- breaking ------------------------------------------------------------------------------------------------
 
     def _uncaught(self, break_points: BreakPoints, exc: Value) -> NoReturn:
         """An exception leaves the root frame: CPython runs the instruction that raised it again and raises it for real. What
@@ -245,7 +244,7 @@ class Machine:
         leave_trace(RestartTrace(f"graph break: {signal}"))
 
     def _break_at(self, point: BreakPoint) -> Break:
-        """The state before the stop's instruction, of this frame and of those that called it, checked for what cannot be
+        """The state at the break point, of this frame and of those that called it, checked for what cannot be
         carried over."""
         frames = running(self)
         states = [frame._state(point.cause) for frame in frames]
@@ -343,7 +342,7 @@ def root_machine(
 
 
 def running(machine: Machine | None) -> list[Machine]:
-    """The frame and those that wait for it, outermost first."""
+    """The frame and its suspended callers, outermost first."""
     frames: list[Machine] = []
     while machine is not None:
         frames.append(machine)

@@ -1,8 +1,9 @@
-"""Which of the frames under way a trace stops in: a break inside inlined calls stops in the innermost that can be resumed
-together with all that wait for it, and in the outermost where `config.nested_graph_breaks` is off.
+"""The frame in which a trace breaks: of a break inside inlined calls the innermost that can be resumed together with all its
+suspended callers, or the outermost where `config.nested_graph_breaks` is off.
 
-machine.py asks when a break was found. A frame that waits for another is resumed behind its call: so the call may do
-nothing with the result but push it (`Machine.is_tail_call`)."""
+machine.py asks when a break was found. A suspended caller is resumed behind its call: so that may do nothing with the result
+but push it (`Machine.is_tail_call`).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ _LOADS: Final = frozenset({
     "NOP", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD",
     "LOAD_FAST",
 })
-#: Frames in one stop, and frames of one function among them: a recursion is compiled once, not once a level.
+#: Frames in one break, and frames of one function among them: a recursion is compiled once, not once a level.
 _MAX_FRAMES: Final = 32
 _MAX_OF_ONE_FUNCTION: Final = 3
 
 
 def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
-    """The frame to stop in for a break: `root`, or one that was called from there."""
+    """The frame to break in: `root`, or one that was called from there."""
     frames: list[Machine] = list(signal.frames)
     if frames and (signal.reason in _ABOUT_THE_FRAME or _is_kept_out_of_line(frames[-1], signal)):
         frames.pop()
@@ -74,7 +75,7 @@ def _torch_module_constructor(frames: list[Machine]) -> int | None:
 
 
 def _function(frame: Machine) -> tuple[object, ...]:
-    """What a frame and the rest of one have in common."""
+    """What a frame and its resume function have in common."""
     code = frame.code.code
     return code.co_filename, code.co_firstlineno, code.co_qualname
 
@@ -114,7 +115,7 @@ def forwarder_frame(fn: FunctionType, call: int) -> InnerFrame:
 
 
 def is_resume_function(code: CodeType) -> bool:
-    """The rest of a function, which was traced up to there: nobody is asked again whether it may be."""
+    """A resume function: its function was traced up to there, and is not judged again."""
     return bool(decode(code).facts.get("is_resume_function"))
 
 

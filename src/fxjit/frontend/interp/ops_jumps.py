@@ -1,5 +1,6 @@
 """Jumps, loops and returns. A jump on what only the graph's run can tell breaks in `protocol.truth`; in the root frame the
-machine makes that a stop with two continuations."""
+machine makes that a break point with two resume functions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`with`: the exit callable stays on the stack as a value that remembers its manager, so that a stop inside the block
-can leave and enter it again."""
+"""`with`: the exit callable stays on the stack as a value that remembers its manager, so that a frame that breaks inside the
+block can leave and enter it again.
+"""
 
 from __future__ import annotations
 

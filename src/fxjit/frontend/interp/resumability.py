@@ -1,6 +1,6 @@
-"""The places where a root frame can stop and be resumed: the one place that says no, with the reason.
+"""Whether a frame can break and be resumed at an instruction: the one place that says no, with the reason.
 
-machine.py asks before it decides a stop, and when it stands at one.
+machine.py calls it before it decides a break point, and when it is at one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def live_locals(code: Code, index: int) -> frozenset[str] | set[str]:
 
 def open_blocks(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> tuple[WithBlock, ...]:
     """The `with` blocks to be left and entered again, outermost first. One for which that will not do has to be entered for
-    real: the trace stops before it, or the frame is skipped."""
+    real: the trace breaks before it, or the frame is skipped."""
     blocks = []
     for position, value in enumerate(machine.stack):
         if not isinstance(value, WithExitValue):
@@ -89,7 +89,7 @@ def open_blocks(machine: Machine, break_points: BreakPoints, cause: BreakGraph |
 
 def handled_exceptions(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None) -> dict[int, Value]:
     """The exceptions that are being handled, by where they lie on the stack. One that was raised while tracing was never
-    real: the trace stops before what raised it. So it is with what the clauses of an `except*` raised, which waits there in
+    real: the trace breaks before what raised it. So it is with what the clauses of an `except*` raised, which lies there in
     a list."""
     found: dict[int, Value] = {}
     for position, value in enumerate(machine.stack):
@@ -120,7 +120,7 @@ def _break_before_raise(machine: Machine, break_points: BreakPoints, cause: Brea
 
 def _break_earlier(machine: Machine, break_points: BreakPoints, cause: BreakGraph | None, step: int, index: int,
                   signal: BreakGraph) -> NoReturn:
-    """Stop at an earlier instruction than the one that broke. A frame that was called stops with its callers, whose blocks
+    """Break at an earlier instruction than the one that broke. A frame that was called breaks with its callers, whose blocks
     are left and entered again around their calls: where blocks have to stay entered, the outermost call is run as it is."""
     frames = _frames(machine)
     if len(frames) > 1 and keeps_blocks(machine, index, signal) and has_blocks(frames):
@@ -150,7 +150,7 @@ def _frames(machine: Machine | None) -> list[Machine]:
 
 def check_generators(machine: Machine, break_points: BreakPoints, left: list[Value]) -> None:
     """Generators that are suspended when the trace ends cannot be made again in the middle of their bodies. Where one can
-    still be reached, or would run a `finally` when it goes, the trace stops before it is created. So it is for what else
+    still be reached, or would run a `finally` when it goes, the trace breaks before it is created. So it is for what else
     has signed up with them (transforms.py)."""
     known: list[Any] = machine.t.new_source_state("generators").get("all", [])
     open_ones = [generator for generator in known if generator.is_suspended]
@@ -164,7 +164,7 @@ def check_generators(machine: Machine, break_points: BreakPoints, left: list[Val
 
 def check_managers(machine: Machine, break_points: BreakPoints, states: list[FrameState],
                    cause: BreakGraph | None = None) -> None:
-    """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace stops
+    """A manager that was entered by a call and is open when the trace ends cannot be made as it then is: the trace breaks
     before that call."""
     in_blocks = [block.manager for state in states for block in state.blocks]
     for manager in left_open(machine.t):

@@ -35,7 +35,7 @@ class WithExitValue(Value):
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether a frame that stops inside may enter it for real, and leave it entered to the resume function."""
+        """Whether a frame that breaks inside may enter it for real, and leave it entered to the resume function."""
         return config.resume_in_try or str(self.manager.pytype().__module__).partition(".")[0] in _OF_KNOWN_MODULES
 
     def pytype(self) -> type:

@@ -1,4 +1,4 @@
-"""Where in the user's program the trace was when an exception of our own was raised: pipeline.py's error messages ask."""
+"""Where in the user's program the trace was when an exception of our own was raised, for pipeline.py's error messages."""
 
 from __future__ import annotations
 

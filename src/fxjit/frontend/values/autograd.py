@@ -2,7 +2,7 @@
 
 Where no gradient is asked for, a call is its `forward`, traced like any other function. Where one is, the call is one
 node that runs the real `apply`, so that autograd finds the user's `backward`; what both of them read is guarded
-because they are rehearsed: traced, and the operators taken back. Where that cannot be done, the call breaks the graph, and
+because of a dry run: they are traced, and the operators discarded. Where that cannot be done, the call breaks the graph, and
 `forward` and `backward` are frames of their own.
 """
 

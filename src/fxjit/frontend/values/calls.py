@@ -23,6 +23,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import refusal
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.skips import marks
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
@@ -39,7 +40,8 @@ class Stage(IntEnum):
     DEFERRED = 0
     #: This very callable: the handlers of this file's decorators.
     EXACT = 1
-    #: Any function with this code object, for closures that a library makes; any alternative constructor of a type.
+    #: Any function with this code object, for closures that a library makes; what torch has wrapped since it was claimed; any
+    #: alternative constructor of an immutable type.
     FAMILY = 2
     #: torch's operators, tensor methods and state, by what they are: callables/torch_functions.py.
     TORCH = 3
@@ -225,7 +227,7 @@ def exact(fn: Any) -> Handler | None:
 def _of_family(fn: Any) -> Handler | None:
     if isinstance(fn, types.FunctionType):
         factory = _BY_CODE.get(fn.__code__)
-        return factory(fn) if factory is not None else None
+        return factory(fn) if factory is not None else exact(marks.disabled_by_torch(fn))
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
         return _bound_class_method(fn, fn.__self__) or _constructor_of_constants(fn)
     return None

@@ -122,7 +122,7 @@ def wrap_cell(t: Tracer, cell: types.CellType, source: Source) -> Value:
 
 @function(_C.read_cell)
 def read_cell(t: Tracer, cell: Value, name: Value) -> Value:
-    """What continuations call where the frame's own code reads a variable that may be unbound."""
+    """What resume functions call where the frame's own code reads a variable that may be unbound."""
     assert isinstance(cell, CellValue)
     contents = cell.get(t)
     if contents is None:

@@ -513,7 +513,7 @@ def _wrap_kernel(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class AttentionKernels:
-    """`sdpa_kernel` as an object whose arguments can be read: what a continuation enters again."""
+    """`sdpa_kernel` as an object whose arguments can be read: what a resume function enters again."""
 
     def __init__(self, kernels: tuple[str, ...], set_priority: bool) -> None:
         self.kernels = kernels

@@ -1,5 +1,5 @@
 """What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`; and the call with
-which a continuation begins that goes on behind one."""
+which a resume function begins that goes on behind one."""
 
 from __future__ import annotations
 

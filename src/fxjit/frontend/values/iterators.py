@@ -288,8 +288,8 @@ class CallIteratorValue(IteratorValue):
 # -- iterators that existed before ------------------------------------------------------------------------------
 
 
-#: How the parameters of a continuation begin that bring what was on the stack: of the frame, of those it called.
-_LEFT_OVER: Final = (".stack", ".rest")
+#: How the parameters of a resume function begin that bring what was on the stack: of the frame, of those it called.
+_LEFT_OVER: Final = (".stack", ".resume")
 
 
 class ResumedIteratorValue(IteratorValue):

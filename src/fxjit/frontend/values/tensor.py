@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
@@ -70,30 +70,13 @@ def _requires_grad(node: torch.fx.Node) -> bool:
     return any(isinstance(result, torch.Tensor) and result.requires_grad for result in each)
 
 
-class TensorValue(Value):
-    """A tensor: `node` computes it, `fake` is it without numbers, `cls` its Python type; `real` the object itself where
-    it existed before the frame."""
+class TensorValue(GraphTensor):
+    """A tensor with the slots of torch.Tensor."""
 
-    node: torch.fx.Node
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
     new_data: TensorValue | None = None
     #: The special method that the next slot does not ask the class for: torch's own was called by its name.
     own_left_out = ""
-
-    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, cls: type = torch.Tensor, source: Source | None = None,
-                 real: torch.Tensor | None = None) -> None:
-        super().__init__(source)
-        self.node = node
-        self.fake = fake
-        self.cls = cls
-        self.real = real
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def describe(self) -> str:
-        where = self.source.name if self.source is not None else str(self.node)
-        return f"{where}: {self.cls.__name__} {str(self.fake.dtype).removeprefix('torch.')}{list(self.fake.shape)}"
 
     def graph_arg(self, t: Tracer) -> Any:
         if self.new_data is not None and self.fake.requires_grad and torch.is_grad_enabled():
@@ -102,18 +85,6 @@ class TensorValue(Value):
 
     def rebuild(self, cg: Rebuilder) -> None:
         raise AssertionError("a tensor is a graph output or has a source")
-
-    # -- sizes ---------------------------------------------------------------------------------------------------
-
-    def size(self, t: Tracer, dim: int) -> Value:
-        """One size: a constant, or a symbol that the graph computes."""
-        size = self.fake.shape[dim]
-        if isinstance(size, int):
-            return t.make(size)
-        return t.emit("size", [self, t.make(dim % self.fake.dim())])
-
-    def shape(self, t: Tracer) -> Value:
-        return TupleValue([self.size(t, dim) for dim in range(self.fake.dim())], cls=torch.Size)
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
@@ -227,12 +198,18 @@ class TensorValue(Value):
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, t.make(self.cls)), [t.make(name)], None)
         t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
+    def set_requires_grad(self, t: Tracer, wanted: bool) -> None:
+        """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
+        if self.fake.requires_grad != wanted and not t.make_leaf(self, wanted):
+            t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__,
+                     why="a graph cannot make a leaf of the autograd graph")
+
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
         if overrides.intercepts_attribute(t, self, name):
             overrides.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
-            tensor_methods.set_requires_grad(t, self, bool(value.as_constant()))
+            self.set_requires_grad(t, bool(value.as_constant()))
             return
         raw = protocol.type_lookup(self.cls, name)
         if raw is _DATA and value is not None and self._takes_data(t, value.realize()):

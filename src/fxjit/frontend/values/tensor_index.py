@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import TupleValue
-
-if TYPE_CHECKING:
-    from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor_base import GraphTensor
 
 
-#: Asked first: other meanings of `tensor[key]`, which give None where they have none.
-LOADS: Final[list[Callable[[Tracer, TensorValue, Value], Value | None]]] = []
-
-
-def load(t: Tracer, tensor: TensorValue, key: Value) -> Value:
+def load(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
     """`tensor[key]`."""
-    for other in LOADS:
-        found = other(t, tensor, key)
-        if found is not None:
-            return found
+    found = _as_operator(t, tensor, key)
+    if found is not None:
+        return found
     part, rest = _select_symbols(t, tensor, index_of(t, key))
     return part if rest is None else t.emit(operator.getitem, [part, rest])
 
 
-def store(t: Tracer, tensor: TensorValue, key: Value, value: Value) -> None:
+def _as_operator(t: Tracer, tensor: GraphTensor, key: Value) -> Value | None:
+    """`tensor[key]` where a mode that was entered makes an operator of it."""
+    if not any(map(overrides.is_subscripts, overrides.entered_modes(t))):
+        return None
+    keys = [each.realize() for each in (key.realized() if isinstance(key, TupleValue) else [key])]
+    if not all(isinstance(each, GraphTensor) or each.pytype() is int for each in keys):
+        return None
+    indices = [each if isinstance(each, GraphTensor) else t.emit("new_full", [tensor, (), each], {"dtype": torch.int64})
+               for each in keys]
+    return t.emit(torch.ops.aten.index, [tensor, indices])
+
+
+def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> None:
     """`tensor[key] = value`, in the graph, on the tensor itself."""
     if value.is_constant() and isinstance(value.as_constant(), np.generic):
         value = t.make(value.as_constant().item())
@@ -56,7 +61,7 @@ def index_of(t: Tracer, key: Value) -> Value:
 def _of_array(t: Tracer, key: Value, alone: bool = False) -> Value:
     """An array of NumPy as an index: integers of any width as int64. Torch takes one of several dimensions that is the whole
     key for a tuple of its rows."""
-    as_tensor: Callable[[Tracer], TensorValue] | None = getattr(key, "as_tensor", None)
+    as_tensor: Callable[[Tracer], GraphTensor] | None = getattr(key, "as_tensor", None)
     if as_tensor is None or key.pytype() is not np.ndarray:
         return key
     index = as_tensor(t)
@@ -65,7 +70,7 @@ def _of_array(t: Tracer, key: Value, alone: bool = False) -> Value:
     return index if index.fake.dtype in (torch.bool, torch.uint8, torch.int64) else t.emit("to", [index, t.make(torch.int64)])
 
 
-def _select_symbols(t: Tracer, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
+def _select_symbols(t: Tracer, tensor: GraphTensor, key: Value) -> tuple[Value, Value | None]:
     """The tensor after the symbolic integers of the key, and what is left of the key. As subscripts they would be fixed to
     the number that they are now, and each other one compiled for; as arguments of `select` they stay symbols."""
     keys = list(key.realized()) if isinstance(key, TupleValue) else [key]

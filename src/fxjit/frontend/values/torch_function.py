@@ -14,12 +14,10 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, protocol, tensor_index
+from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
-from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
@@ -101,18 +99,3 @@ def _pop_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not overrides.entered_modes(t):
         t.break_("call-c-extension", function="torch._C._pop_torch_function_stack", module="torch._C")
     return overrides.entered_modes(t).pop()
-
-
-def _load_or_index(t: Tracer, tensor: TensorValue, key: Value) -> Value | None:
-    """`tensor[key]` where a mode that was entered makes an operator of it."""
-    if not any(map(overrides.is_subscripts, overrides.entered_modes(t))):
-        return None
-    keys = [each.realize() for each in (key.realized() if isinstance(key, TupleValue) else [key])]
-    if not all(isinstance(each, TensorValue) or each.pytype() is int for each in keys):
-        return None
-    indices = [each if isinstance(each, TensorValue) else t.emit("new_full", [tensor, (), each], {"dtype": torch.int64})
-               for each in keys]
-    return t.emit(torch.ops.aten.index, [tensor, indices])
-
-
-tensor_index.LOADS.append(_load_or_index)

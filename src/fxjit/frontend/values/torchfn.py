@@ -18,7 +18,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol, tensor_methods
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.contexts import default_device
@@ -56,7 +56,7 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     before = [tuple(out.fake.shape) for out in outs]
     result = t.emit(_as_target(fn), args, named)
     if makes_leaf and isinstance(result, TensorValue):
-        tensor_methods.set_requires_grad(t, result, True)
+        result.set_requires_grad(t, True)
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result

@@ -8,7 +8,6 @@ here, or interpreted, is a test.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
-from ..runtime.cache import open_cache
+from ..runtime.cache import get_facts, put_facts
 from ..runtime.gpu import TritonLaunchers, gpu_name, is_here, measure
 from ..runtime.triton_compile import triton_version
 from ..schedule.blas import origin
@@ -52,15 +51,15 @@ def is_faster_fused(group: ProductGroup, low: Lowering, hints: Hints) -> bool:
         counters["native"]["products measured"] += 1
         log.info("a product of %s: %.4f ms as one kernel, %.4f ms with ATen's call", group.outer, fused, separate)
         known = fused < separate
-        open_cache().put_data(key, ".json", json.dumps({"one": known, "milliseconds": [fused, separate]}).encode())
+        put_facts(key, {"one": known, "milliseconds": [fused, separate]})
     return known
 
 
 def kept(key: str) -> bool | None:
-    data = open_cache().get_data(key, ".json")
+    facts = get_facts(key)
     try:
-        return None if data is None else bool(json.loads(data)["one"])
-    except (ValueError, KeyError, TypeError):
+        return None if facts is None else bool(facts["one"])
+    except (KeyError, TypeError):
         return None
 
 

@@ -1,223 +1,227 @@
-"""Compiled libraries on the disk, for this process and the next ones.
+"""Compiled code on the disk, for this process and the next ones.
 
-A library's name is a hash of everything it was made from (source, command, compiler, processor), so an entry is never
-changed, only added or removed. Beside `<key>.so` stands `<key>.sum`, the hash of the library's bytes: an entry without a
-matching one (a write cut short, someone else's file) counts as absent. Nothing is loaded from a folder that another
-user owns or may write to.
+An entry is a file `<key><suffix>`. The key is a hash of everything that the content was made from (source, command, compiler,
+processor), so an entry is never changed, only added or removed. The content is followed by a hash of itself and its own name:
+what does not end so (a write cut short, a damaged disk, another entry under this name) counts as absent. Nothing is read from a
+folder that another user could exchange or may write to (folder.py); SECURITY.md says what that is to prevent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import stat
-import tempfile
-import time
+import json
+import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fxjit import config, logs
 from fxjit.counters import counters
+from fxjit.errors import ConfigError
+
+from .folder import SCRATCH, hold_own, sweep
 
 log = logs.artifact("cache")
-# What is kept beside libraries: kernels for a GPU, and which block sizes were fastest.
-KEPT = (".cubin", ".json")
-# After so many seconds nobody writes to a temporary file any more.
-ABANDONED = 24 * 3600.0
+#: What entries are: libraries, kernels for a GPU, and what is known of graphs, block sizes and products.
+LIBRARY, BINARY, FACTS = ".so", ".cubin", ".json"
+#: Beside an entry, for people to read: the source of a library. It is all that a compile which failed leaves.
+SOURCE = ".cpp"
+#: Stood beside entries before they ended with their hash.
+OLD_SEAL = ".sum"
+_ENTRIES = (LIBRARY, BINARY, FACTS)
+#: What fxjit writes to the folder: it removes nothing else.
+_OURS = re.compile(r"(?P<key>[0-9a-f]{40})(?P<suffix>\.so|\.cubin|\.json|\.cpp|\.sum)")
+
+
+class MemoryCache:
+    """Entries of this process alone, where no folder can be used or none is wanted."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+
+    def get(self, key: str, suffix: str) -> bytes | None:
+        return self.known.get(key + suffix)
+
+    def put(self, key: str, suffix: str, content: bytes) -> None:
+        self.known[key + suffix] = content
+
+    def put_source(self, key: str, source: str) -> Path | None:
+        """Keeps the source of a library; where. The memory keeps none."""
+        return None
+
+    def remove(self, key: str) -> None:
+        for suffix in _ENTRIES:
+            self.known.pop(key + suffix, None)
 
 
 class KernelCache:
-    """A folder of libraries. `get` and `put` never raise because of the disk: a cache that cannot be used is only slower."""
+    """Entries in a folder. Nothing raises because of the disk: a cache that cannot be used is only slower."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, *, make: bool = True) -> None:
+        self.folder = hold_own(path, make=make)
+        #: What is used instead of it, once the disk took nothing more.
+        self.instead: MemoryCache | None = None
 
-    def get(self, key: str) -> Path | None:
-        """The library of this key, if it is there whole."""
-        library, checksum = self.folder / f"{key}.so", self.folder / f"{key}.sum"
+    def get(self, key: str, suffix: str) -> bytes | None:
+        """The content of this entry, if it is there whole."""
+        name = key + suffix
         try:
-            data, expected = library.read_bytes(), checksum.read_text()
-        except OSError:
+            found = self.folder.read(name)
+        except FileNotFoundError:
+            return None if self.instead is None else self.instead.get(key, suffix)
+        except OSError as problem:
+            log.info("%s cannot be used and is made again: %s", name, problem)
+            self.folder.remove(name)
             return None
-        if hashlib.sha256(data).hexdigest() != expected or not owned(library):
-            log.info("%s is damaged or not ours; it is made again", library)
+        content = found[:-_SEAL_LENGTH]
+        if found[-_SEAL_LENGTH:] != _seal(name, content):
+            log.info("%s is damaged and is made again", self.folder.path / name)
             self.remove(key)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(library)  # the clock that `trim` goes by
-        return library
+        self.folder.touch(name)  # the clock that `trim` goes by
+        return content
 
-    def put(self, key: str, built: Path, source: str) -> None:
-        """Moves a library that was built in this folder (`scratch`) to its name."""
-        library = self.folder / f"{key}.so"
+    def put(self, key: str, suffix: str, content: bytes) -> None:
+        """Keeps the content; where the disk does not, this process goes on without it."""
+        name = key + suffix
         try:
-            checksum = hashlib.sha256(built.read_bytes()).hexdigest()
-            write_whole(self.folder / f"{key}.cpp", source)
-            os.replace(built, library)
-            write_whole(self.folder / f"{key}.sum", checksum)
-        except OSError as error:
-            log.warning("the compiled kernel could not be kept in %s: %s", self.folder, error)
-            with contextlib.suppress(OSError):
-                built.unlink(missing_ok=True)
+            self.folder.write(name, content + _seal(name, content))
+        except OSError as problem:
+            if self.instead is None:
+                self.instead = MemoryCache()
+                _warn(str(self.folder.path), problem)
+            self.instead.put(key, suffix, content)
 
-    def get_data(self, key: str, suffix: str) -> bytes | None:
-        """What `put_data` kept under this key, if it is there whole."""
-        path = self.folder / f"{key}{suffix}"
+    def put_source(self, key: str, source: str) -> Path | None:
+        """Keeps the source of a library; where."""
         try:
-            data, expected = path.read_bytes(), (self.folder / f"{key}.sum").read_text()
-        except OSError:
+            self.folder.write(key + SOURCE, source.encode())
+        except OSError as problem:
+            log.info("a source is not kept: %s", problem)
             return None
-        if hashlib.sha256(data).hexdigest() != expected or not owned(path):
-            log.info("%s is damaged or not ours; it is made again", path)
-            self.remove(key)
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)
-        return data
+        return self.folder.path / (key + SOURCE)
 
-    def put_data(self, key: str, suffix: str, data: bytes) -> None:
-        """Keeps the bytes; where the disk does not, they are made again another time."""
-        try:
-            write_whole(self.folder / f"{key}{suffix}", data)
-            write_whole(self.folder / f"{key}.sum", hashlib.sha256(data).hexdigest())
-        except OSError as error:
-            log.warning("%s could not be kept in %s: %s", f"{key}{suffix}", self.folder, error)
+    def remove(self, key: str) -> None:
+        """Removes an entry with all that stands beside it."""
+        for suffix in (*_ENTRIES, SOURCE, OLD_SEAL):
+            self.folder.remove(key + suffix)
 
-    def remove(self, key: str) -> int:
-        """Removes all files of an entry; how many bytes they had."""
-        freed = 0
-        for suffix in (".so", ".sum", ".cpp", *KEPT):
-            path = self.folder / f"{key}{suffix}"
-            with contextlib.suppress(OSError):
-                size = path.stat().st_size
-                path.unlink()
-                freed += size
-        return freed
+    def names(self) -> list[str]:
+        """The entries."""
+        return [found.group() for found in self._files() if found["suffix"] in _ENTRIES]
 
-    def scratch(self, suffix: str) -> Path:
-        """A new file in the folder, for a compiler to write to."""
-        handle, name = tempfile.mkstemp(suffix=suffix, prefix="tmp-", dir=self.folder)
-        os.close(handle)
-        return Path(name)
+    def size(self) -> tuple[int, int]:
+        """How many files there are of ours, and their bytes."""
+        sizes = [size for size, _ in self._sizes(found.group() for found in self._files()).values()]
+        return len(sizes), sum(sizes)
 
-    def size(self) -> int:
-        """Bytes in use."""
-        total = 0
-        for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):
-                total += path.stat().st_size
-        return total
+    def probe(self) -> None:
+        """Raises OSError where nothing can be written."""
+        name = f"{SCRATCH}probe"
+        self.folder.write(name, b"")
+        self.folder.remove(name)
 
-    def entries(self) -> int:
-        return len(self.kept())
-
-    def kept(self) -> list[Path]:
-        """The libraries and their like, without those that are being written."""
-        return [path for path in self.folder.iterdir() if path.suffix in (".so", *KEPT) and not path.name.startswith("tmp-")]
-
-    def clear(self) -> None:
-        for path in list(self.folder.iterdir()):
-            with contextlib.suppress(OSError):
-                path.unlink()
+    def clear(self) -> tuple[int, int]:
+        """Removes what fxjit wrote, and nothing else: how many files, and their bytes."""
+        sizes = [self.folder.remove(found.group()) for found in self._files()]
+        sweep(self.folder)
+        return len(sizes), sum(sizes)
 
     def trim(self, limit: int) -> None:
-        """Removes the libraries used longest ago until the folder is below `limit` bytes, and what killed processes left."""
-        for path in self.folder.glob("tmp-*"):
+        """Brings what is kept below `limit` bytes: first what belongs to no entry goes, then the entries used longest ago."""
+        with contextlib.suppress(OSError):
+            sweep(self.folder)
+            files = list(self._files())
+            sizes = self._sizes(found.group() for found in files)
+            keys = {found["key"] for found in files if found["suffix"] in _ENTRIES}
+            excess = sum(size for size, _ in sizes.values()) - limit
+            leading = [found for found in files if found["suffix"] in _ENTRIES or found["key"] not in keys]
+            for found in sorted(leading, key=lambda each: (each["key"] in keys, sizes.get(each.group(), (0, 0.0))[1])):
+                if excess <= 0:
+                    return
+                for name in (each.group() for each in files if each["key"] == found["key"]):
+                    excess -= sizes.pop(name, (0, 0.0))[0]
+                    self.folder.remove(name)
+
+    def _files(self) -> Iterator[re.Match[str]]:
+        """All that fxjit wrote, but what is only being written."""
+        return filter(None, map(_OURS.fullmatch, self.folder.names()))
+
+    def _sizes(self, names: Iterator[str]) -> dict[str, tuple[int, float]]:
+        """Bytes, and when it was last used, of each file that is still there."""
+        found = {}
+        for name in names:
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > ABANDONED:
-                    path.unlink()
-        try:
-            libraries = sorted(self.kept(), key=lambda path: path.stat().st_mtime)
-            excess = self.size() - limit
-        except OSError:
-            return
-        for library in libraries:
-            if excess <= 0:
-                return
-            excess -= self.remove(library.stem)
+                status = self.folder.stat(name)
+                found[name] = status.st_size, status.st_mtime
+        return found
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file that appears under its name only when it is complete."""
-    handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
+Cache = KernelCache | MemoryCache
+_SEAL_LENGTH = hashlib.sha256().digest_size * 2
+
+
+def _seal(name: str, content: bytes) -> bytes:
+    """What an entry ends with: text, so that what is before it can be read, and that a loader of libraries passes over."""
+    return hashlib.sha256(name.encode() + b"\0" + content).hexdigest().encode()
+
+
+def get_facts(key: str) -> Any:
+    """What `put_facts` kept under this key; None where it is not there whole."""
+    data = open_cache().get(key, FACTS)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        log.info("%s is not what was written: %s", key, problem)
+        open_cache().remove(key)
+        return None
 
 
-def owned(path: Path) -> bool:
-    """Ours, and nobody else may write to it."""
-    found = path.lstat()
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode)
+def put_facts(key: str, facts: Any) -> None:
+    open_cache().put(key, FACTS, json.dumps(facts).encode())
 
 
-def default_folder() -> Path:
-    base = config.environment("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(config.cache_dir or os.path.join(base, "fxjit")) / "kernels"
+def kernels_folder() -> Path:
+    """Where entries are; ConfigError where there is no such place."""
+    return config.cache_folder() / "kernels"
 
 
-_opened: dict[tuple[str, bool], KernelCache] = {}
-_temporary: list[tempfile.TemporaryDirectory[str]] = []
+_opened: dict[tuple[str, bool], Cache] = {}
 
 
-def open_cache() -> KernelCache:
-    """The folder of the settings; one for this process alone, with a warning once, where that cannot be used safely."""
-    folder = default_folder()
-    key = (str(folder), config.disk_cache)
+def open_cache() -> Cache:
+    """The folder of the settings; the memory, with a warning once, where that cannot be used safely."""
+    try:
+        folder = str(kernels_folder())
+    except ConfigError as problem:
+        folder = str(problem)
+    key = (folder, config.disk_cache)
     if key not in _opened:
-        _opened[key] = KernelCache(usable(folder) if config.disk_cache else temporary())
-        with contextlib.suppress(OSError):
-            _opened[key].trim(config.cache_size_mb * 2**20)
+        _opened[key] = _open() if config.disk_cache else MemoryCache()
     return _opened[key]
 
 
-def usable(folder: Path) -> Path:
+def _open() -> Cache:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"it belongs to user {folder.stat().st_uid}")
-        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            os.chmod(folder, 0o700)
-        handle, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
-        os.close(handle)
-        os.unlink(name)
-        return folder
-    except OSError as error:
-        return instead_of(folder, error)
+        cache = KernelCache(kernels_folder())
+    except (OSError, ConfigError) as problem:
+        _warn(str(config.cache_dir) or "the user's cache folder", problem)
+        return MemoryCache()
+    cache.trim(config.cache_size_mb * 2**20)
+    return cache
 
 
-def instead_of(folder: Path, problem: object) -> Path:
+def _warn(folder: str, problem: object) -> None:
     warnings.warn(
         f"fxjit cannot keep compiled kernels in {folder} ({problem}); they are compiled again in each process. "
-        "Set fxjit.config.cache_dir or FXJIT_CACHE_DIR to a folder you can write to.",
+        "Set fxjit.config.cache_dir or FXJIT_CACHE_DIR to a folder that only you can write to.",
         RuntimeWarning,
         stacklevel=3,
     )
-    return temporary()
-
-
-def refuge(cache: KernelCache, problem: object) -> KernelCache | None:
-    """From now on the cache in the place of one whose disk takes nothing more; None for one in a temporary folder."""
-    if any(str(cache.folder) == each.name for each in _temporary):
-        return None
-    found = KernelCache(instead_of(cache.folder, problem))
-    for key, opened in _opened.items():
-        if opened is cache:
-            _opened[key] = found
-    return found
-
-
-def temporary() -> Path:
-    made = tempfile.TemporaryDirectory(prefix="fxjit-")
-    _temporary.append(made)
-    return Path(made.name)
 
 
 def count(hit: bool) -> None:
     counters["cache"]["hit" if hit else "miss"] += 1
+

@@ -1,19 +1,23 @@
 """Finds the C++ compiler, runs it, loads what it makes.
 
-`start(source)` begins a compilation and returns at once; `Compilation.library()` waits for it. A compiler that is
-missing, fails or hangs becomes CppCompileError, with the source and the command kept in the cache folder.
+`start(source)` begins a compilation and returns at once; `Compilation.library()` waits for it. A compiler that is missing,
+vanishes, fails or hangs becomes CppCompileError, which names the cause; the source of a failure is kept in the cache.
+What is begun under `compiling()` ends with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import platform
 import shutil
-import signal
-import subprocess
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,13 +26,20 @@ from fxjit import config, logs
 from fxjit.errors import CppCompileError
 
 from ..target import has_libmvec
-from .cache import KernelCache, count, open_cache, refuge
+from .cache import LIBRARY, Cache, KernelCache, count, open_cache
+from .child import Child
+from .folder import Folder, Scratch, hold, sweep
+from .library import load
 
 log = logs.artifact("cache")
-TIMEOUT = 300.0
+#: Seconds for a compilation, and for a compiler to say what it is.
+TIMEOUT, QUICK_TIMEOUT = 300.0, 20.0
 CANDIDATES = ("g++", "c++", "clang++")
-# What compilers and linkers say of a disk that takes nothing more.
-DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+#: What compilers and linkers say where another place may have room.
+DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large", "File size limit exceeded",
+             "Read-only file system")
+#: Names in the folder of one compilation.
+_SOURCE, _OUTPUT = "kernel.cpp", "kernel.so"
 
 
 @functools.cache
@@ -55,14 +66,35 @@ def require_compiler() -> str:
     return found
 
 
+#: How often each compiler did not end in time; after this many this process does not wait for it again.
+_hung: Counter[str] = Counter()
+MOST_HANGS = 2
+
+
 @functools.cache
 def version_of(path: str) -> str:
     """What the compiler says it is, with the processor it compiles for: part of every key."""
+    _, said = run(path, start_child([path, "--version"]), QUICK_TIMEOUT)
+    return said.split("\n", 1)[0].strip() or "unknown"
+
+
+def start_child(command: list[str], **environment: str) -> Child:
+    if _hung[command[0]] >= MOST_HANGS:
+        raise CppCompileError(f"The C++ compiler {command[0]} does not finish: it is not tried again.")
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
-        return done.stdout.split("\n", 1)[0].strip() or "unknown"
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CppCompileError(f"{path} does not run: {error}") from error
+        return Child(command, **environment)
+    except OSError as error:
+        find_compiler.cache_clear()  # it was there, and is gone
+        raise CppCompileError(f"The C++ compiler {command[0]} cannot be started: {error}") from error
+
+
+def run(compiler: str, child: Child, seconds: float) -> tuple[str, str]:
+    """(how the compiler failed, or nothing; what it said)"""
+    try:
+        return child.wait(seconds)
+    except TimeoutError:
+        _hung[compiler] += 1
+        raise CppCompileError(f"The C++ compiler {compiler} does not finish: it was stopped after {seconds:g} s.") from None
 
 
 @functools.cache
@@ -123,84 +155,134 @@ def libraries() -> list[str]:
 
 
 class Compilation:
-    """A library on its way."""
+    """A library on its way: one from the cache, or one that a compiler is making."""
 
-    def __init__(self, key: str, source: str, compiler: list[str], cache: KernelCache, ready: Path | None) -> None:
+    def __init__(self, key: str, source: str, compiler: list[str], cache: Cache, ready: bytes | None) -> None:
         self.key, self.source, self.compiler, self.cache = key, source, compiler, cache
         self.ready = ready
-        self.process: subprocess.Popen[bytes] | None = None
-        self.command: list[str] = []
         self.loaded: ctypes.CDLL | None = None
+        self.child: Child | None = None
+        self.scratch: Scratch | None = None
+        self.command: list[str] = []
+        #: Where it was tried in vain, and why.
+        self.problems: list[str] = []
+        self.rooms = rooms(cache)
 
     def begin(self) -> None:
-        try:
-            self.start_compiler()
-        except OSError as error:
-            if not self.moves(error):
-                raise CppCompileError(f"The C++ compiler could not be started: {error}\n  {' '.join(self.compiler)}") from error
+        """Starts the compiler in the next place that takes the source."""
+        for name, opened in self.rooms:
+            try:
+                self.scratch = Scratch(opened())
+                self.scratch.write(_SOURCE, self.source.encode())
+            except OSError as problem:
+                self.problems.append(f"{name}: {problem}")
+                self.discard()
+                continue
+            where = self.scratch.path
+            self.command = [*self.compiler, str(where / _SOURCE), "-o", str(where / _OUTPUT), *libraries()]
+            try:
+                self.child = start_child(self.command, TMPDIR=str(where))
+            except BaseException:
+                self.discard()
+                raise
+            begun = getattr(_scope, "begun", None)
+            if begun is not None:
+                begun.append(self)
+            return
+        raise CppCompileError("There is no place to compile a kernel in. " + "; ".join(self.problems))
 
-    def start_compiler(self) -> None:
-        self.output, self.text = self.cache.scratch(".so"), self.cache.scratch(".cpp")
-        self.text.write_text(self.source)
-        self.command = [*self.compiler, str(self.text), "-o", str(self.output), *libraries()]
-        self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=config.child_environment(LC_ALL="C"),
-            start_new_session=True,  # so that what it starts can be stopped with it
-        )
-
-    def moves(self, problem: object) -> bool:
-        """Begins again in a folder for this process alone; False if it began in one."""
-        cache = refuge(self.cache, problem)
-        if cache is None:
-            return False
-        self.cache = cache
-        self.begin()
-        return True
+    def discard(self) -> None:
+        """Stops the compiler, if it runs, and removes all that it wrote."""
+        child, self.child = self.child, None
+        if child is not None:
+            child.stop()
+        scratch, self.scratch = self.scratch, None
+        if scratch is not None:
+            scratch.discard()
 
     def library(self) -> ctypes.CDLL:
         """The loaded library; waits for the compiler."""
         if self.loaded is None and self.ready is not None:
             try:
-                self.loaded = ctypes.CDLL(str(self.ready))
+                self.loaded = load(self.key, self.ready)
             except OSError as error:
-                log.info("%s cannot be loaded and is made again: %s", self.ready, error)  # removed meanwhile, perhaps
+                log.info("%s cannot be loaded and is made again: %s", self.key, error)
                 self.cache.remove(self.key)
-                self.begin()
         if self.loaded is None:
-            self.loaded = self.finish()
+            try:
+                self.loaded = self.finish()
+            finally:
+                self.discard()
         return self.loaded
 
     def finish(self) -> ctypes.CDLL:
-        assert self.process is not None
+        if self.child is None or self.child.pid != os.getpid():
+            self.discard()  # nothing runs: it was stopped, or it is the child of the process that this one was forked from
+            self.rooms, self.problems = rooms(self.cache), []
+            self.begin()
+        while True:
+            assert self.child is not None and self.scratch is not None
+            try:
+                failure, said = run(self.command[0], self.child, TIMEOUT)
+            except CppCompileError as error:
+                raise CppCompileError(self.report(str(error))) from None
+            if not failure:
+                break
+            full = next((each for each in DISK_FULL if each in said or each in failure), None)
+            if full is None:
+                raise CppCompileError(self.report(f"The C++ compiler failed ({failure}):\n{said[:4000]}"))
+            self.problems.append(f"{self.scratch.path.parent}: {full}")
+            self.discard()
+            self.begin()
         try:
-            said, _ = self.process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.communicate()
-            raise CppCompileError(self.report(f"The C++ compiler did not finish within {TIMEOUT:.0f} s.")) from None
-        if self.process.returncode != 0:
-            self.output.unlink(missing_ok=True)
-            text = said.decode(errors="replace")[:4000]
-            full = next((each for each in DISK_FULL if each in text), None)
-            if full is not None and self.moves(full):
-                return self.finish()
-            raise CppCompileError(self.report(f"The C++ compiler failed ({self.process.returncode}):\n{text}"))
-        try:
-            os.chmod(self.output, 0o700)
-            # Before it is in the cache, where other processes may remove or replace it.
-            loaded = ctypes.CDLL(str(self.output))
+            content = self.scratch.read(_OUTPUT)
+            loaded = load(self.key, content)
         except OSError as error:
             raise CppCompileError(self.report(f"A compiled kernel cannot be loaded: {error}")) from error
-        self.text.unlink(missing_ok=True)
-        self.cache.put(self.key, self.output, self.source)
+        self.cache.put(self.key, LIBRARY, content)
+        self.cache.put_source(self.key, self.source)
         return loaded
 
     def report(self, problem: str) -> str:
-        return f"{problem}\nThe source is kept; the command was:\n  {' '.join(self.command)}"
+        assert self.scratch is not None
+        kept = self.cache.put_source(self.key, self.source)
+        where = f"The source is {kept}; the command was:" if kept is not None else "The command was:"
+        command = " ".join(self.command).replace(str(self.scratch.path / _SOURCE), str(kept or _SOURCE))
+        return f"{problem}\n{where}\n  {command.replace(str(self.scratch.path / _OUTPUT), os.devnull)}"
+
+
+#: A place to compile in: its name, and what opens it.
+Room = tuple[str, Callable[[], Folder]]
+
+
+def rooms(cache: Cache) -> Iterator[Room]:
+    """Where a compiler may write, in this order: the folder for temporary files, mostly the faster disk, and the cache."""
+    yield "the folder for temporary files", _temporary_folder
+    if isinstance(cache, KernelCache):
+        yield str(cache.folder.path), lambda: cache.folder
+
+
+@functools.cache
+def _temporary_folder() -> Folder:
+    folder = hold(Path(tempfile.gettempdir()), make=False)
+    with contextlib.suppress(OSError):
+        sweep(folder)
+    return folder
+
+
+_scope = threading.local()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Stops what this thread began to compile in it and did not wait for, however it ends."""
+    outer, _scope.begun = getattr(_scope, "begun", None), []
+    try:
+        yield
+    finally:
+        begun, _scope.begun = _scope.begun, outer
+        for each in begun:
+            each.discard()
 
 
 def identity() -> str:
@@ -222,10 +304,10 @@ class Kept:
 
 def kept(key: str) -> Kept:
     """The library of this key; OSError if it is not there or cannot be loaded."""
-    path = open_cache().get(key)
-    if path is None:
+    content = open_cache().get(key, LIBRARY)
+    if content is None:
         raise FileNotFoundError(f"there is no library {key}")
-    return Kept(key, ctypes.CDLL(str(path)))
+    return Kept(key, load(key, content))
 
 
 def start(source: str, prelude: str = "") -> Compilation:
@@ -233,7 +315,7 @@ def start(source: str, prelude: str = "") -> Compilation:
     whole = prelude + source
     key = hashlib.sha256("\0".join([whole, identity()]).encode()).hexdigest()[:40]
     cache = open_cache()
-    ready = cache.get(key)
+    ready = cache.get(key, LIBRARY)
     count(ready is not None)
     log.info("%s %s", "hit" if ready else "miss", key)
     compilation = Compilation(key, whole, [require_compiler(), *flags()], cache, ready)
@@ -244,4 +326,7 @@ def start(source: str, prelude: str = "") -> Compilation:
 
 def address(library: ctypes.CDLL, entry: str) -> int:
     """Where a function of the library is."""
-    return ctypes.cast(getattr(library, entry), ctypes.c_void_p).value or 0
+    try:
+        return ctypes.cast(getattr(library, entry), ctypes.c_void_p).value or 0
+    except AttributeError as error:
+        raise CppCompileError(f"The C++ compiler made a library without a kernel: it has no {entry}.") from error

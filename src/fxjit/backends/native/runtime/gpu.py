@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -25,7 +24,7 @@ from fxjit.errors import TritonCompileError
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
-from .cache import open_cache
+from .cache import get_facts, put_facts
 from .interpreted import InterpretedKernel
 from .launch_configuration import evaluate, is_wide
 from .triton_compile import OPTIONS, Binary, compiler, triton_version
@@ -148,10 +147,10 @@ class KernelCaller:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
 
     def kept_choice(self) -> Config | None:
-        data = open_cache().get_data(self.choice_key(), ".json") if len(self.kernel.configs) > 1 else None
+        facts = get_facts(self.choice_key()) if len(self.kernel.configs) > 1 else None
         try:
-            return None if data is None else self.kernel.configs[json.loads(data)["chosen"]]
-        except (ValueError, KeyError, IndexError):
+            return None if facts is None else self.kernel.configs[facts["chosen"]]
+        except (KeyError, IndexError, TypeError):
             return None
 
     def choose(self, variant: Variant, args: tuple[Any, ...]) -> None:
@@ -172,7 +171,7 @@ class KernelCaller:
         self.take(self.kernel.configs[best])
         counters["native"]["kernels measured"] += 1
         log.info("%s of %s", self.config, times)
-        open_cache().put_data(self.choice_key(), ".json", json.dumps({"chosen": best, "milliseconds": times}).encode())
+        put_facts(self.choice_key(), {"chosen": best, "milliseconds": times})
 
     def take(self, chosen: Config) -> None:
         self.config = chosen

@@ -26,7 +26,7 @@ from typing import Any
 from fxjit import config, logs
 from fxjit.errors import TritonCompileError
 
-from .cache import KernelCache, count, open_cache
+from .cache import BINARY, Cache, count, open_cache
 
 log = logs.artifact("cache")
 MOST_PROCESSES = 8
@@ -127,7 +127,7 @@ class Compiler:
             self.under_way[key] = future
             return future
 
-    def compile(self, job: dict[str, Any], key: str, cache: KernelCache) -> Binary:
+    def compile(self, job: dict[str, Any], key: str, cache: Cache) -> Binary:
         answer = self.answer(job)
         binary = Binary(
             base64.b64decode(answer["cubin"]), answer["name"], answer["shared"], answer["warps"], answer["parameters"]
@@ -159,22 +159,22 @@ def process_count() -> int:
     return config.triton.compile_processes or min(os.cpu_count() or 1, MOST_PROCESSES)
 
 
-def read_binary(cache: KernelCache, key: str) -> Binary | None:
+def read_binary(cache: Cache, key: str) -> Binary | None:
     """A binary in the cache: a line of JSON, then the code."""
-    data = cache.get_data(key, ".cubin")
+    data = cache.get(key, BINARY)
     if data is None:
         return None
     head, _, code = data.partition(b"\n")
     try:
         facts = json.loads(head)
         return Binary(code, facts["name"], facts["shared"], facts["warps"], facts["parameters"])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def write_binary(cache: KernelCache, key: str, binary: Binary) -> None:
+def write_binary(cache: Cache, key: str, binary: Binary) -> None:
     facts = {"name": binary.name, "shared": binary.shared, "warps": binary.warps, "parameters": binary.parameters}
-    cache.put_data(key, ".cubin", json.dumps(facts).encode() + b"\n" + binary.code)
+    cache.put(key, BINARY, json.dumps(facts).encode() + b"\n" + binary.code)
 
 
 compiler = Compiler()

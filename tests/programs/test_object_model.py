@@ -1,4 +1,4 @@
-"""More places where CPython's own tests found traced code to differ: lifetimes, descriptors, subclasses, exceptions."""
+"""The object model, where CPython's own tests found traced code to differ: lifetimes, descriptors, subclasses, exceptions."""
 
 from __future__ import annotations
 

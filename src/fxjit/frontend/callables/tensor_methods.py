@@ -1,0 +1,296 @@
+"""Methods of tensors that are more, or less, than one node of the graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from fxjit import config
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.observed import observation
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.tensor_methods import METHODS, Args, Kwargs, Method, as_number, method, specialized
+
+
+def _arguments(t: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Value | None]:
+    """Arguments by position or name; None where not given."""
+    if len(args) > len(names) or any(key not in names for key in kwargs):
+        t.raise_(TypeError, f"takes at most {len(names)} arguments ({', '.join(names)})")
+    bound: list[Value | None] = list(args) + [None] * (len(names) - len(args))
+    for index, name in enumerate(names):
+        if name in kwargs:
+            bound[index] = kwargs[name]
+    return bound
+
+
+# -- sizes and facts -----------------------------------------------------------------------------------------------
+
+
+def _dimension(t: Tracer, tensor: TensorValue, dim: Value) -> int:
+    index = protocol.unary(t, "index", dim) if not dim.is_constant() else dim
+    number = specialized(t, index)
+    ndim = tensor.fake.dim()
+    low, high = (-ndim, ndim - 1) if ndim else (-1, 0)
+    if not low <= number <= high:
+        t.raise_(IndexError, f"Dimension out of range (expected to be in range of [{low}, {high}], but got {number})")
+    return int(number)
+
+
+@method("size")
+def _size(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (dim,) = _arguments(t, args, kwargs, "dim")
+    if dim is None or (dim.is_constant() and dim.as_constant() is None):
+        return tensor.shape(t)
+    if tensor.fake.dim() == 0:
+        t.raise_(IndexError, "Dimension specified as 0 but tensor has no dimensions")
+    return tensor.size(t, _dimension(t, tensor, dim))
+
+
+@method("stride")
+def _stride(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (dim,) = _arguments(t, args, kwargs, "dim")
+    if dim is None or (dim.is_constant() and dim.as_constant() is None):
+        return TupleValue([_one_stride(t, tensor, i) for i in range(tensor.fake.dim())])
+    return _one_stride(t, tensor, _dimension(t, tensor, dim))
+
+
+def _one_stride(t: Tracer, tensor: TensorValue, dim: int) -> Value:
+    stride = tensor.fake.stride(dim)
+    return t.make(stride) if isinstance(stride, int) else t.emit("stride", [tensor, t.make(dim)])
+
+
+@method("dim", "ndimension")
+def _dim(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return t.make(tensor.fake.dim())
+
+
+@method("numel", "nelement")
+def _numel(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    numel = tensor.fake.numel()
+    return t.make(numel) if isinstance(numel, int) else t.emit("numel", [tensor])
+
+
+@method("storage_offset")
+def _storage_offset(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    offset = tensor.fake.storage_offset()
+    if isinstance(offset, int) and tensor.source is None:
+        return t.make(offset)
+    t.break_("tensor-data", function="Tensor.storage_offset")
+
+
+def _fact(name: str) -> Method:
+    def read(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        known = [arg.as_constant() if arg.is_constant() else None for arg in args]
+        named = {key: arg.as_constant() if arg.is_constant() else None for key, arg in kwargs.items()}
+        return protocol.fold(t, lambda: getattr(tensor.fake, name)(*known, **named))
+    return read
+
+
+for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "element_size",
+              "get_device", "is_contiguous", "is_non_overlapping_and_dense", "is_coalesced"):
+    METHODS[_name] = _fact(_name)
+
+
+@method("type")
+def _type(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    dtype = args[0] if args else kwargs.get("dtype")
+    if dtype is None or (dtype.is_constant() and dtype.as_constant() is None):
+        where = "" if tensor.fake.device.type == "cpu" else f"{tensor.fake.device.type}."
+        return t.make(f"torch.{where}{_TYPE_NAMES[tensor.fake.dtype]}")
+    if not dtype.is_constant() or not isinstance(dtype.as_constant(), torch.dtype):
+        known = dtype.as_constant() if dtype.is_constant() else None
+        if type(known) is type(torch.LongTensor):  # such a class is its name to torch, and to the text of a graph
+            name = t.make(f"{known.__module__}.{known.__name__}")
+            return t.emit("type", [tensor, name, *args[1:]], {key: value for key, value in kwargs.items() if key != "dtype"})
+        if not isinstance(known, str):
+            t.break_("tensor-argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)
+    return t.emit("type", [tensor, *args], kwargs)
+
+
+_TYPE_NAMES: Final = {
+    torch.float32: "FloatTensor", torch.float64: "DoubleTensor", torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor", torch.uint8: "ByteTensor", torch.int8: "CharTensor", torch.int16: "ShortTensor",
+    torch.int32: "IntTensor", torch.int64: "LongTensor", torch.bool: "BoolTensor",
+    torch.complex64: "ComplexFloatTensor", torch.complex128: "ComplexDoubleTensor",
+}
+
+
+# -- slots by their method names -----------------------------------------------------------------------------------
+
+
+def _slot(fn: Callable[..., Value], own: str = "") -> Method:
+    """A slot by the name of torch's method: the class may have one of its `own` in that slot, which is not asked."""
+    def call(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        tensor.own_left_out = own
+        return fn(t, tensor, *args)
+    return call
+
+
+METHODS["__len__"] = _slot(protocol.length, "__len__")
+METHODS["__bool__"] = METHODS["__nonzero__"] = _slot(lambda t, x: t.make(protocol.truth(t, x)), "__bool__")
+METHODS["__iter__"] = _slot(protocol.iter_, "__iter__")
+METHODS["__getitem__"] = _slot(protocol.getitem, "__getitem__")
+METHODS["__hash__"] = _slot(protocol.hash_)
+METHODS["__repr__"] = _slot(protocol.repr_)
+METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor-data", function="format"))
+METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)), "__contains__")
+for _op in ("int", "float", "complex", "index"):
+    METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))
+
+
+@method("__setitem__")
+def _setitem(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    tensor.own_left_out = "__setitem__"
+    protocol.setitem(t, tensor, args[0], args[1])
+    return t.make(None)
+
+
+# -- numbers out of tensors ----------------------------------------------------------------------------------------
+
+
+@method("detach")
+def _detach(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return t.emit("detach", [tensor.new_data or tensor, *args], kwargs)
+
+
+@method("item")
+def _item(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return as_number(t, tensor, "item")
+
+
+@method("tolist")
+def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    constant = getattr(tensor.fake, "constant", None)
+    if constant is not None:
+        return _nested(t, constant.tolist())
+    if tensor.fake.dim() == 0:
+        return as_number(t, tensor, "item")
+    if not config.capture_scalar_outputs or not isinstance(tensor.fake.shape[0], int):
+        t.break_("data-item", function="Tensor.tolist")
+    return ListValue([protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
+
+
+def _nested(t: Tracer, numbers: Any) -> Value:
+    return ListValue([_nested(t, item) for item in numbers]) if isinstance(numbers, list) else t.make(numbers)
+
+
+# -- what has to run eagerly ---------------------------------------------------------------------------------------
+
+
+def _breaking(reason: str, **context: str) -> Method:
+    def refuse(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        t.break_(reason, **context)
+    return refuse
+
+
+for _name in ("data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
+              "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
+              "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
+    METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")
+for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
+              "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
+    METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
+for _name, _why in (
+    ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),
+    ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
+    ("resize_as_", "changes the tensor's storage."), ("resize", "changes the tensor's storage."),
+    ("set_", "changes the tensor's storage."),
+    ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."),
+    ("__setstate__", "unpickles the tensor."),
+    ("_view_func", "replays a view."), ("__dir__", "lists attributes."),
+    ("is_distributed", "has no meaning for some tensors, those of `vmap` among them."),
+):
+    METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)
+
+
+@method("retain_grad")
+def _retain_grad(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **observation(tensor))
+
+
+@method("backward")
+def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    inputs = kwargs.get("inputs", args[3] if len(args) > 3 else None)
+    t.break_("call-autograd-engine", function="Tensor.backward", **observation(inputs))
+
+
+# -- changes of the tensor itself ----------------------------------------------------------------------------------
+
+
+@method("requires_grad_")
+def _requires_grad_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (wanted,) = _arguments(t, args, kwargs, "requires_grad")
+    tensor.set_requires_grad(t, wanted is None or protocol.truth(t, wanted))
+    return tensor
+
+
+@method("detach_")
+def _detach_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """A graph takes only what it made itself out of the autograd graph."""
+    if tensor.fake.requires_grad and tensor.source is not None:
+        tensor.set_requires_grad(t, False)
+    return t.emit("detach_", [tensor])
+
+
+@method("new_tensor")
+def _new_tensor(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(kwargs)
+    given.setdefault("dtype", t.make(tensor.fake.dtype))
+    given.setdefault("device", t.make(tensor.fake.device))
+    return t.call(t.make(torch.tensor), args, given)
+
+
+@method("new")
+def _new(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """A graph's arguments do not tell a torch.Size, which asks for that shape, from a tuple, whose numbers are copied."""
+    if len(args) == 1 and args[0].pytype() is torch.Size:
+        return t.emit("new_empty", [tensor, args[0]], kwargs)
+    return t.emit("new", [tensor, *args], kwargs)
+
+
+
+def _with_factor(name: str, keyword: str) -> None:
+    """`x.addcdiv_(a, b, value=v)` and its like where v is a 0-d tensor. Eager takes the number out of it; here it stays in
+    the graph, as a factor."""
+    base = name.rstrip("_")
+    inplace = name.endswith("_")
+
+    @method(name)
+    def rule(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        factor = kwargs.get(keyword)
+        if not isinstance(getattr(factor, "fake", None), torch.Tensor):
+            result = t.emit(name, [tensor, *args], kwargs)
+            return tensor if getattr(result, "fake", None) is tensor.fake else result
+        assert factor is not None
+        computed, terms = _in_common_type(t, [tensor, *args])
+        term = protocol.binary(t, "/" if base == "addcdiv" else "*", *terms[1:]) if base.startswith("addc") else terms[1]
+        term = protocol.binary(t, "*", term, protocol.call_method(t, factor, "detach"))
+        how = "sub" if base == "sub" else "add"
+        if terms[0] is tensor:
+            result = t.emit(how + ("_" if inplace else ""), [tensor, term])
+            return tensor if inplace else result
+        result = t.emit(how, [terms[0], term])
+        if inplace:
+            t.emit("copy_", [tensor, result])
+            return tensor
+        return t.emit("to", [result, t.make(computed)])
+
+
+def _in_common_type(t: Tracer, tensors: Sequence[Any]) -> tuple[torch.dtype, list[Any]]:
+    """The type of the result, and the tensors in the type that eager's kernel computes in: it rounds once, at the end."""
+    fakes = [each.fake for each in tensors if hasattr(each, "fake")]
+    common = functools.reduce(torch.promote_types, (torch.result_type(fakes[0], fake) for fake in fakes))
+    inside = torch.float32 if common in (torch.float16, torch.bfloat16) else common
+    return common, [each if not hasattr(each, "fake") or each.fake.dtype is inside else t.emit("to", [each, t.make(inside)])
+                    for each in tensors]
+
+
+for _name, _keyword in (("addcdiv", "value"), ("addcmul", "value"), ("add", "alpha"), ("sub", "alpha")):
+    _with_factor(_name, _keyword)
+    _with_factor(_name + "_", _keyword)

@@ -1,0 +1,210 @@
+"""What programs ask of the library about themselves: errors of wrong calls, frames, metaclasses, proxies, type parameters."""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import functools
+import inspect
+import itertools
+import types
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+
+import pytest
+import torch
+from tests.differential import assert_same_as_eager
+
+import fxjit
+
+X = torch.ones(3)
+
+
+@pytest.mark.parametrize("wrong", [
+    "itertools.islice([1], -1)", "itertools.islice([1], 'a')", "itertools.islice([1], 1, -2)", "itertools.islice([1], 1, 2, 0)",
+    "itertools.islice([1])", "itertools.repeat()", "itertools.count('a')", "itertools.product([1], repeat=-1)",
+    "list(itertools.starmap(pow, [1]))", "itertools.starmap(pow, 3)", "itertools.pairwise(3)", "itertools.takewhile(len)",
+    "itertools.takewhile(len, 3)", "itertools.dropwhile(len, 3)", "itertools.compress([1], 3)", "itertools.groupby()",
+    "itertools.zip_longest([1], foo=2)", "functools.reduce()", "iter(3, 4)", "abs()", "callable()", "[].sort(1)", "{}.get()",
+    "[].append()", "copy.copy()", "''.split(1, 2, 3)",
+])
+def test_the_words_of_errors(wrong: str) -> None:
+    namespace: dict[str, Any] = {"itertools": itertools, "functools": functools, "copy": copy}
+    exec(f"""
+def run(x):
+    y = x + 1
+    try:
+        {wrong}
+    except Exception as error:
+        return type(error), str(error), y
+""", namespace)
+    assert_same_as_eager(namespace["run"], X)
+
+
+class Shown:
+    v = 3
+
+    def __format__(self, spec: str) -> str:
+        return "shown" + spec
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("template", [
+    "{}{0}", "{0}{}", "{0.v}{}", "{}{0.v}", "{}{a}{}", "{a}{0}{}", "{:{}}{}", "{", "}", "{0", "{!q}", "{0!}", "{}{}{}{}",
+    "{zz}", "{0[}", "{0:{1}}|{a:>7}", "{{}}{0}",
+])
+def test_templates_that_are_wrong(template: str) -> None:
+    def run(x: torch.Tensor) -> Any:
+        y = x + 1
+        try:
+            return template.format(Shown(), 3, 4, a=Shown()), y
+        except (ValueError, IndexError, KeyError) as error:
+            return type(error), str(error), y
+
+    run.__code__ = run.__code__.replace()  # entries are kept by code
+    assert_same_as_eager(run, X)
+
+
+def test_repeating_by_name() -> None:
+    def run(x: torch.Tensor) -> Any:
+        two = Shown()
+        return "ab".__mul__(two), "ab".__rmul__(two), [x].__mul__(two), (1,).__rmul__(two), b"a".__rmul__(two), "a" * two
+
+    assert_same_as_eager(run, X)
+
+
+class Answers(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return instance == 3
+
+    def __getattr__(cls, name: str) -> str:
+        return name
+
+
+class Three(metaclass=Answers):
+    pass
+
+
+def test_a_class_that_has_every_attribute() -> None:
+    def run(x: torch.Tensor) -> Any:
+        return isinstance(3, Three), isinstance(4, Three), Three.anything, x + 1
+
+    assert_same_as_eager(run, X)
+
+
+def test_frames_are_the_programs_own() -> None:
+    def run(x: torch.Tensor) -> Any:
+        def inner() -> Any:
+            frame = inspect.currentframe()
+            return frame.f_back.f_code.co_name if frame is not None and frame.f_back is not None else ""
+
+        return inner(), inspect.stack()[0].function, x + 1
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+def test_the_frame_that_asks_for_itself_has_all_of_its_locals() -> None:
+    def named(x: torch.Tensor) -> Any:
+        unused = x * 2  # noqa: F841  # the frame shows it
+        return sorted(inspect.currentframe().f_locals), x + 1  # type: ignore[union-attr]
+
+    def outer(x: torch.Tensor) -> Any:
+        names, y = named(x * 3)
+        return names, y * 2
+
+    assert_same_as_eager(outer, X, fullgraph=False)
+
+
+class _GivesWhatItGets(type):
+    @classmethod
+    def __call__(cls, given: Any) -> Any:
+        return given
+
+
+class _GivesTwice(type):
+    @staticmethod
+    def __call__(given: Any) -> Any:
+        return given, given
+
+
+class _Givers:
+    def give(self, given: Any) -> Any:
+        return [given]
+
+
+class _GivesByMethod(type):
+    __call__ = _Givers().give
+
+
+def test_metaclasses_whose_call_is_no_plain_function() -> None:
+    class Once(metaclass=_GivesWhatItGets):
+        pass
+
+    class Twice(metaclass=_GivesTwice):
+        pass
+
+    class Listed(metaclass=_GivesByMethod):
+        pass
+
+    def run(x: torch.Tensor) -> Any:
+        return Once(x + 1), Twice(3), Listed(4)
+
+    assert_same_as_eager(run, X)
+
+
+def test_a_proxy_is_an_instance_of_the_abstract_classes_of_what_it_stands_for() -> None:
+    class Steps:
+        def send(self) -> None: ...
+        def throw(self) -> None: ...
+        def close(self) -> None: ...
+        def __iter__(self) -> None: ...
+        def __next__(self) -> None: ...
+
+    class Proxy:
+        @property  # type: ignore[misc]  # as mocks do
+        def __class__(self) -> type:
+            return Steps
+
+    proxy = Proxy()
+
+    def run(x: torch.Tensor) -> Any:
+        return isinstance(proxy, collections.abc.Generator), isinstance(proxy, collections.abc.Coroutine), x + 1
+
+    assert_same_as_eager(run, X)
+
+
+def test_a_simple_namespace_of_a_mapping() -> None:
+    def run(x: torch.Tensor) -> Any:
+        y = x + 1
+        made = types.SimpleNamespace({"x": 1, "y": 2}, x=4)  # a TypeError before 3.13
+        return vars(made), y
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+def test_type_parameters_belong_to_the_module_that_makes_them() -> None:
+    def run(x: torch.Tensor) -> Any:
+        made = ParamSpec("made"), TypeVar("made"), TypeVarTuple("made")
+        return [each.__module__ for each in made], x + 1
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+class _HidesItsNamespace(type):
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # what a program may do
+        return None
+
+
+def test_a_class_whose_namespace_its_metaclass_hides() -> None:
+    class Hidden(metaclass=_HidesItsNamespace):
+        def __init__(self) -> None:
+            self.factor = 42
+
+    def run(x: torch.Tensor) -> Any:
+        made = Hidden()
+        fxjit.graph_break()
+        return x * made.factor
+
+    assert_same_as_eager(run, X, fullgraph=False)

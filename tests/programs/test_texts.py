@@ -1,0 +1,76 @@
+"""Matches one by one, texts replaced by functions, templates."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import assert_same_as_eager
+
+X = torch.ones(3)
+
+
+NUMBERS = re.compile(r"(?P<name>[a-z])(?P<number>\d+)")
+
+
+def test_matches_one_by_one() -> None:
+    def run(x: torch.Tensor) -> Any:
+        found = {match["name"]: int(match["number"]) for match in re.finditer(NUMBERS, "a1 b22 c3")}
+        rest = NUMBERS.finditer("a1 b2 c3")
+        first = next(rest)
+        return found, first.span(), [match.start() for match in rest], x * found["b"], type(rest).__name__
+
+    assert_same_as_eager(run, X)
+
+
+def test_matches_over_a_break() -> None:
+    def run(x: torch.Tensor) -> Any:
+        rest = NUMBERS.finditer("a1 b2 c3")
+        next(rest)
+        torch._dynamo.graph_break()
+        return next(rest).group(), next(rest).group(), next(rest, None), x
+
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+@pytest.mark.parametrize(("pattern", "text"), [("x*", "abxd"), (r"\w", "a b c"), ("b", ""), ("q", "abc"), (b"a", b"banana")])
+def test_replacing_by_a_function(pattern: Any, text: Any) -> None:
+    def run(x: torch.Tensor) -> Any:
+        seen: list[Any] = []
+
+        def upper(match: re.Match[Any]) -> Any:
+            seen.append((match.group(), x * match.start()))
+            return match.group().upper() if len(seen) < 3 else None
+
+        compiled = re.compile(pattern)
+        return re.sub(pattern, upper, text), compiled.sub(upper, text, 1), compiled.subn(upper, text), seen
+
+    assert_same_as_eager(run, X)
+
+
+def test_a_replacement_that_is_no_text() -> None:
+    def run(x: torch.Tensor) -> Any:
+        try:
+            re.sub("a", lambda match: 3, "banana")  # type: ignore[arg-type, return-value]
+        except TypeError as error:
+            return str(error), x
+
+    assert_same_as_eager(run, X)
+
+
+def test_templates() -> None:
+    def run(x: torch.Tensor) -> Any:
+        template = string.Template("$a is ${b}, $$5")
+        seen = [template.substitute(a=1, b=tuple(x.shape)), template.safe_substitute({"a": 2}), string.capwords("ab cd")]
+        for broken in (lambda: template.substitute(a=1), lambda: string.Template("$").substitute()):
+            try:
+                broken()
+            except (KeyError, ValueError) as error:
+                seen.append(repr(error))
+        formatter = string.Formatter()
+        return seen, formatter.format("{0} {k.real:>5} {1[0]!r}", 1, "a", k=2), list(formatter.parse("a{b!r:c}d")), x
+
+    assert_same_as_eager(run, X)
