@@ -24,8 +24,8 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Line(str):
-    """A line of C++, with what loop_fission.py has to know of it: the names it reads (what else it mentions does no harm), and the
-    value it defines, if it does: its name, its type, and what computing it costs (`ops.SCALARS`)."""
+    """A line of C++, with what loop fission has to know of it: the names it reads (what else it mentions does no harm), and
+    the value it defines, if it does: its name, its type, and what computing it costs (`ops.SCALARS`)."""
 
     __slots__ = ("cost", "ctype", "defines", "reads")
     reads: frozenset[str]
