@@ -1,7 +1,7 @@
 """`python tools/make_docs.py`: the pages of docs/ that are made from the code, so that they cannot go stale.
 
-docs/reasons.md (graph breaks and skips), docs/settings.md, docs/guards.md and docs/MAP.md. `--check` writes nothing and
-fails when a page is not what the code says; tests/architecture runs it.
+docs/reasons.md (graph breaks and skips), docs/rules.md (graphs that run as captured), docs/settings.md, docs/guards.md and
+docs/MAP.md. `--check` writes nothing and fails when a page is not what the code says; tests/architecture runs it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fxjit import config
+from fxjit.backends.aot.rules import RULES
 from fxjit.guards import kinds, source
 from fxjit.guards.ambient import AmbientState
 from fxjit.process_state import QUERYABLE
@@ -40,6 +41,25 @@ def _reason(reason: Reason) -> list[str]:
     if reason.hints:
         lines += [f"* {hint}" for hint in reason.hints] + [""]
     return lines
+
+
+STAGES = {
+    "split": "Cutting the graph into parts", "captured graph": "Looking at the captured graph",
+    "AOTAutograd": "What AOTAutograd refuses", "compiled graphs": "Looking at what AOTAutograd made",
+    "call plan": "Looking at what a call costs", "call": "At a call",
+}  # fmt: skip
+
+
+def rules_page() -> str:
+    """Every rule by which a graph runs as it was captured."""
+    lines = ["# Why a graph runs as it was captured", "", MADE,
+             "The backends of AOTAutograd (`native`, `aot_eager`, `aot_eager_decomp_partition`) compile every graph but these,",
+             "which run operator by operator, as in eager. `fxjit.explain` of a compiled function names the rule,",
+             "`counters[\"run_as_captured\"]` counts by id, and `FXJIT_LOGS=compile` shows each with what was raised.", ""]
+    for stage, title in STAGES.items():
+        lines += [f"## {title}", ""]
+        lines += [f"* **{rule.id}**: {rule.reason}" for rule in RULES if rule.stage == stage] + [""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def settings_page() -> str:
@@ -136,7 +156,8 @@ def _first_sentence(path: Path) -> str:
     return head + ("." if stop and not head.endswith(".") else "")
 
 
-PAGES = {"reasons.md": reasons_page, "settings.md": settings_page, "guards.md": guards_page, "MAP.md": map_page}
+PAGES = {"reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
+         "MAP.md": map_page}
 
 
 def main() -> int:

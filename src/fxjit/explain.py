@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from . import api, events
+from . import _C, api, events
 from .errors import ConfigError, InvalidArgument
-from .events import FrameCompiled, FrameSkipped, GraphBreak
+from .events import FrameCompiled, FrameSkipped, GraphBreak, RunsAsCaptured
 from .options import RegionOptions
 
 
@@ -31,6 +31,8 @@ class Explanation:
     skips: list[FrameSkipped] = field(default_factory=list)
     ops_per_graph: list[list[str]] = field(default_factory=list)
     out_guards: list[Any] = field(default_factory=list)
+    run_as_captured: list[tuple[int, RunsAsCaptured]] = field(default_factory=list)
+    """Graphs, by number from 1, that the backend runs operator by operator, each with its rule (docs/rules.md)."""
     phases: dict[str, float] = field(default_factory=dict)
     guards_of: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     """File and first line of each function that was compiled -> its guards in words."""
@@ -71,6 +73,8 @@ class Explanation:
         for number, ops in enumerate(self.ops_per_graph, 1):
             shown = ", ".join(ops[:12]) + (f", ... ({len(ops)} in all)" if len(ops) > 12 else "")
             lines.append(f"Graph {number}: {shown or 'no operators'}")
+        for number, why in self.run_as_captured:
+            lines.append(f"Graph {number} runs as it was captured ({why.rule}): {why.reason}")
         lines.append(f"Guards: {len(self.out_guards)}")
         lines.append(f"Compile times: {self.compile_times}")
         return "\n".join(lines)
@@ -88,8 +92,10 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`explain(fn)(*args, **kwargs)` runs `fn` once, its graphs eagerly, and gives an `Explanation`: the graphs, why each ended
-    where it did, the frames that were skipped, and the guards. `explain(fn, *args)`, torch's older spelling, works too."""
+    """`explain(fn)(*args, **kwargs)` runs `fn` once and gives an `Explanation`: the graphs, why each ended where it did, the
+    frames that were skipped, and the guards. Graphs run eagerly; those of a function that `compile` gave are compiled by its
+    backend, so that it says which of them run as they were captured, and by which rule. `explain(fn, *args)`, torch's older
+    spelling, works too."""
     if not callable(fn):
         raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
     if args or kwargs:
@@ -100,8 +106,10 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     found = Explanation(str(getattr(fn, "__qualname__", type(fn).__name__)))
 
+    chosen = _options_of(fn)
+
     def keep_graph(gm: Any, example_inputs: Any) -> Any:
-        return gm.forward
+        return gm.forward if chosen is None else chosen.backend(gm, example_inputs)
 
     def listener(event: events.Event) -> None:
         if isinstance(event, FrameCompiled):
@@ -110,6 +118,9 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             found.break_reasons.append(event)
         elif isinstance(event, FrameSkipped):
             found.skips.append(event)
+        elif isinstance(event, RunsAsCaptured):
+            at_a_call = event.stage == "call"  # a graph's own number is given once it is compiled
+            found.run_as_captured.append((found.graph_count + (not at_a_call), event))
 
     inner = getattr(fn, "_orig_mod", fn)
     # Not region_options(): entries that exist already must not be used.
@@ -119,6 +130,13 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         compiled(*args, **kwargs)
     found.seconds = time.perf_counter() - start
     return found
+
+
+def _options_of(fn: Any) -> RegionOptions | None:
+    """What `compile` was called with for it; None for what it did not give, or with a backend that is the program's own."""
+    region = fn.region if isinstance(fn, _C.CompiledFunction) else None
+    found = getattr(fn, "options", None) if region is None else region.key
+    return found if isinstance(found, RegionOptions) and isinstance(found.chosen_backend, str) else None
 
 
 def _add_graph(found: Explanation, event: FrameCompiled) -> None:

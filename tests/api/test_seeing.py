@@ -54,6 +54,19 @@ def test_explain_does_not_touch_what_was_compiled():
     assert counter.frame_count == before
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_explain_names_the_rule_by_which_a_graph_runs_as_captured(backend):
+    def f(x):
+        y = x * 2
+        fxjit.graph_break()
+        return torch.as_strided(y, (2,), (1,), 1) * 2
+
+    found = fxjit.explain(fxjit.compile(f, backend=backend))(torch.rand(4))
+    assert [(number, each.rule) for number, each in found.run_as_captured] == [(2, "storage-offset")]
+    assert "Graph 2 runs as it was captured (storage-offset): " in str(found)
+    assert not fxjit.explain(f)(torch.rand(4)).run_as_captured  # its graphs ran eagerly
+
+
 def test_explain_names_skipped_frames():
     def f(x):
         for i in range(3):

@@ -18,9 +18,7 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    NotPlain _components _counted_in _ours _overlaps _place ask ask_for_large_pages better_as_captured components draw
-    drawn drop_gradients_of_hidden_writes expansions guard_against_unused hidden is_worth_it keep_layouts layouts
-    mark_results_beside plain saved uncounted_writes unused with_unused_draws
+    NotPlain ask ask_for_large_pages better_as_captured draw drawn is_worth_it plain
     """.split()
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")

@@ -1,0 +1,227 @@
+"""Each rule by which a graph runs as it was captured has a small program here that triggers it; what it gives is eager's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.backends.aot.rules import RULES
+from fxjit.counters import counters
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function, what makes its inputs, and how it is compiled."""
+
+    run: Callable[..., Any]
+    inputs: Callable[[], Sequence[Any]]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape).requires_grad_()
+
+
+def parts(base: torch.Tensor) -> list[torch.Tensor]:
+    """Two views that overlap."""
+    return [base[:4], base[2:6]]
+
+
+def halves(base: torch.Tensor) -> list[torch.Tensor]:
+    return [base[:4], base[4:]]
+
+
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return -grad
+
+
+def mode_off_inside_a_block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.inference_mode():
+        doubled = x * 2
+        with torch.inference_mode(False):
+            return torch.ones(3) + 1, doubled
+
+
+def set_by_mask(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[mask] = values
+    return y.sin()
+
+
+def fused_adam(*state: torch.Tensor) -> torch.Tensor:
+    parameter, grad, average, square, step = state
+    torch._fused_adam_([parameter], [grad], [average], [square], [], [step], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0,
+                       eps=1e-8, amsgrad=False, maximize=False)
+    return parameter + 1
+
+
+def fused_sgd(parameter: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
+    torch._fused_sgd_([parameter], [grad], [momentum], weight_decay=0.0, momentum=0.9, lr=0.1, dampening=0.0, nesterov=False,
+                      maximize=False, is_first_step=False)
+    return parameter + 1
+
+
+def written_after_it_was_saved(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.exp()
+    z = y * 2
+    y.add_(1)
+    return z, y.detach()
+
+
+table = torch.nn.Embedding(8, 3, sparse=True)
+
+
+def two_lookups(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    return (table(words) * table(others)).sum()
+
+
+def write_to_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x * y
+
+
+def write_to_strided_view(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.t().as_strided((2, 2), (2, 1)).t()[0].add_(1)
+    return y
+
+
+def write_to_windows(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.unfold(0, 2, 1).diagonal().add_(1)
+    return y
+
+
+def write_beyond_gaps(x: torch.Tensor) -> torch.Tensor:
+    x.as_strided((6, 16), (16, 1)).mul_(2)
+    return x + 1
+
+
+def write_to_half(x: torch.Tensor) -> torch.Tensor:
+    half = x[: x.shape[0] // 2]
+    half.mul_(2)
+    return half
+
+
+library = torch.library.Library("fxjit_test_rules", "DEF")
+library.define("double_(Tensor(a!) x) -> Tensor(a!)")
+library.impl("double_", lambda x: x.mul_(2), "CPU")
+library.impl("double_", lambda x: x, "Meta")
+
+PROGRAMS: dict[str, Program] = {
+    "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
+    "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
+    "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
+    "data-dependent-shape": Program(set_by_mask, lambda: [leaf(4, 3), torch.tensor([True, False, True, True]), leaf(3, 3)]),
+    "opaque-mutation": Program(fused_adam, lambda: [*torch.rand(4, 3), torch.tensor(1.0)]),
+    "no-meta-kernel": Program(fused_sgd, lambda: [*torch.rand(3, 3)]),
+    "mutates-expanded": Program(lambda x: x.expand(3, 4).t().tril_(), lambda: [torch.rand(4)]),
+    "mutates-saved-activation": Program(written_after_it_was_saved, lambda: [leaf(3)]),
+    "sparse-gradients": Program(two_lookups, lambda: [torch.arange(6), torch.arange(6) + 1], {"dynamic": True}),
+    "untracked-base": Program(write_to_first, lambda: parts(torch.rand(8)), {"dynamic": True}),
+    "view-of-as-strided": Program(write_to_strided_view, lambda: [torch.rand(4, 2)]),
+    "mutates-overlapping": Program(write_to_windows, lambda: [torch.rand(4)]),
+    "mutates-with-gaps": Program(write_beyond_gaps, lambda: [torch.rand(7, 16)[:6, :8]]),
+    "no-functional-form": Program(lambda x: torch.ops.fxjit_test_rules.double_(x.clone()) + 1, lambda: [torch.rand(3)]),
+    "no-derivative": Program(lambda x: torch.heaviside(x, x), lambda: [leaf(3)]),
+    "mutates-aliased-input": Program(write_to_first, lambda: halves(leaf(8) * 1)),
+    "overlapping-tangent": Program(lambda x: (x * 2).unfold(0, 3, 1), lambda: [leaf(6)]),
+    "view-of-mutated-input": Program(write_to_half, lambda: [torch.rand(10, 18)[:, 9:]], {"dynamic": True}),
+    "only-views": Program(lambda x: x.t(), lambda: [torch.rand(3, 4)]),
+    "unprofitable": Program(lambda x: (x * 2).sin(), lambda: [leaf(3)], {"backend": "native"}),
+}
+#: Rules of single calls have tests of their own below.
+OF_CALLS = {"input-aliasing", "double-backward"}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    fxjit.reset()
+    counters.clear()
+
+
+def outcome(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Results with their strides, the inputs afterwards, and gradients or the error that asking for them raises."""
+    given = run(*inputs)
+    results = [each for each in (given if isinstance(given, tuple) else (given,)) if isinstance(each, torch.Tensor)]
+    leaves = [each for each in (*inputs, *table.parameters()) if isinstance(each, torch.Tensor) and each.requires_grad]
+    differentiable = [each.sum() for each in results if each.requires_grad]
+    gradients: Any = ()
+    if leaves and differentiable:
+        try:
+            found = torch.autograd.grad(differentiable, leaves, allow_unused=True)
+            gradients = [None if each is None else each.to_dense() for each in found]
+        except RuntimeError as error:
+            gradients = [type(error)]
+    return results, [each.stride() for each in results], [*inputs], gradients
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_equal(one, other)
+    else:
+        assert ours == theirs
+
+
+def test_each_rule_has_a_program() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS
+    assert {rule.id for rule in RULES if rule.stage == "call"} == OF_CALLS
+
+
+@pytest.mark.parametrize("id", PROGRAMS)
+def test_a_program_runs_as_captured_by_its_rule(id: str, caplog: pytest.LogCaptureFixture) -> None:
+    program = PROGRAMS[id]
+    outcomes = []
+    compiled = fxjit.compile(program.run, **{"backend": "aot_eager", **program.options})
+    with caplog.at_level(logging.INFO, "fxjit.compile"), fxjit.config.patch(small_graphs_as_captured=True):
+        for run in (program.run, compiled):
+            torch.manual_seed(0)
+            outcomes.append(outcome(run, program.inputs()))
+    assert_equal(outcomes[1], outcomes[0])
+    assert counters["run_as_captured"] == {id: 1}
+    assert sum(f"as it was captured ({id})" in each.getMessage() for each in caplog.records) == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_call_whose_inputs_alias_otherwise_runs_as_captured(backend: str) -> None:
+    compiled = fxjit.compile(write_to_first, backend=backend)
+    apart, (x,) = [*torch.rand(2, 4)], [*torch.rand(1, 4)]
+    expected = write_to_first(apart[0].clone(), apart[1])
+    torch.testing.assert_close(compiled(apart[0].clone(), apart[1]), expected)
+    assert not counters["run_as_captured"]
+    same, other = x.clone(), x.clone()
+    torch.testing.assert_close(compiled(same, same.view(4)), write_to_first(other, other.view(4)))
+    torch.testing.assert_close(same, other)
+    assert counters["run_as_captured"]["input-aliasing"] == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_graph_that_is_differentiated_twice_runs_as_captured(backend: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().exp()
+
+    with fxjit.config.patch(small_graphs_as_captured=False):
+        compiled, x, seconds = fxjit.compile(function, backend=backend), leaf(4), []
+        for run in (function, compiled, compiled):
+            (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+            seconds.append(torch.autograd.grad(first.sum(), x)[0])
+    for second in seconds[1:]:
+        torch.testing.assert_close(second, seconds[0])
+    assert counters["run_as_captured"] == {"double-backward": 1}
