@@ -47,11 +47,7 @@ class InterpretedKernel:
         exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
         scope.update(row_functions(), range=lambda *bounds: range(*map(as_int, bounds)))
         self.function: Any = InterpretedFunction(scope[NAME])
-<<<<<<< HEAD
-        self.blocks = small_launch(kernel)
-=======
         self.blocks = smallest_tiles(kernel)
->>>>>>> main
 
     def __call__(self, *args: Any) -> None:
         from triton.runtime.interpreter import InterpreterError
@@ -71,11 +67,7 @@ class InterpretedKernel:
                 raise
 
 
-<<<<<<< HEAD
-def small_launch(kernel: TritonKernel) -> dict[str, int]:
-=======
 def smallest_tiles(kernel: TritonKernel) -> dict[str, int]:
->>>>>>> main
     chosen = dict(kernel.configs[0].blocks)
     limits = dict(BLOCKS, XB=ROWS) if "RB" in chosen or "tl.reduce" in kernel.source else BLOCKS
     limits = TILES if "KB" in chosen else limits
