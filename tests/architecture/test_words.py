@@ -18,10 +18,10 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    NotPlain _components _counted_in _overlaps ask ask_for_large_pages asked_ahead better_as_captured blocks
-    combine_lane components draw drawn drop_gradients_of_hidden_writes expansions folds guard_against_unused halves
-    hidden hidden_constants is_worth_it keep_layouts lane_block lane_loops lane_name_rows lane_rows lane_slot layouts
-    mark_results_beside pages plain saved set_home slot slot_by_slot slot_loops slot_members small_blocks stages
+    _components _counted_in _overlaps ask ask_for_large_pages asked_ahead better_as_captured blocks combine_lane
+    components draw drawn drop_gradients_of_hidden_writes expansions folds guard_against_unused halves hidden
+    hidden_constants is_worth_it keep_layouts lane_block lane_loops lane_name_rows lane_rows lane_slot layouts
+    mark_results_beside pages saved set_home slot slot_by_slot slot_loops slot_members small_blocks stages
     uncounted_writes unused with_unused_draws worth_measuring
     """.split()
 )
