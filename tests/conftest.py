@@ -11,6 +11,7 @@ from fxjit import config
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
 @pytest.fixture(autouse=True)

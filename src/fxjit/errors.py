@@ -82,7 +82,11 @@ class RecompileLimitExceeded(FxjitError):
     """Code has reached `recompile_limit` where `fail_on_recompile_limit_hit` or `fullgraph=True` forbids that."""
 
 
-class BackendCompilerFailed(FxjitError):
+class CompilerFailure(FxjitError):
+    """What a compiler fails with, ours or a backend's; `suppress_errors` turns it into a frame that runs eagerly."""
+
+
+class BackendCompilerFailed(CompilerFailure):
     """A backend raised while it compiled a graph; the backend's own exception is the cause."""
 
     def __init__(self, backend: str, inner: BaseException) -> None:
@@ -97,11 +101,11 @@ class BackendCompilerFailed(FxjitError):
         return type(self), (self.backend_name, self.inner_exception)
 
 
-class CppCompileError(FxjitError):
+class CppCompileError(CompilerFailure):
     """The C++ compiler refused generated code, or there is none; the message has its command and its output."""
 
 
-class TritonCompileError(FxjitError):
+class TritonCompileError(CompilerFailure):
     """Triton refused a generated kernel."""
 
 
@@ -113,8 +117,8 @@ class AccuracyError(FxjitError):
     """`verify_correctness` found a compiled graph whose results are not eager's."""
 
 
-class InternalError(FxjitError):
-    """A mistake of fxjit itself; `suppress_errors` turns it into a frame that runs eagerly."""
+class InternalError(CompilerFailure):
+    """A mistake of fxjit itself."""
 
 
 class TraceSignal(Exception):

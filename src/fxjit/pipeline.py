@@ -14,6 +14,7 @@ import gc
 import threading
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeGuard
@@ -29,6 +30,7 @@ from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
     BreakGraph,
+    CompilerFailure,
     FxjitError,
     InternalError,
     RecompileError,
@@ -135,11 +137,19 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         _skip(options, frame, signal)
         return None
     except FxjitError as error:
-        if config.suppress_errors and isinstance(error, (BackendCompilerFailed, InternalError)):
+        if config.suppress_errors and isinstance(error, CompilerFailure):
             wait = entries.mark_failed(frame.code, options)
+            if wait == entries.FIRST_RETRY:
+                _warn_suppressed(frame.code, error)
             events.report_skip(frame.code, "skip-compiler-error", {"error": _first_line(error), "retry": wait})
             return None
         raise
+
+
+def _warn_suppressed(code: types.CodeType, error: FxjitError) -> None:
+    warnings.warn(
+        f"fxjit could not compile {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), which runs eagerly because "
+        f"config.suppress_errors is on: {type(error).__name__}: {_first_line(error)}", RuntimeWarning, stacklevel=2)
 
 
 def _first_line(error: FxjitError) -> str:

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
-NATIVE_LOW = LOW | {"tensor_shim", "backends.graph", "backends.sizes"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
+NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
 NATIVE_STAGES = NATIVE_LOW | {f"backends.native.{each}" for each in ("lower", "schedule", "codegen", "runtime")}
 STORED_ARTIFACTS = {"backends.store.artifacts", "backends.store.folder"}
 
@@ -34,11 +34,15 @@ LAYERS: dict[str, set[str]] = {
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
-    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.aot.runtime"},
-    "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph", "backends.sizes"},
+    "backends.graph": LOW,
+    "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
+    "backends.eager": LOW | {"backends.graph.facts"},
+    "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
+    "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.graph", "backends.aot.runtime"},
     "backends.store.folder": set(),
     "backends.store.artifacts": {"config", "logs", "counters", "errors", "backends.store.folder"},
     "backends.store": LOW | STORED_ARTIFACTS | {"tensor_shim", "backends.aot.backend", "backends.aot.runtime"},
+    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.aot", "backends.graph", "backends.eager"},
     # What backends.native's stages share; then the stages, each of which may import those before it.
     "backends.native.index": set(),
     "backends.native.ir": {"backends.native.index"},
@@ -110,7 +114,7 @@ LATE_IMPORTS = {
     ("api", "interop.numpy_"),
     ("api", "module"),
     ("backends.aot.trace", "repro"),
-    ("backends.inductor", "backends.rnn"),
+    ("backends.inductor", "backends.aot.captured_passes"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),

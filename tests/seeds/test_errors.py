@@ -7,12 +7,14 @@ import pickle
 import re
 import threading
 import traceback
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import fxjit
+from fxjit import errors
 from fxjit.errors import (
     AccuracyError,
     BackendCompilerFailed,
@@ -79,6 +81,52 @@ def test_a_suppressed_crash_is_a_skip_that_is_tried_again_at_growing_intervals(c
     assert attempts == [0, 9, 26, 59], "after 8 calls, then after 16, then after 32"
     assert caplog.text.count("The compiler failed") == 1, "said once"
     assert "the compiler crashed" in caplog.text and "tried again after 8 calls" in caplog.text
+
+
+FAILURES = {
+    "CppCompileError": lambda: errors.CppCompileError("no such thing"),
+    "TritonCompileError": lambda: errors.TritonCompileError("no such thing"),
+    "InternalError": lambda: errors.InternalError("no such thing"),
+    "BackendCompilerFailed": lambda: errors.BackendCompilerFailed("mine", ValueError("no such thing")),
+    "an error of the backend's own": lambda: ValueError("no such thing"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_failure_of_a_compiler_is_suppressed_with_one_warning(failure):
+    def backend(gm, inputs):
+        raise FAILURES[failure]()
+
+    with pytest.raises(errors.CompilerFailure, match="no such thing"):
+        fxjit.compile(add_one, backend=backend)(X)
+    fxjit.reset()
+    compiled = fxjit.compile(add_one, backend=backend)
+    with fxjit.config.patch(suppress_errors=True), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(30):
+            assert torch.equal(compiled(X), X + 1)
+    (said,) = [str(each.message) for each in caught]
+    assert "add_one" in said and "no such thing" in said and __file__ in said
+
+
+def test_which_errors_are_failures_of_a_compiler():
+    """The others are answers to what the user asked for or did; whoever adds an error says which it is."""
+    every = {each.__name__ for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.FxjitError)}
+    failures = {name for name in every if issubclass(getattr(errors, name), errors.CompilerFailure)}
+    assert failures == {"CompilerFailure", "BackendCompilerFailed", "CppCompileError", "TritonCompileError", "InternalError"}
+    assert every - failures == {
+        "FxjitError", "InvalidArgument", "ConfigError", "UnknownSetting", "InvalidBackend", "ExplainedError", "Unsupported",
+        "SkipFrame", "RecompileError", "RecompileLimitExceeded", "ConstraintViolationError", "AccuracyError"}
+
+
+def test_a_cpp_compiler_that_is_required_and_fails_is_suppressed_too(tmp_path):
+    with fxjit.config.patch({"cpp.compiler": str(tmp_path / "none"), "cpp.require": True, "small_graphs_as_captured": False}):
+        with pytest.raises(errors.CppCompileError, match="There is no C"):
+            fxjit.compile(add_one)(X)
+        fxjit.reset()
+        said = pytest.warns(RuntimeWarning, match="add_one.*CppCompileError.*There is no C")
+        with fxjit.config.patch(suppress_errors=True), said:
+            assert torch.equal(fxjit.compile(add_one)(X), X + 1)
 
 
 def test_our_own_mistakes_are_errors_that_name_the_place(monkeypatch):

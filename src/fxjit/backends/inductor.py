@@ -19,7 +19,7 @@ def inductor(
     """Compiles the graph with torch._inductor; `mode` and `options` mean what they mean for torch.compile."""
     from torch._inductor.compile_fx import compile_fx
 
-    from .rnn import with_dropout_between_layers
+    from .aot.captured_passes import with_dropout_between_layers
 
     patches = dict(options or {})
     if mode is not None and mode != "default":

@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, 
 
 from fxjit.schemas import target_uses_rng, view_base
 
+from ..graph.facts import tangents_of
 from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout, TangentMask
 
 Boxed = Callable[[list[Any]], Any]
@@ -46,6 +47,11 @@ class CompiledArtifacts:
     def trains(self) -> bool:
         return "backward" in self.graphs
 
+    @property
+    def mutated_inputs(self) -> tuple[int, ...]:
+        """The inputs whose contents AOTAutograd found the graph to change."""
+        return () if self.meta is None else tuple(index for index, info in enumerate(self.meta.input_info) if info.mutates_data)
+
     def note_meta(self) -> ViewAndMutationMeta | None:
         """What AOTAutograd found out of the graph that it is compiling."""
         self.meta = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
@@ -61,8 +67,7 @@ class CompiledArtifacts:
         if name == "forward":
             self.input_dependencies = _dependencies(graph, graph.graph.find_nodes(op="placeholder"), self.outputs[name])
         if name == "backward":
-            tangents = [node for node in graph.graph.find_nodes(op="placeholder") if "tangents" in node.name]
-            self.tangent_dependencies = _dependencies(graph, tangents, self.outputs[name])
+            self.tangent_dependencies = _dependencies(graph, tangents_of(graph.graph), self.outputs[name])
 
     def gradient_dependencies(self, tangents: tuple[int, ...]) -> tuple[int, ...]:
         """For each gradient: the tangents that it depends on, as bits. One that depends on none is constantly zero, as that of

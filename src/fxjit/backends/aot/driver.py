@@ -16,16 +16,20 @@ import sympy
 import torch
 import torch.fx
 
-from ..components import compile_parts
 from ..eager import eager
-from ..expansions import with_plain_views
-from ..hidden import uncounted_writes
-from ..inference import CannotSplit, compile_blocks
-from ..rnn import with_dropout_between_layers
+from ..graph.facts import mutated_without_version
+from ..graph.split import CannotSplit, split_by_autograd_component, split_by_inference_mode
 from . import rules
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
-from .captured_passes import with_flat_outputs, with_recording_off, with_size_inputs, with_unused_draws
+from .captured_passes import (
+    with_dropout_between_layers,
+    with_flat_outputs,
+    with_plain_views,
+    with_random_outputs,
+    with_recording_off,
+    with_size_inputs,
+)
 from .runtime.double_backward import DoubleBackward, may_run_twice
 from .runtime.version_counters import VersionCounterEffects, reshaped_inputs
 from .runtime.wrappers import CallContext, compiled_call
@@ -47,7 +51,7 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> Call:
     try:
-        for split in (compile_blocks, compile_parts):
+        for split in (split_by_inference_mode, split_by_autograd_component):
             in_parts = split(gm, example_inputs, functools.partial(compile_with_aot, backend=backend))
             if in_parts is not None:
                 return in_parts
@@ -71,7 +75,7 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], back
             compiled_on = _compile_whole(recording, example_inputs, backend)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
     rules.check("captured graph", rules.Candidate(gm, example_inputs))
-    gm, restore = with_unused_draws(*with_flat_outputs(gm))
+    gm, restore = with_random_outputs(*with_flat_outputs(gm))
     entry = backend.store_entry(gm, example_inputs)
     result = (None if entry is None else entry.find()) or _compile_anew(gm, example_inputs, backend, entry)
     if result.rule is not None:
@@ -96,7 +100,7 @@ def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
     call, artifacts = trace_and_compile(gm, example_inputs, backend)
     candidate = rules.Candidate(gm, example_inputs, artifacts=artifacts, is_unprofitable=backend.is_unprofitable)
     rules.check("compiled graphs", candidate)
-    preserved = uncounted_writes(gm, example_inputs, artifacts.meta)
+    preserved = mutated_without_version(gm, example_inputs, artifacts.mutated_inputs)
     plan = plan_call(artifacts, gm, len(example_inputs), autocast, preserved)
     rules.check("call plan", replace(candidate, plan=plan))
     if plan is not None:

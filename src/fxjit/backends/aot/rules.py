@@ -19,11 +19,9 @@ from torch.utils import _pytree as pytree
 from fxjit import events, logs
 from fxjit.counters import counters
 
-from ..graph.facts import tensors_of
-from ..hidden import NEEDS_DATA
-from ..inference import CannotSplit
-from ..layouts import counts_from_the_start
-from ..sizes import hints
+from ..graph.facts import DATA_DEPENDENT, tensors_of, uses_storage_offsets
+from ..graph.layout import overlaps_itself
+from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
 from .runtime.call_plan import CallPlan
 
@@ -121,7 +119,7 @@ def _storage(node: Any) -> int | None:
 
 
 def _uses_storage_offsets(candidate: Candidate) -> bool:
-    return isinstance(candidate.captured, torch.fx.GraphModule) and counts_from_the_start(candidate.captured)
+    return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
 # Predicates of what AOTAutograd made
@@ -150,18 +148,7 @@ def _takes_overlapping_tangents(candidate: Candidate) -> bool:
     if meta is None or not candidate.artifacts.trains:
         return False
     formats = [getattr(each, "memory_format", None) for each in meta.subclass_tangent_meta or ()]
-    return any(each is not None and each.size is not None and _overlaps(each.size, each.stride) for each in formats)
-
-
-def _overlaps(size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Of sizes that vary it is asked of those at hand."""
-    known: Any = zip(hints(stride), hints(size), strict=True)
-    reach = 0
-    for step, extent in sorted(pair for pair in known if None not in pair and pair[1] > 1):
-        if step <= reach:
-            return True
-        reach += step * (extent - 1)
-    return False
+    return any(each is not None and each.size is not None and overlaps_itself(each.size, each.stride) for each in formats)
 
 
 def _views_mutated_input(candidate: Candidate) -> bool:
@@ -204,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
-    Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, NEEDS_DATA),
+    Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
          "An operator that tracing cannot see through writes to a tensor, as fused optimizer steps do."),

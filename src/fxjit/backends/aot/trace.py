@@ -12,16 +12,17 @@ import torch.fx
 from fxjit import config, debug, logs
 from fxjit.counters import timed
 
-from ..derivatives import choose_extremes
-from ..hidden import drop_gradients_of_hidden_writes
-from ..layouts import keep_layouts
-from ..rnn import keep_workspace
-from ..saved import keep_old_values, mark_results_beside, save_what_extremes_are_of
-from ..unused import guard_against_unused
 from . import rules, torch_patches
 from .artifacts import CompiledArtifacts
+from .aten_passes import drop_gradients_of_mutated_leaves, keep_rnn_workspace, mask_undefined_tangents, restride_outputs
 from .backend import BackendConfig, Boxed
 from .captured_passes import with_symbols
+from .joint_passes import (
+    copy_activations_before_mutation,
+    mark_integer_outputs,
+    save_operands_of_extremes,
+    select_gradients_of_extremes,
+)
 from .runtime.tangents import with_all_defined
 
 log = logs.artifact("aot_graphs")
@@ -76,13 +77,13 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
     debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
     torch_patches.copied_deeply(graph)
     if name == "backward":
-        drop_gradients_of_hidden_writes(graph, artifacts.meta)
-        artifacts.tangent_masks = guard_against_unused(graph)
+        drop_gradients_of_mutated_leaves(graph, artifacts.meta)
+        artifacts.tangent_masks = mask_undefined_tangents(graph)
         inputs = [*inputs, *(node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")[len(inputs):])]
     else:
-        keep_layouts(graph, captured, artifacts.note_meta())
+        restride_outputs(graph, captured, artifacts.note_meta())
     artifacts.note(name, graph)
-    keep_workspace(graph, name == "forward")
+    keep_rnn_workspace(graph, name == "forward")
     with timed(f"aot.{name}"):
         compiled = artifacts.graphs[name] = _compile_or_leave_script(backend, graph, inputs, name)
     return compiled
@@ -92,15 +93,15 @@ def _partition(backend: BackendConfig, joint: torch.fx.GraphModule, inputs: Any,
     """Forward and backward, from the graph that has both."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    choose_extremes(joint)
+    select_gradients_of_extremes(joint)
     backend.joint_passes(joint)
     if backend.min_cut:
-        save_what_extremes_are_of(joint)
+        save_operands_of_extremes(joint)
         forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:
         forward, backward = default_partition(joint, inputs, **keywords)
-    keep_old_values(forward, keywords["num_fwd_outputs"])
-    mark_results_beside(forward, backward)
+    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"])
+    mark_integer_outputs(forward, backward)
     return forward, torch_patches.shared_with_compiled_autograd(backward)
 
 

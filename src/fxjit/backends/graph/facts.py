@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import inner_graphs, signatures, view_base, writes, written
+from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
 
 Node = torch.fx.Node
+#: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+#: Operators that take an absolute storage offset, and its position.
+_STORAGE_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
 #: Modules of functions that enter and leave modes, for graphs of torch._dynamo as for ours.
 _MODE_MODULES = frozenset({"torch.autograd.grad_mode", "torch.amp.autocast_mode", "torch._functorch.predispatch"})
 
@@ -88,3 +99,72 @@ def changes_state(node: Node) -> bool:
     # A function of torch's C++ that is no operator and gives no tensor is called for such an effect.
     is_builtin = isinstance(target, types.BuiltinFunctionType) and (target.__module__ or "").startswith("torch")
     return is_builtin and not signatures(target) and next(tensors_of(node), None) is None
+
+
+def tangents_of(backward: torch.fx.Graph) -> list[Node]:
+    """The inputs of AOTAutograd's backward graph that are gradients of outputs, in their order."""
+    return [node for node in backward.find_nodes(op="placeholder") if "tangents" in node.name]
+
+
+def uses_storage_offsets(gm: torch.fx.GraphModule) -> bool:
+    """Whether the captured graph uses absolute storage offsets on an input or on a view: by `as_strided`, and by
+    `fill_diagonal_`, which calls it. AOTAutograd's graphs have them as numbers that hold for these tensors alone, and copy
+    parts of storages, which then begin elsewhere."""
+    inputs = storages_of(gm.graph.find_nodes(op="placeholder"))
+    bases = [base for base in map(_strided_base, gm.graph.nodes) if base is not None]
+    return any(_is_behind_start(base) or not storages_of([base]).isdisjoint(inputs) for base in bases)
+
+
+def _strided_base(node: Node) -> Node | None:
+    """The tensor to whose storage the call's offset refers."""
+    if not node.op.startswith("call") or not node.args or not isinstance(node.args[0], Node):
+        return None
+    name = name_of(node.target)
+    place = _STORAGE_OFFSETS.get(name)
+    offset = None if place is None else node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
+    return node.args[0] if offset is not None or name == "fill_diagonal_" else None
+
+
+def _is_behind_start(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    return not isinstance(value, torch.Tensor) or type(value.storage_offset()) is not int or value.storage_offset() > 0
+
+
+def mutated_without_version(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], mutated: Sequence[int]) -> tuple[int, ...]:
+    """Those of the `mutated` inputs whose version counter the captured graph leaves as it is: it writes to them through `.data`
+    alone, or as running statistics."""
+    silent = [node for node in all_nodes(gm) if _reads_data(node) or updated_statistics(node)]
+    if not mutated or not silent:
+        return ()
+    if all(map(_updates_inputs_alone, silent)):
+        statistics = {each for node in silent for each in updated_statistics(node)}
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        return tuple(index for index in mutated if placeholders[index] in statistics)
+    changed = _changed_versions(gm, example_inputs)
+    return tuple(index for index in mutated if index not in changed)
+
+
+def _reads_data(node: Node) -> bool:
+    return node.op == "call_function" and node.target is getattr and node.args[1] == "data"
+
+
+def _updates_inputs_alone(node: Node) -> bool:
+    """Whether it is a batch norm (an instance norm's updates count) over statistics that are inputs and that are used as such
+    alone: the usual case, which needs no second look."""
+    statistics = updated_statistics(node)
+    return name_of(node.target) == "batch_norm" and all(
+        each.op == "placeholder" and all(each in updated_statistics(user) for user in each.users) for each in statistics)
+
+
+def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> set[int]:
+    """The inputs whose version a run of the graph changes, by a run over fake tensors; all, where that cannot be done."""
+    fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]
+    mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
+        inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in example_inputs]
+        before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
+        try:
+            torch.fx.Interpreter(gm).run(*inputs)
+        except DATA_DEPENDENT:
+            return set(range(len(inputs)))
+    return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}

@@ -16,7 +16,7 @@ import torch.fx
 from fxjit import _C, tensor_shim
 
 from ...graph.facts import storages_of, written_storages
-from ...sizes import hints
+from ...graph.layout import byte_range
 
 #: Two inputs whose memory meets: their indices, and how many elements the second begins behind the first.
 Alias = tuple[int, int, int]
@@ -60,15 +60,5 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> int | None:
     """How many elements of its own b begins behind a; None where the two share none."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return None
-    (begin, end), (other, other_end) = _extent(a), _extent(b)
+    (begin, end), (other, other_end) = byte_range(a), byte_range(b)
     return (other - begin) // b.element_size() if begin < other_end and other < end else None
-
-
-def _extent(x: torch.Tensor) -> tuple[int, int]:
-    """The first byte of its storage that is the tensor's, and the one behind the last; of what varies, as it is here."""
-    rows: list[Any] = [hints(x.shape), hints(x.stride()), hints([x.storage_offset()])]
-    sizes, strides, (offset,) = rows
-    if any(None in row for row in rows) or 0 in sizes:
-        return 0, 0
-    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    return offset * x.element_size(), (last + 1) * x.element_size()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit.backends.sizes import expressions
+from fxjit.backends.graph.layout import expressions
 
 aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit.backends.sizes import expressions
+from fxjit.backends.graph.layout import expressions
 
 aten = torch.ops.aten
 SELECTED, SLICED = aten.select_backward.default, aten.slice_backward.default

@@ -63,14 +63,21 @@ def graph_text(gm: torch.fx.GraphModule) -> str:
 
 
 def _node_text(node: torch.fx.Node) -> str:
-    value = node.meta.get("val")
+    value = node.meta.get("val", node.meta.get("example_value"))
     shape = f": {str(value.dtype).removeprefix('torch.')}{[*value.shape]}" if isinstance(value, torch.Tensor) else ""
     if node.op == "placeholder":
         return f"{node.name}{shape} = input"
     if node.op == "output":
         return f"return {node.args[0]}"
     arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
-    return f"{node.name}{shape} = {node.target}({', '.join(arguments)})"
+    return f"{node.name}{shape} = {_target_text(node.target)}({', '.join(arguments)})"
+
+
+def _target_text(target: Any) -> str:
+    """An operator, method or attribute by its name, a Python function by its module's and its own."""
+    if isinstance(target, (str, torch._ops.OpOverload)):
+        return str(target)
+    return f"{getattr(target, '__module__', None) or 'builtins'}.{getattr(target, '__name__', target)}"
 
 
 def _text(path: Path) -> str:

@@ -1,14 +1,20 @@
-"""Parts of one captured graph that backpropagate on their own.
+"""Splits captured graphs into parts that are compiled by themselves: by connected component of the autograd graph, and by
+inference mode.
 
-To autograd a compiled graph is a single node: whoever walks back from one of its results walks all of it, and what it
-saved is gone. In eager a step of adversarial training may walk back from the discriminator's loss, and later from the
-generator's, although both were computed before. `independent_parts` finds results that share no differentiable value,
-and cuts the graph, in the order it runs in, where it goes from one such part to another; each becomes a node of its own.
+To autograd a compiled graph is a single node: a backward pass from one of its outputs goes through all of it, and frees all
+that it saved. In eager a step of adversarial training may go backward from the discriminator's loss, and later from the
+generator's, although both were computed before. So outputs that share no differentiable value become nodes of their own: the
+graph is cut, in the order it runs in, where it goes from one such component to another.
+
+AOTAutograd cannot trace into a block of `torch.inference_mode`: a view of a tensor from outside would have to count writes to
+what has no version counter. A block becomes a graph of its own, compiled and called in inference mode as if the caller had
+entered it, so that what it makes are inference tensors; what lies before and after it are graphs beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,26 +22,55 @@ import torch._guards
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import name_of, written
+from fxjit.schemas import name_of, writes, written
 
-from .graph.facts import changes_state, needed, storages_of, tensors_of
+from ..eager import as_a_block
+from .facts import changes_state, needed, storages_of, tensors_of
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
 
 
-def compile_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile) -> Callable[..., Any] | None:
-    """The graph with each independent part compiled by itself; None where the whole of it is one part."""
-    segments = independent_parts(gm, example_inputs)
+class CannotSplit(Exception):
+    """A block of inference mode cannot be cut out of its graph."""
+
+
+def split_by_autograd_component(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile
+) -> Callable[..., Any] | None:
+    """The graph with each connected component compiled by itself; None where the whole of it is one."""
+    segments = autograd_segments(gm, example_inputs)
     if segments is None:
         return None
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    inputs = dict(zip(places, example_inputs, strict=True))
-    wanted = needed(gm.graph)
+    inputs = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
+    required = needed(gm.graph)
     numbers = sorted({*segments.values()})
-    parts = [Part(gm, [node for node in segments if segments[node] == number], wanted) for number in numbers]
-    if not all(can_be_passed(node) for part in parts for node in part.results):
+    parts = [Part(gm, [node for node in segments if segments[node] == number], required) for number in numbers]
+    if not all(can_be_passed(node) for part in parts for node in part.outputs):
         return None
-    return in_turn(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
+    return run_in_order(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
+
+
+def split_by_inference_mode(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile
+) -> Callable[..., Any] | None:
+    """The graph with its blocks of inference mode compiled by themselves; None where it has none. Raises CannotSplit where they
+    cannot be cut out."""
+    if not isinstance(gm, torch.fx.GraphModule) or not any(gm.graph.find_nodes(op="call_function", target=_ENTER)):
+        return None
+    blocks = _inference_blocks(gm)
+    required = needed(gm.graph)
+    parts = [(block, Part(gm, block.nodes, required)) for block in blocks]
+    if not all(_stands_alone(part, block) for block, part in parts):
+        raise CannotSplit
+    inputs = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
+    steps = []
+    for block, part in parts:
+        with torch.inference_mode(block.inference):
+            compiled = part.compiled(compile_part, inputs)
+        steps.append((_in_inference_mode(compiled) if block.inference else compiled, part))
+    run = run_in_order(gm, steps)
+    return as_a_block(run) if any(map(changes_state, gm.graph.nodes)) else run
 
 
 def can_be_passed(node: torch.fx.Node) -> bool:
@@ -45,59 +80,58 @@ def can_be_passed(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_neg() and not value.is_conj()
 
 
-def in_turn(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
+def run_in_order(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
     """What the graph is: its parts, each as it was compiled, one after the other."""
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    results = next(iter(gm.graph.find_nodes(op="output"))).args[0]
-    ways = [(step, part.wanted, part.results) for step, part in steps]
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    results = gm.graph.output_node().args[0]
+    calls = [(step, part.inputs, part.outputs) for step, part in steps]
 
     def run(*args: Any) -> Any:
-        values = dict(zip(places, args, strict=True))
-        for step, wanted, given in ways:
-            values.update(zip(given, step(*[values[node] for node in wanted]), strict=True))
+        values = dict(zip(placeholders, args, strict=True))
+        for step, inputs, outputs in calls:
+            values.update(zip(outputs, step(*[values[node] for node in inputs]), strict=True))
         return torch.fx.node.map_arg(results, values.__getitem__)
 
     return run
 
 
 class Part:
-    """The nodes of one segment as a graph of their own: what it wants of others, and which of its values others want. Values
-    that only lead to results which nobody uses are given without a gradient: a walk would bring zeros for them, which times
-    infinity are NaN."""
+    """Some nodes as a graph of their own: its inputs from the others, and the outputs that others use. Outputs that only lead
+    to what nobody uses are detached: a backward pass would bring zeros for them, which times infinity are NaN."""
 
-    def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node], wanted: set[torch.fx.Node]) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node], required: set[torch.fx.Node]) -> None:
         here = set(nodes)
         held = {node for node in gm.graph.nodes if node.op == "get_attr"}
         used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
-        self.wanted = [node for node in used if node not in here and node not in held]
-        self.results = [node for node in nodes if any(user not in here for user in node.users)]
+        self.inputs = [node for node in used if node not in here and node not in held]
+        self.outputs = [node for node in nodes if any(user not in here for user in node.users)]
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        for node in self.wanted:
+        for node in self.inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
         for node in [*(each for each in used if each in held), *nodes]:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        for node in self.results:
-            if _needs_grad(node) and not any(user in wanted and user not in here for user in node.users):
+        for node in self.outputs:
+            if _needs_grad(node) and not any(user in required and user not in here for user in node.users):
                 copies[node] = graph.call_method("detach", (copies[node],))
                 copies[node].meta = node.meta | {"example_value": node.meta["example_value"].detach()}
-        graph.output(tuple(copies[node] for node in self.results))
+        graph.output(tuple(copies[node] for node in self.outputs))
         self.trivial = all(node.target == "detach" for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
 
-    def compiled(self, compile_part: Compile, inputs: dict[torch.fx.Node, Any]) -> Callable[..., Any]:
+    def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:
         if self.trivial:
             return self.module.forward
-        return compile_part(self.module, [inputs[node] if node in inputs else _example(node) for node in self.wanted])
+        return compile_part(self.module, [given[node] if node in given else _example(node) for node in self.inputs])
 
 
-def independent_parts(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> dict[torch.fx.Node, int] | None:
+def autograd_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> dict[torch.fx.Node, int] | None:
     """Which segment each node of the graph belongs to, counted in order; None where there is nothing to cut."""
     if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
         return None
-    component = _components(gm)
-    (results,) = next(iter(gm.graph.find_nodes(op="output"))).args
+    component = _connected(gm)
+    results = gm.graph.output_node().args[0]
     ends = {component[node] for node in pytree.tree_leaves(results) if isinstance(node, torch.fx.Node) and node in component}
     if len(ends) < 2 or _writes_to_inputs(gm, example_inputs, component):
         return None
@@ -166,7 +200,7 @@ class _Modes:
         return False
 
 
-def _components(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
+def _connected(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
     """For each value that autograd records and that is no input: the number of the set that it is connected to. What runs
     under `no_grad`, as an optimizer's step, is not recorded, also where it writes to what needs a gradient."""
     parent: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -218,3 +252,57 @@ def _example(node: torch.fx.Node) -> Any:
     with context.fake_mode, torch.inference_mode(value.is_inference()):
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device,
                                    requires_grad=value.requires_grad)
+
+
+# Blocks of inference mode
+
+
+@dataclass(slots=True)
+class _Block:
+    """Nodes that run one after the other, all in inference mode or all outside."""
+
+    inference: bool
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+
+def _inference_blocks(gm: torch.fx.GraphModule) -> list[_Block]:
+    """The graph in blocks. Raises CannotSplit where one is left in another order than managers are, or turns the mode off."""
+    blocks = [_Block(False)]
+    open_blocks: list[torch.fx.Node] = []
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        if node.target is _ENTER:
+            if node.args != (True,):
+                raise CannotSplit
+            open_blocks.append(node)
+        elif node.target is _EXIT:
+            if not open_blocks or node.args != (open_blocks.pop(),):
+                raise CannotSplit
+        elif open_blocks and node.target is torch._C._set_grad_enabled:
+            continue  # changes nothing in there: no operator is recorded
+        else:
+            if blocks[-1].inference != bool(open_blocks):
+                blocks.append(_Block(bool(open_blocks)))
+            blocks[-1].nodes.append(node)
+    if open_blocks:
+        raise CannotSplit
+    return [block for block in blocks if block.nodes]
+
+
+def _stands_alone(part: Part, block: _Block) -> bool:
+    """Whether graphs can be called with the part's inputs, and give its outputs: tensors, of which none shares
+    its memory with another where the part writes."""
+    made = [node for node in part.inputs if node.op != "placeholder"]
+    if not all(map(can_be_passed, (*made, *part.outputs))):
+        return False
+    memories = [tensor.untyped_storage()._cdata for node in part.inputs for tensor in tensors_of(node)]
+    return not made or len(memories) == len(set(memories)) or not any(writes(node) for node in block.nodes)
+
+
+def _in_inference_mode(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        with torch._C._InferenceMode(True):
+            return compiled(*args)
+
+    return run
