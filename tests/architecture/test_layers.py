@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "process_state": set(),
     "generated": set(),
     "schemas": set(),
-    "tensor_shim": LOW,
+    "tensor_shim": LOW | {"torch_compat"},
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
     "backends.graph": LOW,
@@ -97,7 +97,8 @@ LAYERS: dict[str, set[str]] = {
     "dropin": LOW | {"module", "profiler"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
-    "doctor": LOW | {"tensor_shim", "backends"},
+    "torch_compat": set(),
+    "doctor": LOW | {"tensor_shim", "backends", "api", "torch_compat"},
     "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
@@ -132,6 +133,8 @@ LATE_IMPORTS = {
     ("doctor", "_C"),
     ("doctor", "backends.store.artifacts"),
     ("dropin", "module"),
+    ("doctor", "api"),
+    ("doctor", "counters"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),

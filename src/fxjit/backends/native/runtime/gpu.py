@@ -25,8 +25,8 @@ from fxjit.errors import TritonCompileError
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
-from .blocks import evaluate, is_wide
 from .interpreted import InterpretedKernel
+from .launch_configuration import evaluate, is_wide
 from .triton_compile import OPTIONS, Binary, compiler, triton_version
 
 log = logs.artifact("autotuning")
