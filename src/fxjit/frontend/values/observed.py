@@ -1,7 +1,7 @@
-"""Values that a graph makes and that the program then asks autograd about: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
+"""Tensors observed by autograd: made by a graph, and the subject of `grad(y, h)`, `h.retain_grad()` or a hook on `h` behind it.
 
-A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a question ends a
-graph, the break carries which nodes it is about, and the backend keeps what eager records of them (siblings.py).
+A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a call ends a graph, the
+break carries which nodes it is about, and the backend keeps what eager records of them.
 """
 
 from __future__ import annotations
