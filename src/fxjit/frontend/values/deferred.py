@@ -1,8 +1,8 @@
 """Deferred text and snapshots, for calls that run after the graph (`config.reorderable_functions`).
 
 A snapshot is a value as it was at the call: a tensor that is written to later is kept as a copy, and so are lists, tuples,
-dicts and sets. An object of another kind, whose text may change, has none. callables/deferred_calls.py defers calls; f-strings and
-`str` come here through protocol.py.
+dicts and sets. An object of another kind, whose text may change, has none. callables/deferred_calls.py defers calls; f-strings
+and `str` come here through protocol.py.
 """
 
 from __future__ import annotations
