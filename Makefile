@@ -2,6 +2,8 @@
 # PYTHON=python3.12 chooses another Python; ARGS go to the demo (ARGS="--steps 50") or to pytest (ARGS="-k guards").
 
 PYTHON ?= python3
+# The release that CI runs the tests with; fxjit works with torch 2.11 to 2.15 (noxfile.py).
+TORCH ?= torch==2.13.*
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
@@ -44,7 +46,7 @@ build: $(VENV)/installed
 $(VENV)/installed: pyproject.toml setup.py $(shell find src/fxjit -name '*.c' -o -name '*.h')
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[test,demo,bench]'
+	$(BIN)/python -m pip install --quiet '$(TORCH)' -e '.[test,demo,bench]'
 	touch $@
 
 clean:

@@ -12,7 +12,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = True
 
 PYTHONS = ("3.11", "3.12", "3.13")
-TORCHES = ("2.11", "2.13")
+TORCHES = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 @nox.session(python=PYTHONS)
@@ -26,6 +26,6 @@ def tests(session: nox.Session, torch: str) -> None:
 
 @nox.session(python="3.11")
 def lint(session: nox.Session) -> None:
-    session.install("ruff", "mypy", "numpy", "torch>=2.11,<2.14")
+    session.install("ruff", "mypy", "numpy", "torch>=2.11,<2.16")
     session.run("ruff", "check", "src", "tests", "benchmarks", "tools")
     session.run("mypy")

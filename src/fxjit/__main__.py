@@ -20,7 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("script", help="a Python file, or -m and a module's name")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     commands.add_parser("demo", help="train two small models: eager, with fxjit and with torch.compile", add_help=False)
-    commands.add_parser("doctor", help="check this machine, and say what to do about anything that is missing")
+    doctor = commands.add_parser("doctor", help="check this machine, and say what to do about anything that is missing")
+    doctor.add_argument("--json", action="store_true", help="the findings as JSON")
     cache = commands.add_parser("cache", help="the cache of compiled kernels: show its size, or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
     again = commands.add_parser("replay", help="a debug folder's graphs through the stages of the backend again, as text")
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _replay(known, parser)
     from .doctor import cache_main, doctor_main
 
-    return doctor_main() if known.command == "doctor" else cache_main(known.action)
+    return doctor_main(known.json) if known.command == "doctor" else cache_main(known.action)
 
 
 def _replay(known: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -5,7 +5,10 @@ Each check is a function that gives a `Finding`; none of them raises.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import importlib.util
+import json
 import os
 import platform
 import shlex
@@ -13,12 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from . import config
+from . import config, torch_compat
 from .errors import ConfigError
 
 COMPILERS = ("g++", "c++", "clang++")
@@ -51,13 +56,17 @@ def examine() -> list[Finding]:
         _triton,
         _cache,
         _settings,
+        _trial,
     )
     return [check() for check in checks]
 
 
-def doctor_main() -> int:
-    """Prints the report; 1 when something that fxjit needs is missing."""
+def doctor_main(as_json: bool = False) -> int:
+    """Prints the report, or the findings as JSON; 1 when something that fxjit needs is missing or does not work."""
     findings = examine()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
+        return int(any(each.state == "bad" for each in findings))
     width = max(len(each.what) for each in findings)
     marks = {"ok": "ok  ", "warn": "note", "bad": "BAD "}
     for each in findings:
@@ -65,7 +74,7 @@ def doctor_main() -> int:
         for line in each.advice.splitlines():
             print(f"     {'':<{width}}  -> {line}")
     bad = sum(each.state == "bad" for each in findings)
-    print("\nEverything that fxjit needs is here." if not bad else f"\n{bad} of these need something done.")
+    print("\nEverything that fxjit needs is here, and works." if not bad else f"\n{bad} of these need something done.")
     return 1 if bad else 0
 
 
@@ -105,7 +114,8 @@ def find_compiler() -> str | None:
 
 def _python() -> Finding:
     text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
-    if platform.python_implementation() != "CPython" or not (3, 11) <= _numbers(platform.python_version()) < (3, 14):
+    release = torch_compat.release(platform.python_version())
+    if platform.python_implementation() != "CPython" or not (3, 11) <= release < (3, 14):
         return Finding("Python", "bad", text, "fxjit needs CPython 3.11, 3.12 or 3.13.")
     return Finding("Python", "ok", text)
 
@@ -114,9 +124,9 @@ def _torch() -> Finding:
     try:
         found = version("torch")
     except PackageNotFoundError:
-        return Finding("torch", "bad", "not installed", "pip install 'torch>=2.11,<2.14'")
-    if not (2, 11) <= _numbers(found) < (2, 14):
-        return Finding("torch", "warn", found, "fxjit is tested with torch 2.11 to 2.13.")
+        return Finding("torch", "bad", "not installed", f"pip install '{torch_compat.REQUIREMENT}'")
+    if (said := torch_compat.untried(found)) is not None:
+        return Finding("torch", "warn", found, said)
     return Finding("torch", "ok", f"{found}, {os.cpu_count()} processors")
 
 
@@ -221,17 +231,66 @@ def _settings() -> Finding:
     return Finding("settings", "ok", ", ".join(changed) if changed else "all at their defaults")
 
 
+def _trial() -> Finding:
+    """Traces, compiles and trains a small network, and compares it with eager."""
+    advice = "Please report this, with the whole of this page and what `FXJIT_LOGS=compile` says."
+    try:
+        from .api import compile
+
+        seconds, kernels, difference = _train_both(compile)
+    except Exception as error:  # whatever fails is what the report is about
+        said = " ".join(str(error).split("\n")[:2]).strip() or "no message"
+        return Finding("trial", "bad", f"a small training step failed: {type(error).__name__}: {said}", advice)
+    if difference > _TOLERANCE:
+        return Finding("trial", "bad", f"a small training step is off by {difference:.1e} (relative)", advice)
+    text = f"a small training step was compiled in {seconds:.1f} s and agrees with eager"
+    if not kernels:
+        return Finding("trial", "warn", f"{text}, but without kernels of its own", "See the C++ compiler above.")
+    return Finding("trial", "ok", text)
+
+
+#: The largest difference between eager's parameters and the compiled step's, relative to the largest parameter.
+_TOLERANCE = 1e-4
+
+
+def _train_both(compile: Callable[..., Any]) -> tuple[float, int, float]:
+    """Two steps of a small network in eager and compiled: seconds of the compiled ones, how many kernels were generated, and
+    the largest relative difference of parameters."""
+    import torch
+
+    from .counters import counters
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)]
+        eager, x = torch.nn.Sequential(*layers), torch.randn(64, 16)
+    compiled = copy.deepcopy(eager)
+    start, before = time.perf_counter(), counters["native"]["kernels"]
+
+    def step(model: Any, run: Callable[..., Any]) -> None:
+        run(x).pow(2).mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+
+    with config.patch(small_graphs_as_captured=False, disk_cache=False):
+        run = compile(compiled, fullgraph=True)
+        for _ in range(2):
+            step(compiled, run)
+    seconds, kernels = time.perf_counter() - start, counters["native"]["kernels"] - before
+    for _ in range(2):
+        step(eager, eager)
+    pairs = zip(eager.parameters(), compiled.parameters(), strict=True)
+    return seconds, kernels, max(float(((a - b).abs().max() / a.abs().max()).detach()) for a, b in pairs)
+
+
 def _first_line(command: list[str]) -> str:
     try:
         out = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return command[0]
     return out.partition("\n")[0] or command[0]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    major, minor = text.split(".")[:2]
-    return int(major), int("".join(filter(str.isdigit, minor)))
 
 
 def _megabytes(size: int) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
-from fxjit import _C, process_state
+from fxjit import _C, process_state, torch_compat
 
 _LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so", "libtorch_cuda.so")
 
@@ -26,6 +26,7 @@ _LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so
 @cache
 def ensure() -> bool:
     """Whether tensors can be read in C. The first call finds out."""
+    torch_compat.warn_if_untried(torch.__version__)
     problem = _problem()
     if problem is None:
         return True

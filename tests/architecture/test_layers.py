@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "process_state": set(),
     "generated": set(),
     "schemas": set(),
-    "tensor_shim": LOW,
+    "tensor_shim": LOW | {"torch_compat"},
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
     "backends.graph": LOW,
@@ -92,7 +92,8 @@ LAYERS: dict[str, set[str]] = {
     "dropin": LOW | {"module", "profiler"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
-    "doctor": LOW | {"tensor_shim", "backends"},
+    "torch_compat": set(),
+    "doctor": LOW | {"tensor_shim", "backends", "api", "torch_compat"},
     "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything
@@ -127,6 +128,8 @@ LATE_IMPORTS = {
     ("doctor", "_C"),
     ("doctor", "backends.native.runtime.cache"),
     ("dropin", "module"),
+    ("doctor", "api"),
+    ("doctor", "counters"),
     ("doctor", "tensor_shim"),
     ("install", "explain"),
     ("install", "module"),

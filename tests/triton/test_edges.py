@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import fxjit
 from fxjit import config
 from fxjit.backends.native.runtime import gpu, interpreted
-from fxjit.backends.native.runtime.blocks import NARROW, is_wide
+from fxjit.backends.native.runtime.launch_configuration import NARROW, is_wide
 from fxjit.backends.native.schedule.gpu import LONGEST_ROW, TALLEST_COLUMN
 
 from .conftest import assert_same, run_interpreted

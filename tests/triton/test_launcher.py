@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fxjit import _C
-from fxjit.backends.native.runtime.blocks import NARROW
+from fxjit.backends.native.runtime.launch_configuration import NARROW
 
 
 def make(driver, otherwise=None, **changes):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented, next_creation_id
+from fxjit.frontend.values.traits import Undoable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Effects:
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
-        self._log_change(value, value.undo_check)
+        self._log_change(value, value.undo_check if isinstance(value, Undoable) else None)
         if value.source is not None and value not in self._restored:
             self._restored.add(value)
             self._log.append(Restore(value))
@@ -77,7 +78,7 @@ class Effects:
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
 
-    def _log_change(self, value: Value, undo_check: Callable[[], Callable[[], bool] | None] | None = None) -> None:
+    def _log_change(self, value: Value, undo_check: Callable[[], Callable[[], bool]] | None = None) -> None:
         if self._confined_since is None or value in self._undo_checks:
             return
         if value.source is None and value.creation_id >= self._confined_since:

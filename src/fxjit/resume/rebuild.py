@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.values.base import NULL, Lazy, Value
+from fxjit.frontend.values.traits import WrappedOutput
 from fxjit.guards.source import Source
 
 
@@ -55,7 +56,7 @@ class Rebuilder:
             self.asm.load_local(self._built[value])
         elif value.source is not None:
             self._push_source(value.source)
-        elif value.node is not None and not value.in_subclass:
+        elif value.node is not None and not isinstance(value, WrappedOutput):
             self._push_output(value)
         elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset, slice)):
             value.rebuild(self)

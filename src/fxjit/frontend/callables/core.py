@@ -22,10 +22,10 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
@@ -582,18 +582,18 @@ for _code_runner in (eval, exec, compile):
 def import_(t: Tracer, name: Value, globals: Value | None = None, locals: Value | None = None,
             fromlist: Value | None = None, level: Value | None = None) -> Value:
     """A module that is there already; relative imports, and first imports, run as they stand."""
-    known = plain_or_break(t, name, "__import__")
-    if known not in sys.modules or (level is not None and plain_or_break(t, level, "__import__") != 0):
+    known = concrete_or_break(t, name, "__import__")
+    if known not in sys.modules or (level is not None and concrete_or_break(t, level, "__import__") != 0):
         t.break_("opcode-import", name=known)
     whole = fromlist is not None and protocol.truth(t, fromlist)
     return t.make(sys.modules[known if whole else known.partition(".")[0]])
 
 
-def plain_or_break(t: Tracer, value: Value, what: str) -> Any:
+def concrete_or_break(t: Tracer, value: Value, what: str) -> Any:
     """A known argument, or the end of the graph."""
     try:
-        return plain(value)
-    except NotPlain:
+        return concrete(value)
+    except NotConcrete:
         t.break_("call-builtin", function=what, args=value.describe())
 
 

@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol, random_values
 from fxjit.frontend.values.base import Value
@@ -313,7 +313,7 @@ class Dispatched:
 @handles_code(_code_inside(functools.singledispatch, "dispatch"))
 def singledispatch(dispatch: Any) -> Handler:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        cls = plain_or_break(t, args[0], "singledispatch")
+        cls = concrete_or_break(t, args[0], "singledispatch")
         return t.wrap(dispatch(cls), ApplySource(ConstSource(dispatch, "dispatch"), Dispatched(cls), "dispatch"))
     return call
 
@@ -391,8 +391,8 @@ for _choice in (itertools.permutations, itertools.combinations, itertools.combin
 
 @handles(collections.namedtuple)
 def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    known = [plain_or_break(t, arg, "namedtuple") for arg in args]
-    named = {name: plain_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
+    known = [concrete_or_break(t, arg, "namedtuple") for arg in args]
+    named = {name: concrete_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
     caller = t.running_frame.globals.namespace.get("__name__", "__main__")
     named.setdefault("module", caller)
     return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
@@ -441,7 +441,7 @@ def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
 @function(inspect.signature)
 def signature(t: Tracer, obj: Value, **options: Value) -> Value:
     known = _inspected(t, obj, "inspect.signature")
-    named = {name: plain_or_break(t, value, "inspect.signature") for name, value in options.items()}
+    named = {name: concrete_or_break(t, value, "inspect.signature") for name, value in options.items()}
     return protocol.fold(t, lambda: inspect.signature(known, **named))
 
 

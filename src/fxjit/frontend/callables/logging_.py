@@ -14,8 +14,8 @@ from fxjit.frontend.callables.deferred_calls import is_reorderable
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, handles
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deferred import snapshot
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.guards.kinds import ConstIs, IdIs
 from fxjit.guards.source import AttrSource, ConstSource
 
@@ -92,8 +92,8 @@ def _deferrable(t: Tracer, logger: logging.Logger, fn: Any, args: list[Value]) -
         now = [snapshot(t, arg) for arg in args]
         return [arg for arg in now if arg is not None] if all(arg is not None for arg in now) else None
     try:
-        return args if all(isinstance(plain(arg), (str, int, float, bool, type(None))) for arg in args) else None
-    except NotPlain:
+        return args if all(isinstance(concrete(arg), (str, int, float, bool, type(None))) for arg in args) else None
+    except NotConcrete:
         return None
 
 

@@ -17,8 +17,8 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import default_device
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
@@ -37,8 +37,8 @@ def _of_numbers(t: Tracer, data: Value, kwargs: Kwargs) -> tuple[Value, dict[str
     """The data as a graph takes them, and the keyword arguments: with the dtype that NumPy's numbers give a tensor of them."""
     rest = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
     try:
-        known = plain(data)
-    except NotPlain:
+        known = concrete(data)
+    except NotConcrete:
         return data, rest
     if not any(isinstance(number, np.generic) for number in _numbers(known)):
         return data, rest

@@ -8,19 +8,19 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fxjit.frontend.callables.core import plain_or_break
+from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deques import DequeValue
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
 from fxjit.frontend.values.objects import UserObjectValue
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -276,11 +276,11 @@ def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return made(t) if made is not None else t.make(args[0].pytype())
     if len(args) != 3:
         t.raise_(TypeError, "type() takes 1 or 3 arguments")
-    name = plain_or_break(t, args[0], "type")
-    bases = plain_or_break(t, args[1], "type")
+    name = concrete_or_break(t, args[0], "type")
+    bases = concrete_or_break(t, args[1], "type")
     try:
-        body = {key: plain(value) for key, value in _namespace(args[2]).items()}
-    except NotPlain:
+        body = {key: concrete(value) for key, value in _namespace(args[2]).items()}
+    except NotConcrete:
         t.break_("opcode-class-body")
     body.setdefault("__module__", t.running_frame.globals.namespace.get("__name__"))
     return protocol.fold(t, lambda: type(name, bases, body))

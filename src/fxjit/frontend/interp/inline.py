@@ -23,10 +23,10 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
@@ -157,14 +157,14 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
     try:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}
-    except NotPlain:
+    except NotConcrete:
         t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
     return protocol.fold(t, lambda: fn(*known, **named))
 
 
 def _plain(t: Tracer, value: Value) -> object:
     """What a function of a module of pure functions gets: a constant, and no object that may be another tomorrow."""
-    return plain(value.realize())
+    return concrete(value.realize())
 
 
 def _real(t: Tracer, value: Value) -> object:
@@ -173,7 +173,7 @@ def _real(t: Tracer, value: Value) -> object:
     value = value.realize()
     obj = getattr(value, "obj", None)
     if value.source is None or obj is None or value.is_constant():
-        return plain(value)
+        return concrete(value)
     t.guard(IdIs(value.source, obj))
     return obj
 

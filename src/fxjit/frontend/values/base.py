@@ -100,10 +100,6 @@ class Value:
     #: Two-phase building: `rebuild` makes an empty shell, `fill` completes the shell on top of the stack. For
     #: everything that can (indirectly) contain itself.
     shell: ClassVar[bool] = False
-    #: Lives in the graph, and leaves it in another form: `rebuild` makes that of what the graph gives out.
-    in_subclass: ClassVar[bool] = False
-    #: `object` where the `meth_` methods are object's own, and a class of C between may have others.
-    methods_of: ClassVar[type | None] = None
     #: When it was made, as `next_creation_id` counts.
     creation_id: int = 0
 
@@ -144,11 +140,6 @@ class Value:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.describe()}>"
 
-    def undo_check(self) -> Callable[[], bool] | None:
-        """Asked before a change of its state: tells later whether that is undone, and then leaves no trace of it. None: who
-        knows."""
-        return None
-
     # -- building it again ---------------------------------------------------------------------------------------
 
     def rebuild(self, cg: Rebuilder) -> None:
@@ -165,17 +156,10 @@ class Value:
 
     # -- attribute access ----------------------------------------------------------------------------------------
 
-    def left_getattr(self, t: Tracer, obj: Value, name: str) -> None:
-        """`getattr(obj, name)` raised this: an AttributeError that was not told of what remembers it."""
-
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         """Default: a method or class attribute of the exact Python type (see protocol.generic_getattr)."""
         from_type = _GENERIC_GETATTR[0]
         return from_type(t, self, name)
-
-    def behind_own(self, t: Tracer, name: str, raw: object) -> Value | None:
-        """`super().name`, where a class behind its own has `raw` under that name; None where the usual rules hold."""
-        return None
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
@@ -225,9 +209,6 @@ class Value:
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         """`op` is one of < <= == != > >=."""
         return NOT_IMPLEMENTED
-
-    def relied_on(self, t: Tracer, *names: str) -> None:
-        """Python's own operators are asked about a constant: what its class has under these names matters."""
 
     # -- numbers -------------------------------------------------------------------------------------------------
 

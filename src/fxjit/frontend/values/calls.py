@@ -22,7 +22,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import refusal
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.plain import NotPlain, plain
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.skips import marks
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
@@ -196,9 +196,9 @@ def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
     """The value of a pure call; arguments may be constants and containers of constants."""
     args, kwargs = list(args), kwargs or {}
     try:
-        known = [plain(arg) for arg in args]
-        named = {name: plain(arg) for name, arg in kwargs.items()}
-    except NotPlain:
+        known = [concrete(arg) for arg in args]
+        named = {name: concrete(arg) for name, arg in kwargs.items()}
+    except NotConcrete:
         unknown_call(t, fn, args)
     return protocol.fold(t, lambda: fn(*known, **named))
 

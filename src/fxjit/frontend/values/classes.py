@@ -17,6 +17,7 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
+from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, LengthIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
@@ -37,7 +38,7 @@ _DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (comp
 NEW: Final[list[tuple[type, Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]]] = []
 
 
-class ClassValue(Value):
+class ClassValue(GuardedOperators):
     """A class, known by identity."""
 
     def __init__(self, cls: type, source: Source | None = None) -> None:
@@ -296,10 +297,10 @@ class ClassValue(Value):
         return super().mp_subscript(t, key)
 
     def nb_bool(self, t: Tracer) -> Value:
-        self.relied_on(t, "__bool__", "__len__")
+        self.guard_operators(t, "__bool__", "__len__")
         return protocol.fold(t, bool, self.cls)
 
-    def relied_on(self, t: Tracer, *names: str) -> None:
+    def guard_operators(self, t: Tracer, *names: str) -> None:
         for name in names:
             descriptors.look_up(t, type(self.cls), name)
 
@@ -434,7 +435,7 @@ class SuperValue(Value):
                 return descriptors.bind(t, raw, owner, name, None, self.obj)
             if of_class and not isinstance(raw, classmethod):
                 return descriptors.bind(t, raw, owner, name, None, self.obj)
-            found = None if of_class else self.obj.behind_own(t, name, raw)
+            found = self.obj.super_getattr(t, name, raw) if isinstance(self.obj, SuperLookup) and not of_class else None
             if found is not None:
                 return found
             if isinstance(raw, descriptors.BUILTIN_CALLABLES) and not isinstance(raw, types.ClassMethodDescriptorType):

@@ -17,9 +17,9 @@ from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.constant import ConstantValue, TextFromOutside
 from fxjit.frontend.values.mapping import DictValue
-from fxjit.frontend.values.plain import builtin_part
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.symscalar import SymValue

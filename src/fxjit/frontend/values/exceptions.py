@@ -17,6 +17,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.traits import AttributeErrorValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import AttrSource, Source, namespace_of
@@ -33,7 +34,7 @@ _KEYWORDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
 _STR_OF_ATTRIBUTES: Final = (UnicodeEncodeError, UnicodeDecodeError, UnicodeTranslateError, SyntaxError)
 
 
-class ExceptionValue(UserObjectValue):
+class ExceptionValue(UserObjectValue, AttributeErrorValue):
     """An exception. `cause`, `context` and `suppress` are what `raise` sets; other attributes are in the effect log."""
 
     def __init__(self, cls: type, args: Sequence[Value] = (), source: Source | None = None, obj: object | None = None) -> None:
@@ -77,7 +78,7 @@ class ExceptionValue(UserObjectValue):
                 return known if isinstance(known, Value) else t.make(None)
         return super().generic_getattr(t, name)
 
-    def left_getattr(self, t: Tracer, obj: Value, name: str) -> None:
+    def set_lookup(self, t: Tracer, obj: Value, name: str) -> None:
         given = t.effects.stored_attrs(self).keys() & {"name", "obj"}
         if issubclass(self.cls, AttributeError) and self.source is None and not given and not self.asked:
             self.asked = {"name": t.make(name), "obj": obj}

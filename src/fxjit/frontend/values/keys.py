@@ -19,6 +19,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.traits import GuardedOperators
 
 HashKey = Hashable
 #: The trace's table of the sources of such keys.
@@ -69,7 +70,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         except TypeError as error:
             t.raise_(TypeError, *error.args)
         assert isinstance(known, Hashable)
-        value.relied_on(t, "__hash__", "__eq__")
+        if isinstance(value, GuardedOperators):
+            value.guard_operators(t, "__hash__", "__eq__")
         return known
     own = getattr(value, "hash_key", None)
     if own is not None:

@@ -24,6 +24,7 @@ from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import SetValue, set_operation
+from fxjit.frontend.values.traits import Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, IdIs, KeysAre, TypeIs
@@ -32,7 +33,7 @@ from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSour
 Entry = tuple[Value, Value]
 
 
-class DictValue(Value):
+class DictValue(Undoable):
     """A dict. `items` maps keys to (key value, value), in order."""
 
     shell = True

@@ -17,7 +17,8 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import resolve
-from fxjit.frontend.values.plain import builtin_part, is_plain, plain
+from fxjit.frontend.values.concrete import builtin_part, concrete, is_concrete
+from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -81,7 +82,8 @@ class BuiltinValue(Value):
 
     def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
         if isinstance(self.fn, types.ClassMethodDescriptorType):
-            descriptor, known = self.fn, [plain(each) for each in (instance, owner) if each is not None and is_plain(each)]
+            descriptor = self.fn
+            known = [concrete(each) for each in (instance, owner) if each is not None and is_concrete(each)]
             return protocol.fold(t, lambda: descriptor.__get__(*known))
         unbound = instance.is_constant() and instance.as_constant() is None
         if unbound or not isinstance(self.fn, _METHOD_DESCRIPTORS):
@@ -215,7 +217,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     the type's descriptor, or, on constants, the method itself."""
     method = getattr(receiver, "meth_" + name, None)
     descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
-    if receiver.methods_of is object and owner is not None and descriptor is not object.__dict__.get(name):
+    if isinstance(receiver, ObjectMethods) and owner is not None and descriptor is not object.__dict__.get(name):
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)
         if isinstance(base, Value) and issubclass(base.pytype(), owner) and name != "__init__":
@@ -248,12 +250,12 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
 
 def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
                        kwargs: Mapping[str, Value], owner: type | None) -> Value:
-    if receiver.is_constant() and all(is_plain(arg) for arg in (*args, *kwargs.values())):
+    if receiver.is_constant() and all(is_concrete(arg) for arg in (*args, *kwargs.values())):
         obj = receiver.as_constant()
         raw = None if owner is None else protocol.type_lookup(owner, name)
         # `type.mro(cls)` is type's, whatever the metaclass makes of it.
         method = raw.__get__(obj, type(obj)) if isinstance(raw, _METHOD_DESCRIPTORS) else getattr(obj, name)
-        known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
+        known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
         return protocol.fold(t, lambda: method(*known, **named))
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
              args=", ".join(arg.describe() for arg in args))

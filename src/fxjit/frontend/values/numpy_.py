@@ -19,8 +19,8 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.tensor import GivenTensor, TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -254,8 +254,8 @@ class ArrayFunctionValue(Value):
 def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)`, a function of NumPy or one of its scalar types."""
     try:
-        known, named = [plain(arg) for arg in args], {key: plain(arg) for key, arg in kwargs.items()}
-    except NotPlain:
+        known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
+    except NotConcrete:
         return _call_on_arrays(t, fn, args, kwargs)
     try:
         result = fn(*known, **named)

@@ -22,6 +22,7 @@ from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
+from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
@@ -43,11 +44,10 @@ def builtin_base(cls: type) -> type | None:
     return next((base for base in BASES if issubclass(cls, base)), None)
 
 
-class UserObjectValue(Value):
+class UserObjectValue(ObjectMethods):
     """An instance of `cls`. `obj` is the real object where it existed before the frame."""
 
     shell = True
-    methods_of = object
 
     def __init__(self, cls: type, source: Source | None = None, obj: object | None = None, base: Value | None = None) -> None:
         super().__init__(source)

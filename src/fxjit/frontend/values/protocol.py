@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import _GENERIC_GETATTR, NOT_IMPLEMENTED, Raised, Value
-from fxjit.frontend.values.plain import builtin_part
+from fxjit.frontend.values.concrete import builtin_part
+from fxjit.frontend.values.traits import AttributeErrorValue, GuardedOperators
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, namespace_of
 
@@ -151,7 +152,8 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b` for the six rich comparisons."""
     if a.is_constant() and b.is_constant():
         for value in (a, b):
-            value.relied_on(t, COMPARE_METHODS[op])
+            if isinstance(value, GuardedOperators):
+                value.guard_operators(t, COMPARE_METHODS[op])
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     left, right = a.pytype(), b.pytype()
     right_first = left is not right and left in right.__mro__
@@ -253,7 +255,8 @@ def truth(t: Tracer, v: Value) -> bool:
         v = v.nb_bool(t)
     if not v.is_constant():
         t.break_("data-branch", value=v.describe())
-    v.relied_on(t, "__bool__", "__len__")
+    if isinstance(v, GuardedOperators):
+        v.guard_operators(t, "__bool__", "__len__")
     return bool(v.as_constant())
 
 
@@ -265,7 +268,8 @@ def getattr_(t: Tracer, v: Value, name: str) -> Value:
     try:
         return v.tp_getattro(t, name).realize()
     except Raised as raised:
-        raised.value.left_getattr(t, v, name)
+        if isinstance(raised.value, AttributeErrorValue):
+            raised.value.set_lookup(t, v, name)
         raise
 
 

@@ -21,8 +21,8 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, handles, pass_on
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import look_up
-from fxjit.frontend.values.plain import NotPlain, plain
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, random_value, step
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -131,8 +131,8 @@ def _known(t: Tracer, name: str, value: Value) -> object:
     if isinstance(value, RandomValue):
         return StepResult(value.at)
     try:
-        return plain(value)
-    except NotPlain:
+        return concrete(value)
+    except NotConcrete:
         refuse(t, name)
 
 
@@ -185,9 +185,9 @@ def known_state(t: Tracer, name: str, args: Sequence[Value]) -> StepResult:
 def _items(t: Tracer, name: str, population: Value) -> Any:
     """What numbers are chosen from: values of one type that steps can give."""
     try:
-        known = plain(population)
+        known = concrete(population)
         items = list(known)
-    except (NotPlain, TypeError):
+    except (NotConcrete, TypeError):
         refuse(t, f"random.{name}")
     if not items or len({type(item) for item in items}) > 1 or type(items[0]) not in RANDOM_TYPES:
         refuse(t, f"random.{name}")

@@ -17,13 +17,12 @@ from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.tensor import TensorValue, can_be_traced
+from fxjit.frontend.values.traits import WrappedOutput
 from fxjit.guards.source import ApplySource, Source
 
 
-class SubclassTensorValue(TensorValue):
+class SubclassTensorValue(TensorValue, WrappedOutput):
     """A tensor of a subclass, made while tracing: `plain` is what the graph gives out for it."""
-
-    in_subclass = True
 
     def __init__(self, plain: TensorValue, cls: type) -> None:
         super().__init__(plain.node, plain.fake, cls)

@@ -21,6 +21,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
@@ -70,7 +71,7 @@ def _requires_grad(node: torch.fx.Node) -> bool:
     return any(isinstance(result, torch.Tensor) and result.requires_grad for result in each)
 
 
-class TensorValue(GraphTensor):
+class TensorValue(GraphTensor, SuperLookup):
     """A tensor with the slots of torch.Tensor."""
 
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
@@ -178,7 +179,7 @@ class TensorValue(GraphTensor):
         own: Value | _NotImplemented | None = self._own(t, name, other)
         return own
 
-    def behind_own(self, t: Tracer, name: str, raw: object) -> Value | None:
+    def super_getattr(self, t: Tracer, name: str, raw: object) -> Value | None:
         if not tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw) or isinstance(raw, _OF_THE_CLASS):
             return None
         if isinstance(raw, (types.GetSetDescriptorType, property)):

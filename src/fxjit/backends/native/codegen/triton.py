@@ -40,7 +40,7 @@ class TritonKernel:
 
     It is called with `buffers`, then with `symbols`: `passed` of them are the function's own arguments, the others sizes
     that only its launch depends on. There is a program for each block of `axes` (size, block), and `rest` times as many;
-    where `span` is not NARROW (runtime/blocks.py), indices take 64 bits.
+    where `span` is not NARROW (runtime/launch_configuration.py), indices take 64 bits.
     """
 
     source: str

@@ -212,7 +212,7 @@ fxjit_step_assert_strides(frame_t *frame, const ASSERT_STRIDES_operands *o)
  * nothing but that. Pages that do not lie in the memory as a whole stay as they are. Not for hundreds of megabytes: on a
  * virtual machine that gives its free large pages back to its host, each of them is asked for anew (400 MB: 6 s for 1). */
 static void
-ask_for_large_pages(void *data, int64_t bytes)
+advise_large_pages(void *data, int64_t bytes)
 {
 #ifdef MADV_HUGEPAGE
     uintptr_t first = ((uintptr_t)data + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1);
@@ -236,7 +236,7 @@ prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
     }
     if (count >= LARGE_COUNT && fxjit_torch.storage_size != NULL && fxjit_torch.storage_size(handle, &bytes) == 0 &&
         fxjit_torch.get_data_ptr(handle, &data) == 0) {
-        ask_for_large_pages(data, bytes);
+        advise_large_pages(data, bytes);
     }
 }
 
@@ -249,7 +249,7 @@ fxjit_allocate_arena(int64_t bytes)
         return NULL;
     }
     if (bytes >= LARGE_COUNT) {
-        ask_for_large_pages(arena, bytes);
+        advise_large_pages(arena, bytes);
     }
     return arena;
 }

@@ -18,7 +18,7 @@
 #define MAX_INTEGERS 64
 #define MAX_HIDDEN 4
 #define MAX_AXES 4
-/* As blocks.py has it. */
+/* As launch_configuration.py has it. */
 #define NARROW (((int64_t)1 << 31) - (1 << 13))
 
 typedef int cu_result;

@@ -24,9 +24,9 @@ from fxjit.errors import TritonCompileError
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
-from .blocks import evaluate, is_wide
 from .cache import get_facts, put_facts
 from .interpreted import InterpretedKernel
+from .launch_configuration import evaluate, is_wide
 from .triton_compile import OPTIONS, Binary, compiler, triton_version
 
 log = logs.artifact("autotuning")

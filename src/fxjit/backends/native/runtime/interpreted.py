@@ -21,7 +21,7 @@ import torch
 from ..codegen.triton import NAME, TritonKernel
 from ..codegen.triton_prelude import HEAD
 from ..ops import SCANS
-from .blocks import grid_of, is_wide
+from .launch_configuration import grid_of, is_wide
 
 # Small blocks, so that tests on small tensors meet the edges of several programs.
 BLOCKS = {"XB": 64, "YB": 16, "RB": 32, "KB": 16}
@@ -47,7 +47,7 @@ class InterpretedKernel:
         exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
         scope.update(row_functions(), range=lambda *bounds: range(*map(as_int, bounds)))
         self.function: Any = InterpretedFunction(scope[NAME])
-        self.blocks = small_blocks(kernel)
+        self.blocks = smallest_tiles(kernel)
 
     def __call__(self, *args: Any) -> None:
         from triton.runtime.interpreter import InterpreterError
@@ -67,7 +67,7 @@ class InterpretedKernel:
                 raise
 
 
-def small_blocks(kernel: TritonKernel) -> dict[str, int]:
+def smallest_tiles(kernel: TritonKernel) -> dict[str, int]:
     chosen = dict(kernel.configs[0].blocks)
     limits = dict(BLOCKS, XB=ROWS) if "RB" in chosen or "tl.reduce" in kernel.source else BLOCKS
     limits = TILES if "KB" in chosen else limits

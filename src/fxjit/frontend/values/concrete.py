@@ -1,4 +1,4 @@
-"""From a value all of whose parts are known to a Python object: for pure calls that are made while tracing."""
+"""Concrete Python objects of values all of whose parts are known: arguments of pure calls that are made while tracing."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 from fxjit.frontend.values.base import Value
 
 
-class NotPlain(Exception):
-    """`plain` met something that is not known while tracing."""
+class NotConcrete(Exception):
+    """`concrete` met something that is not known while tracing."""
 
 
-def plain(value: Value) -> Any:
+def concrete(value: Value) -> Any:
     """The Python object of a value all of whose parts are known: a constant, or a copy of a container of constants,
-    for a call that neither keeps nor changes it. Raises NotPlain."""
+    for a call that neither keeps nor changes it. Raises NotConcrete."""
     value = value.realize()
     if value.is_constant():
         return value.as_constant()
     pytype = value.pytype()
     items = getattr(value, "items", None)
     if pytype in (list, tuple, set, frozenset) and isinstance(items, list):
-        return pytype(plain(item) for item in items)
+        return pytype(concrete(item) for item in items)
     if pytype is dict and isinstance(items, dict):
-        return {plain(key): plain(item) for key, item in items.values()}
-    raise NotPlain(value)
+        return {concrete(key): concrete(item) for key, item in items.values()}
+    raise NotConcrete(value)
 
 
 def builtin_part(value: Value) -> Value:
@@ -32,9 +32,9 @@ def builtin_part(value: Value) -> Value:
     return value if part is None else part
 
 
-def is_plain(value: Value) -> bool:
+def is_concrete(value: Value) -> bool:
     try:
-        plain(value)
-    except NotPlain:
+        concrete(value)
+    except NotConcrete:
         return False
     return True

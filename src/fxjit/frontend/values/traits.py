@@ -1,0 +1,48 @@
+"""Traits: what values of single families can do beyond `Value`. Who needs one looks for it with `isinstance`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
+
+
+class Undoable(Value):
+    """A container whose changes may be undone by the program itself."""
+
+    def undo_check(self) -> Callable[[], bool]:
+        """Called before a change of its state. The result tells later whether that is undone, and then leaves no trace."""
+        raise AssertionError(f"{type(self).__name__} is not undoable")
+
+
+class AttributeErrorValue(Value):
+    """An exception that may be an AttributeError, which remembers what was looked up where."""
+
+    def set_lookup(self, t: Tracer, obj: Value, name: str) -> None:
+        """`getattr(obj, name)` raised this, and has not said so."""
+        raise AssertionError(f"{type(self).__name__} takes no lookup")
+
+
+class SuperLookup(Value):
+    """A value with rules of its own for attributes that its class overrides."""
+
+    def super_getattr(self, t: Tracer, name: str, raw: object) -> Value | None:
+        """`super().name`, where a class behind its own has `raw` under that name; None where the usual rules hold."""
+        raise AssertionError(f"{type(self).__name__} has no rule for super()")
+
+
+class GuardedOperators(Value):
+    """A constant whose operators a program may replace: a class, by its metaclass."""
+
+    def guard_operators(self, t: Tracer, *names: str) -> None:
+        """Python's own operators are applied to the constant: what its class has under these names matters."""
+        raise AssertionError(f"{type(self).__name__} guards nothing")
+
+
+class WrappedOutput(Value):
+    """Lives in the graph, and leaves it in another form: `rebuild` makes that of the graph's output."""
+
+
+class ObjectMethods(Value):
+    """An instance of a class of the program's: its `meth_` methods are object's, and a class of C between may have others."""

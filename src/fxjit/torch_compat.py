@@ -1,0 +1,31 @@
+"""The releases of torch that fxjit was tried with, and what is said of others."""
+
+from __future__ import annotations
+
+import warnings
+
+#: The oldest and the newest release that the whole test suite was run on.
+OLDEST, NEWEST = (2, 11), (2, 15)
+#: The same for pip.
+REQUIREMENT = f"torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+
+
+def release(version: str) -> tuple[int, int]:
+    """`(2, 15)` of `2.15.0+cu132` or `2.16.0a0+git1234`."""
+    major, minor = version.split(".")[:2]
+    return int(major), int("".join(filter(str.isdigit, minor)) or 0)
+
+
+def untried(version: str) -> str | None:
+    """What to tell the user of a release that nobody has tried; None for one that was."""
+    if OLDEST <= release(version) <= NEWEST:
+        return None
+    span = " to ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
+    return f"this fxjit was tried with torch {span}; torch {version} is another."
+
+
+def warn_if_untried(version: str) -> None:
+    """Called once, before the first compile."""
+    if (said := untried(version)) is not None:
+        warnings.warn(f"{said} What fxjit needs may have changed there: `python -m fxjit doctor` tries it out.",
+                      RuntimeWarning, stacklevel=3)
