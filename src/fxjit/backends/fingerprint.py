@@ -132,7 +132,7 @@ def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator
             raise NoText(f"an input of type {type(example).__name__}")
         if example.layout is not torch.strided or example.device.type != "cpu":
             raise NoText("an input that is not on the CPU")
-        storage = example.untyped_storage()  # a fake one for what another part of the graph gives (components.py)
+        storage = example.untyped_storage()  # a fake one for what another part of the graph gives (graph/split.py)
         memory = memories.setdefault(storage._cdata, len(memories))
         yield repr((
             type(example).__name__, example.dtype, tuple(example.shape), example.stride(), example.storage_offset(),
@@ -197,7 +197,7 @@ def _target(node: torch.fx.Node) -> str:
             raise NoText(f"the method {target}")
         return str(target)
     if target is getattr and node.args[1] == "data":
-        raise NoText("writes that autograd must not see")  # hidden.py
+        raise NoText("writes that autograd must not see")  # graph/facts.py
     if isinstance(target, torch._ops.OpOverload):
         return f"operator {target}{_definition(target)}"
     if isinstance(target, torch._ops.OpOverloadPacket):
