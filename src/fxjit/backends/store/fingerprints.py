@@ -197,7 +197,7 @@ def _target(node: torch.fx.Node) -> str:
             raise NoText(f"the method {target}")
         return str(target)
     if target is getattr and node.args[1] == "data":
-        raise NoText("writes that autograd must not see")  # hidden.py
+        raise NoText("writes that autograd must not see")  # graph/facts.py
     if isinstance(target, torch._ops.OpOverload):
         return f"operator {target}{_definition(target)}"
     if isinstance(target, torch._ops.OpOverloadPacket):

@@ -36,7 +36,7 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
         tensor.register_hook(call)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
-register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
+register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)
 
 
 def _require_no_handle(t: Tracer, name: str) -> None:

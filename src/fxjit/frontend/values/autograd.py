@@ -156,5 +156,5 @@ def apply_function(cls: Any) -> Callable[..., Any]:
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
-    apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (siblings.py)
+    apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)
     return apply

@@ -1,7 +1,7 @@
 """Values that a graph makes and that the program then asks autograd about: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
 
 A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a question ends a
-graph, the break carries which nodes it is about, and the backend keeps what eager records of them (siblings.py).
+graph, the break carries which nodes it is about, and the backend keeps what eager records of them (aot/rules.py).
 """
 
 from __future__ import annotations
