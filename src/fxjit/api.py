@@ -120,8 +120,15 @@ def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
 def _compile_class(chosen: RegionOptions, cls: type) -> type:
     """A decorated class stays the class, and calling its instances runs compiled."""
     if "__call__" in dir(cls):
-        cls.__call__ = _compile_function(chosen, cls.__call__)  # type: ignore[attr-defined,method-assign]  # the class has one: checked above
+        _set_on_class("compile", cls, "__call__", _compile_function(chosen, cls.__call__))  # type: ignore[attr-defined]  # the class has one
     return cls
+
+
+def _set_on_class(name: str, cls: type, attribute: str, value: Any) -> None:
+    try:
+        setattr(cls, attribute, value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: {cls.__qualname__} is a class that cannot be changed.") from None
 
 
 def run(fn: Any = None) -> Any:
@@ -174,6 +181,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         recursive: False: only the frame of `fn` itself runs eagerly, and what it calls is still compiled.
         reason: is shown where the call breaks a graph.
     """
+    if not isinstance(recursive, bool):
+        raise InvalidArgument(f"disable: recursive must be True or False, not {_described(recursive)}.")
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
@@ -321,6 +330,9 @@ def mark_dynamic(
         min, max: what the caller promises of the size; both ends belong to the range.
         hint_override, specialize_on: tune torch's inductor, and are accepted so that its programs run.
     """
+    for name, end in (("min", min), ("max", max)):
+        if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
+            raise InvalidArgument(f"mark_dynamic: {name} must be a size, not {_described(end)}.")
     for each in _dimensions("mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_dynamic_indices").add(each)
         if min is not None or max is not None:
@@ -344,7 +356,7 @@ def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
     """The size of dimension `index` (of every dimension, when left out) is a constant of the compiled code, however often it
     changes. `t` may also be a class of modules, whose integer attributes are then constants."""
     if isinstance(t, type) and index is None:
-        t._dynamo_marked_static = True  # type: ignore[attr-defined]  # a class of modules: its integers are constants
+        _set_on_class("mark_static", t, "_dynamo_marked_static", True)  # a class of modules: its integers are constants
         return
     dimensions = range(t.dim()) if index is None and hasattr(t, "dim") else index
     for each in _dimensions("mark_static", t, dimensions):  # type: ignore[arg-type]  # checked there

@@ -211,7 +211,7 @@ class patch(contextlib.ContextDecorator):
         if len(args) == 2 and isinstance(args[0], str):
             changes = {args[0]: args[1], **changes}
         elif len(args) == 1 and isinstance(args[0], Mapping):
-            changes = {**args[0], **changes}
+            changes = dict(args[0]) | changes
         elif args:
             raise ConfigError("config.patch takes keywords, a dict, or a name and a value.")
         self.changes = {_canonical(name): _checked(_canonical(name), value) for name, value in changes.items()}
@@ -251,6 +251,8 @@ def reset(name: str | None = None) -> None:
 
 def on_change(listener: Callable[[str, Any], None]) -> None:
     """Calls `listener(name, value)` after each assignment; for what is derived from a setting."""
+    if not callable(listener):
+        raise ConfigError(f"fxjit.config.on_change: expected a function of a name and a value, not {listener!r}.")
     _listeners.append(listener)
 
 
@@ -302,6 +304,8 @@ def child_environment(**changes: str) -> dict[str, str]:
 
 
 def _canonical(name: str) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"fxjit.config: the name of a setting is text, not {name!r}.")
     name = ALIASES.get(name, name)
     if name not in SETTINGS:
         raise _unknown(name)

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import api, config, dropin, stance
 from .backends import registry
-from .errors import ConfigError
+from .errors import ConfigError, near
 from .options import region_options
 
 _replaced = dropin.Replacements()
@@ -161,12 +161,18 @@ def _our_backend(backend: Any) -> Any:
 
 
 def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A script written for inductor may set options that only inductor has; they are dropped, and that is said."""
-    if not options or _our_backend(backend) not in ("native", "fxjit"):
-        return dict(options) if options else None
+    """A script written for inductor may set options that only inductor has; they are dropped, and that is said. One that
+    inductor does not have either is an error, as it is in torch.compile."""
+    if not isinstance(options, Mapping) or not options or _our_backend(backend) not in ("native", "fxjit"):
+        return options  # type: ignore[return-value]  # checked where all arguments are
     known = {name: value for name, value in options.items() if name in config.SETTINGS or name == "max_autotune"}
-    dropped = sorted(options.keys() - known.keys())
+    dropped = sorted(map(str, options.keys() - known.keys()))
     if dropped:
+        inductors = importlib.import_module("torch._inductor.config").get_config_copy()
+        for name in dropped:
+            if name.replace("-", "_") not in inductors:
+                meant = near(name, [*inductors, *config.SETTINGS])
+                raise ConfigError(f"Unexpected optimization option {name}. {meant}".rstrip())
         warnings.warn(f"fxjit ignores these options of inductor: {', '.join(dropped)}.", stacklevel=3)
     return known
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import config
-from .errors import ConfigError, near
+from .errors import ConfigError, InvalidArgument, near
 
 ARTIFACTS: Mapping[str, str] = {
     "graph_breaks": "each graph break: reason, explanation, hint, developer context, user stack",
@@ -83,6 +83,8 @@ def set_logs(spec: str | None = None, /, *, all: bool | int | None = None, **art
     True is what FXJIT_LOGS=name gives, logging.DEBUG what `+name` gives, False leaves it off. Without an argument all
     are off.
     """
+    if spec is not None and not isinstance(spec, str):
+        raise InvalidArgument(f"set_logs: expected names of logs as in FXJIT_LOGS, not {spec!r}.")
     levels = dict.fromkeys(ARTIFACTS, logging.WARNING)
     if all is not None:
         levels = dict.fromkeys(ARTIFACTS, _level("all", all))

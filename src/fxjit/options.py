@@ -122,6 +122,9 @@ def _check(backend: Any, mode: Any, options: Any, fullgraph: Any, dynamic: Any) 
         raise InvalidArgument(f"compile: mode must be a name, not {mode!r}.")
     if options is not None and not isinstance(options, Mapping):
         raise InvalidArgument(f"compile: options must be a dict of settings, not {options!r}.")
+    for name in options or ():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"compile: options: the name of an option is text, not {name!r}.")
     takes_own_mode = not isinstance(backend, str) and _accepts(backend, "mode")
     if mode is not None and mode not in MODES and not takes_own_mode:
         raise ConfigError(f"compile: there is no mode {mode!r}. {near(mode, MODES)}")

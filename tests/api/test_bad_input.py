@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import warnings
+
 import pytest
 import torch
 
 import fxjit
+from fxjit.backends import registry
 from fxjit.errors import ConfigError, FxjitError, InvalidArgument, InvalidBackend
 
 
@@ -52,6 +57,10 @@ def f(x):
         (lambda: fxjit.register_backend(3), InvalidArgument, "a backend is a callable"),
         (lambda: fxjit.lookup_backend(3), InvalidArgument, "a name or a callable"),
         (lambda: fxjit.wrap_numpy(3), InvalidArgument, "expected something callable"),
+        (lambda: fxjit.compile(type), InvalidArgument, "a class that cannot be changed"),
+        (lambda: fxjit.mark_static(int), InvalidArgument, "a class that cannot be changed"),
+        (lambda: fxjit.config.on_change(5), ConfigError, "expected a function"),
+        (lambda: fxjit.mark_dynamic(torch.ones(2), 0, min={1: 2}), InvalidArgument, "min must be a size"),
         (lambda: fxjit.compile_times("json"), ConfigError, "must be 'str' or 'csv'"),
     ],
 )
@@ -59,6 +68,61 @@ def test_a_wrong_argument_is_refused_in_words(call, error, says):
     with pytest.raises(error, match=says) as caught:
         call()
     assert isinstance(caught.value, FxjitError)
+
+
+ODD = [5, 2.5, "no such name", b"x", None, {1: 2}, {"a": 1}, [1], [None], (), {5}, sys, object(), True, float("nan"),
+       torch.ones(2)]  # fmt: skip
+#: What a caller is told by Python itself, as of any function.
+PYTHONS = ("unexpected keyword", "positional argument", "multiple values", "missing")
+FUNCTIONS = {name: getattr(fxjit, name) for name in fxjit.__all__ if callable(getattr(fxjit, name)) and "install" not in name}
+FUNCTIONS |= {"config.patch": fxjit.config.patch, "config.reset": fxjit.config.reset}
+
+
+def odd_calls(function):
+    """Each odd value in the place of each argument, alone and beside arguments that are right."""
+    parameters = list(inspect.signature(function).parameters.values())
+    for odd in ODD:
+        yield (odd,), {}
+        yield (odd, odd), {}
+        for each in parameters:
+            if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD):
+                yield (), {each.name: odd}
+                if each is not parameters[0]:
+                    for others in ((f,), (torch.ones(2),), (torch.ones(2), 0)):
+                        yield others, {each.name: odd}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_wrong_types_are_refused_in_words_and_leave_nothing_broken(name, monkeypatch):
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    for args, keywords in odd_calls(FUNCTIONS[name]):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                FUNCTIONS[name](*args, **keywords)
+        except FxjitError as error:
+            assert len(str(error)) > 20
+        except TypeError as error:
+            assert any(said in str(error) for said in PYTHONS), (args, keywords)
+        finally:
+            fxjit.set_logs()
+            fxjit.set_stance("default")
+        assert fxjit.list_backends(exclude_tags=None)
+        assert {**fxjit.config.to_dict()}.keys() == fxjit.config.SETTINGS.keys()
+    assert torch.equal(fxjit.compile(f, backend="eager")(torch.ones(2)), torch.ones(2) + 1)
+
+
+def test_options_that_nobody_knows_are_an_error_in_the_drop_in_too():
+    fxjit.install()
+    try:
+        with pytest.raises(RuntimeError, match="Unexpected optimization option no_such_option"):
+            torch.compile(f, options={"no_such_option": 1})
+        with pytest.warns(UserWarning, match="ignores these options of inductor: epilogue_fusion"):
+            torch.compile(f, options={"epilogue_fusion": True})
+        with pytest.raises(InvalidArgument, match="the name of an option is text"):
+            torch.compile(f, options={1: 2}, backend="eager")
+    finally:
+        fxjit.uninstall()
 
 
 def test_errors_are_runtime_errors_as_those_of_torch_compile_are():

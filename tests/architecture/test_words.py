@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "fxjit"
 #: Names that still have a retired word. The list may only shrink.
 STILL_THERE: frozenset[str] = frozenset(
     """
-    NotPlain ask better_as_captured draw drawn is_worth_it plain
+    ask better_as_captured draw drawn is_worth_it
     """.split()
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import fxjit
 from fxjit import config, logs, process_state
 from fxjit.backends.aot import driver
-from fxjit.backends.native.runtime.cache import FACTS, KernelCache
+from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
 
 

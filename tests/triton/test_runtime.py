@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from fxjit import _C, config
 from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.runtime import gpu, triton_compile
-from fxjit.backends.native.runtime.cache import BINARY, FACTS, KernelCache, get_facts, open_cache, put_facts
 from fxjit.backends.native.runtime.triton_compile import Compiler, key_of
+from fxjit.backends.store.artifacts import BINARY, FACTS, KernelCache, get_facts, open_cache, put_facts
 from fxjit.counters import counters
 from fxjit.errors import TritonCompileError
 

@@ -46,23 +46,33 @@ def register_backend(fn: F, name: str | None = None, tags: Sequence[str] = ()) -
 def register_backend(fn: None = None, name: str | None = None, tags: Sequence[str] = ()) -> Callable[[F], F]: ...
 def register_backend(fn: F | None = None, name: str | None = None, tags: Sequence[str] = ()) -> F | Callable[[F], F]:
     """Makes `fn` known under `name` (its own name by default); usable as a decorator with or without arguments."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgument(f"register_backend: a backend's name is text, not {name!r}.")
+    kept = _tags("register_backend: tags", tags)
     if fn is None:
-        return functools.partial(register_backend, name=name, tags=tags)
+        return functools.partial(register_backend, name=name, tags=kept)
     if not callable(fn):
         raise InvalidArgument(f"register_backend: a backend is a callable (gm, example_inputs), not {fn!r}.")
     chosen = name or getattr(fn, "__name__", None)
-    if not chosen:
+    if not chosen or not isinstance(chosen, str):
         raise InvalidArgument(f"register_backend: {fn!r} has no __name__; pass name=.")
     known = _registered.get(chosen)
     if chosen in _BUILTIN or (known is not None and known[0] is not fn):
         raise InvalidBackend(f"A backend called {chosen!r} exists already.")
-    _registered[chosen] = (fn, tuple(tags))
+    _registered[chosen] = (fn, kept)
     return fn
+
+
+def _tags(what: str, tags: Any) -> tuple[str, ...]:
+    kept = None if isinstance(tags, str) or not isinstance(tags, Iterable) else tuple(tags)
+    if kept is None or not all(isinstance(each, str) for each in kept):
+        raise InvalidArgument(f"{what} must be a sequence of names, not {tags!r}.")
+    return kept
 
 
 def list_backends(exclude_tags: Iterable[str] | None = ("debug", "experimental")) -> list[str]:
     """The names `compile(backend=...)` takes, without those that carry one of `exclude_tags`."""
-    excluded = set(exclude_tags or ())
+    excluded = set(() if exclude_tags is None else _tags("list_backends: exclude_tags", exclude_tags))
     tags = {**{name: row.tags for name, row in _BUILTIN.items()}, **{name: row[1] for name, row in _registered.items()}}
     offered = (name for name, point in _offered().items() if not point.value.startswith("fxjit."))
     tags.update((name, ()) for name in offered if name not in tags)

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import config, logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters
 
 from ..codegen.graph_kernels import GraphKernels
@@ -23,7 +24,6 @@ from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
-from ..runtime.cache import get_facts, put_facts
 from ..runtime.gpu import TritonLaunchers, gpu_name, is_here, measure
 from ..runtime.triton_compile import triton_version
 from ..schedule.blas import origin

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from fxjit import _C, config, logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
 
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
-from .cache import get_facts, put_facts
 from .interpreted import InterpretedKernel
 from .launch_configuration import evaluate, is_wide
 from .triton_compile import OPTIONS, Binary, compiler, triton_version
