@@ -40,7 +40,7 @@ def from_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def refuse(*args: Any) -> Any:
             raise AssertionError("a graph was not found on the disk")
 
-        monkeypatch.setattr(driver, "_compile_anew", refuse)
+        monkeypatch.setattr(driver, "compile_anew", refuse)
 
     return start_over
 
