@@ -11,7 +11,7 @@ from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit.backends.native.codegen.cpp import Line
-from fxjit.backends.native.codegen.loop_fission import TILE, cut, tiled
+from fxjit.backends.native.codegen.loop_fission import TILE, fission, tiled_loops
 
 
 def work(x: torch.Tensor) -> torch.Tensor:
@@ -50,29 +50,29 @@ def lines_of(n: int) -> list[Line]:
     return [FIRST, *functions, store(f"t{n + 1}", f"t{n + 1}")]
 
 
-def test_a_body_with_little_work_is_not_cut() -> None:
+def test_a_body_with_little_work_stays_one_loop() -> None:
     body = lines_of(2)
-    assert cut(body) == [body]
+    assert fission(body) == [body]
 
 
 def test_functions_of_each_other_are_cut_and_stay_in_order() -> None:
     body = lines_of(8)
-    stages = cut(body)
+    stages = fission(body)
     assert len(stages) == 8
     assert [line for stage in stages for line in stage] == body
 
 
-def test_functions_side_by_side_are_not_cut() -> None:
+def test_functions_side_by_side_stay_one_loop() -> None:
     """The processor works on them at once as it is."""
     names = [f"t{k}" for k in range(2, 14)]
     functions = [value(k, f"tanhf(t1 * {k}.0f)", ["t1"]) for k in range(2, 14)]
     body = [FIRST, *functions, store(" + ".join(names), *names)]
-    assert cut(body) == [body]
+    assert fission(body) == [body]
 
 
 def test_what_a_later_stage_reads_is_kept_and_nothing_else() -> None:
     stages = [[FIRST, value(2, "(t1 < 0)", ["t1"], "bool", cost=1)], [store("t2 ? 1 : 0", "t2")]]
-    text = "\n".join(tiled(stages, "o0", "n0", "#pragma omp simd"))
+    text = "\n".join(tiled_loops(stages, "o0", "n0", "#pragma omp simd"))
     assert f"alignas(64) bool kt2[{TILE}];" in text
     assert "kt1" not in text
     assert text.index("kt2[o0 - lo] = t2;") < text.index("const bool t2 = kt2[o0 - lo];")
