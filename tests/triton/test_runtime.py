@@ -196,7 +196,7 @@ def test_small_kernels_and_those_without_choice_are_not_measured(machine, seen):
     caller = gpu.KernelCaller(kernel, [])
     assert caller.candidates() == [kernel.configs[0]]
     with config.patch(**{"triton.autotune": False}):
-        assert not gpu.KernelCaller(kernel, []).worth_measuring()
+        assert not gpu.KernelCaller(kernel, []).gains_from_tuning()
 
 
 @pytest.mark.parametrize("content", [b"not json", b'{"chosen": 99}', b"{}"])
