@@ -25,11 +25,14 @@ class Failure:
     args: tuple[Any, ...]
 
 
-def assert_same_as_eager(fn: Callable[..., Any], *args: Any, fullgraph: bool = True, calls: int = 2) -> Any:
+def assert_same_as_eager(
+    fn: Callable[..., Any], *args: Any, fullgraph: bool = True, calls: int = 2, backend: Any = "eager", rtol: float = 0.0
+) -> Any:
     """`fn` on copies of the same arguments, eagerly and compiled, several times each: what it returns or raises and what became
-    of the arguments are the same, to the bit. Gives the compiled function's first result."""
+    of the arguments are the same, to the bit (or to `rtol`, where another backend computes). Gives the compiled function's
+    first result."""
     fxjit.reset()
-    compiled = fxjit.compile(fn, fullgraph=fullgraph, backend="eager")
+    compiled = fxjit.compile(fn, fullgraph=fullgraph, backend=backend)
     first = None
     for call in range(calls):
         theirs, mine = copy.deepcopy(args), copy.deepcopy(args)
@@ -37,8 +40,8 @@ def assert_same_as_eager(fn: Callable[..., Any], *args: Any, fullgraph: bool = T
         raises = isinstance(expected, Failure)
         with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
             actual = outcome(compiled, mine) if raises else compiled(*mine)
-        assert_same(expected, actual)
-        assert_same(theirs, mine, "arguments")
+        assert_same(expected, actual, rtol=rtol)
+        assert_same(theirs, mine, "arguments", rtol)
         first = actual if call == 0 else first
     assert fxjit.counters["frames"]["ok"], "no frame was compiled"
     return first

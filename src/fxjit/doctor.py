@@ -80,7 +80,7 @@ def doctor_main(as_json: bool = False) -> int:
 
 def cache_main(action: str) -> int:
     """Shows how much fxjit keeps on the disk, or removes that, and nothing else that is there."""
-    from .backends.native.runtime.cache import KernelCache, kernels_folder
+    from .backends.store.artifacts import KernelCache, kernels_folder
 
     try:
         folder = kernels_folder()
@@ -211,7 +211,7 @@ def _triton() -> Finding:
 
 
 def _cache() -> Finding:
-    from .backends.native.runtime.cache import KernelCache, kernels_folder
+    from .backends.store.artifacts import KernelCache, kernels_folder
 
     try:
         folder = kernels_folder()

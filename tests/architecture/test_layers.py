@@ -17,6 +17,7 @@ FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
 NATIVE_STAGES = NATIVE_LOW | {f"backends.native.{each}" for each in ("lower", "schedule", "codegen", "runtime")}
+STORED_ARTIFACTS = {"backends.store.artifacts", "backends.store.folder"}
 
 # Package or module -> what of fxjit it may import besides itself. The longest name that fits counts.
 LAYERS: dict[str, set[str]] = {
@@ -36,7 +37,12 @@ LAYERS: dict[str, set[str]] = {
     "backends.graph": LOW,
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
     "backends.eager": LOW | {"backends.graph.facts"},
-    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.graph", "backends.eager"},
+    "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
+    "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.graph", "backends.aot.runtime"},
+    "backends.store.folder": set(),
+    "backends.store.artifacts": {"config", "logs", "counters", "errors", "backends.store.folder"},
+    "backends.store": LOW | STORED_ARTIFACTS | {"tensor_shim", "backends.aot.backend", "backends.aot.runtime"},
+    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.aot", "backends.graph", "backends.eager"},
     # What backends.native's stages share; then the stages, each of which may import those before it.
     "backends.native.index": set(),
     "backends.native.ir": {"backends.native.index"},
@@ -50,10 +56,9 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.lower": NATIVE_LOW | {"backends.native.passes"},
     "backends.native.schedule": NATIVE_LOW | {"backends.native.lower"},
     "backends.native.codegen": NATIVE_LOW | {"backends.native.lower", "backends.native.schedule"},
-    "backends.native.runtime": NATIVE_LOW | {"backends.native.codegen"},
-    "backends.native.runtime.plain": NATIVE_LOW | {"backends.native.executor", "backends.aot.runtime.call_plan"},
+    "backends.native.runtime": NATIVE_LOW | {"backends.native.codegen"} | STORED_ARTIFACTS,
     "backends.native.executor": NATIVE_STAGES,
-    "backends.native.choose": NATIVE_STAGES | {"backends.native.compiled", "backends.aot.runtime.call_plan"},
+    "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | {"backends.native.compiled", "backends.aot.runtime.call_plan"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},
@@ -126,7 +131,7 @@ LATE_IMPORTS = {
     ("backends.registry", "backends.inductor"),
     ("backends.registry", "backends.native"),
     ("doctor", "_C"),
-    ("doctor", "backends.native.runtime.cache"),
+    ("doctor", "backends.store.artifacts"),
     ("dropin", "module"),
     ("doctor", "api"),
     ("doctor", "counters"),

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit import config, logs, process_state
+from fxjit.backends.aot import compile as compile_module
 from fxjit.backends.aot import driver
-from fxjit.backends.native.runtime.cache import FACTS, KernelCache
+from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
 
 
@@ -40,7 +41,7 @@ def from_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def refuse(*args: Any) -> Any:
             raise AssertionError("a graph was not found on the disk")
 
-        monkeypatch.setattr(driver, "_compile_anew", refuse)
+        monkeypatch.setattr(driver, "compile_anew", refuse)
 
     return start_over
 
@@ -503,7 +504,7 @@ def test_a_size_that_data_decides_is_compiled_each_time() -> None:
 
 def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would guard what a graph from the disk assumes."""
-    through_aot = driver._through_aot
+    through_aot = compile_module._through_aot
 
     def deciding(gm: Any, inputs: Any, backend: Any) -> Any:
         found = through_aot(gm, inputs, backend)
@@ -511,7 +512,7 @@ def test_code_that_assumes_more_of_sizes_than_its_graph_is_not_kept(folder: Path
         assert next(size for size in sizes if isinstance(size, torch.SymInt)) > 4
         return found
 
-    monkeypatch.setattr(driver, "_through_aot", deciding)
+    monkeypatch.setattr(compile_module, "_through_aot", deciding)
     fxjit.compile(scaled, dynamic=True)(torch.ones(6, 4), torch.ones(6, 4))
     assert not list(folder.glob("*.json"))
 

@@ -17,7 +17,8 @@ import torch
 import fxjit
 from fxjit import config
 from fxjit.backends.native import pipeline
-from fxjit.backends.native.runtime import cache, cc
+from fxjit.backends.native.runtime import cc
+from fxjit.backends.store import artifacts as cache
 from fxjit.counters import counters
 
 SOURCE = 'extern "C" int k0(void *const *P, const long *S) {{ return {}; }}\n'

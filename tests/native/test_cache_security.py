@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from fxjit import config
-from fxjit.backends.native.runtime import cache, cc
-from fxjit.backends.native.runtime.folder import MOST_LINKS, Untrusted, hold, hold_own
+from fxjit.backends.native.runtime import cc
+from fxjit.backends.store import artifacts as cache
+from fxjit.backends.store.folder import MOST_LINKS, Untrusted, hold, hold_own
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 OTHER = 65534
@@ -152,7 +153,8 @@ import sys, warnings
 warnings.simplefilter("ignore")
 import torch, fxjit
 from fxjit import config
-from fxjit.backends.native.runtime import cache, cc
+from fxjit.backends.native.runtime import cc
+from fxjit.backends.store import artifacts as cache
 config.cache_graphs = sys.argv[1] == "graphs"
 x = torch.arange(6.0)
 for turn in range(int(sys.argv[2])):

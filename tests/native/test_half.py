@@ -1,5 +1,5 @@
 """Half types in kernels: numbers are widened and rounded in integers (codegen/prelude.py), or in rows around loops by the
-processor (codegen/halves.py), bit for bit as ATen does it.
+processor (codegen/fp16.py), bit for bit as ATen does it.
 
 Also the extremes of floats, and which softmax is no kernel.
 """

@@ -1,4 +1,4 @@
-"""Long serial loop bodies run in stages over tiles (`codegen/stages.py`), with eager's results whatever the loops look like."""
+"""Long serial loop bodies run as several loops over tiles (`codegen/loop_fission.py`), with eager's results in all of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit.backends.native.codegen.cpp import Line
-from fxjit.backends.native.codegen.stages import TILE, cut, tiled
+from fxjit.backends.native.codegen.loop_fission import TILE, fission, tiled_loops
 
 
 def work(x: torch.Tensor) -> torch.Tensor:
@@ -21,15 +22,10 @@ def deep(x: torch.Tensor) -> torch.Tensor:
     return work(work(work(x)))
 
 
-def assert_same_as_eager(program: Callable[..., object], *inputs: object) -> None:
-    fxjit.reset()
-    torch.testing.assert_close(fxjit.compile(program, fullgraph=True)(*inputs), program(*inputs))
-
-
 def kernels_of(program: Callable[..., object], *inputs: object, caplog: pytest.LogCaptureFixture) -> str:
     """The source of what `program` compiles to, once its results are seen to be eager's."""
     with caplog.at_level(logging.DEBUG, logger="fxjit.output_code"):
-        assert_same_as_eager(program, *inputs)
+        assert_same_as_eager(program, *inputs, calls=1, backend="native", rtol=1.3e-5)
     return "\n".join(record.getMessage() for record in caplog.records)
 
 
@@ -54,29 +50,29 @@ def lines_of(n: int) -> list[Line]:
     return [FIRST, *functions, store(f"t{n + 1}", f"t{n + 1}")]
 
 
-def test_a_body_with_little_work_is_not_cut() -> None:
+def test_a_body_with_little_work_stays_one_loop() -> None:
     body = lines_of(2)
-    assert cut(body) == [body]
+    assert fission(body) == [body]
 
 
 def test_functions_of_each_other_are_cut_and_stay_in_order() -> None:
     body = lines_of(8)
-    stages = cut(body)
+    stages = fission(body)
     assert len(stages) == 8
     assert [line for stage in stages for line in stage] == body
 
 
-def test_functions_side_by_side_are_not_cut() -> None:
+def test_functions_side_by_side_stay_one_loop() -> None:
     """The processor works on them at once as it is."""
     names = [f"t{k}" for k in range(2, 14)]
     functions = [value(k, f"tanhf(t1 * {k}.0f)", ["t1"]) for k in range(2, 14)]
     body = [FIRST, *functions, store(" + ".join(names), *names)]
-    assert cut(body) == [body]
+    assert fission(body) == [body]
 
 
 def test_what_a_later_stage_reads_is_kept_and_nothing_else() -> None:
     stages = [[FIRST, value(2, "(t1 < 0)", ["t1"], "bool", cost=1)], [store("t2 ? 1 : 0", "t2")]]
-    text = "\n".join(tiled(stages, "o0", "n0", "#pragma omp simd"))
+    text = "\n".join(tiled_loops(stages, "o0", "n0", "#pragma omp simd"))
     assert f"alignas(64) bool kt2[{TILE}];" in text
     assert "kt1" not in text
     assert text.index("kt2[o0 - lo] = t2;") < text.index("const bool t2 = kt2[o0 - lo];")
@@ -103,7 +99,7 @@ def test_every_length_gives_eagers_values(size: int, caplog: pytest.LogCaptureFi
 )
 def test_rows_columns_and_transposed_inputs(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
     x = torch.empty_strided(shape, strides).normal_()
-    assert_same_as_eager(lambda x: deep(x) * torch.arange(shape[-1]), x)
+    assert_same_as_eager(lambda x: deep(x) * torch.arange(shape[-1]), x, backend="native", rtol=1.3e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -112,7 +108,8 @@ def test_other_types(dtype: torch.dtype) -> None:
         y = deep(x.float() if dtype is torch.float16 else x)
         return y, (y > 0.2) & (work(y) > 0)
 
-    assert_same_as_eager(program, torch.randn(1000, dtype=torch.float64).to(dtype))
+    rtol = {torch.float64: 1e-7, torch.bfloat16: 1.6e-2, torch.float16: 1.3e-5}[dtype]
+    assert_same_as_eager(program, torch.randn(1000, dtype=torch.float64).to(dtype), backend="native", rtol=rtol)
 
 
 def test_an_input_is_overwritten_while_it_is_read() -> None:

@@ -18,7 +18,7 @@ from fxjit.backends.native.codegen.cpp import operation
 from fxjit.backends.native.codegen.scatter import render
 from fxjit.backends.native.hints import Hints
 from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, solve_sums, without_floats
-from fxjit.backends.native.ir import Const, Extern, Load, Op, Value, load_all
+from fxjit.backends.native.ir import Const, Extern, Load, Op, TensorExpr, load_all
 from fxjit.backends.native.lower import lower_graph
 from fxjit.backends.native.lower.liveness import escaping, live_statements
 from fxjit.backends.native.lower.table import LOWERINGS, lowers
@@ -75,13 +75,13 @@ def test_lowered_programs_mean_what_eager_does(name):
     gm, low, statements = lowered(PROGRAMS[name], x)
     spec.check("lower", low, statements)
     placeholder = next(iter(gm.graph.find_nodes(op="placeholder")))
-    constants = {low.home[node]: getattr(gm, node.target) for node in gm.graph.find_nodes(op="get_attr")}
-    memory = reference.run(low, statements, {low.home[placeholder]: x, **constants})
+    constants = {low.storage[node]: getattr(gm, node.target) for node in gm.graph.find_nodes(op="get_attr")}
+    memory = reference.run(low, statements, {low.storage[placeholder]: x, **constants})
     outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     expected = PROGRAMS[name](x)
     for node, value in zip(outputs, expected if isinstance(expected, tuple) else (expected,)):
-        home, meta = memory[low.home[node]], node.meta["val"]
+        home, meta = memory[low.storage[node]], node.meta["val"]
         torch.testing.assert_close(home.as_strided(meta.shape, meta.stride()), value, rtol=1e-3, atol=1e-3)
 
 
@@ -103,7 +103,7 @@ def test_values_used_twice_are_computed_once():
 def test_softmax_is_one_kernel_whose_exponentials_stay_on_the_stack():
     gm, low, steps = steps_of(lambda x: torch.softmax(x * 2, -1), torch.randn(6, 50))
     (group,) = steps
-    assert group.reducing and [member.slot for member in group.members] == [0, 1, 1, 2]
+    assert group.reducing and [member.loop_nest for member in group.members] == [0, 1, 1, 2]
     outside = escaping(low, gm)
     kernel = render(group, frozenset(group.writes() - outside), Hints({}), 0)
     assert len(kernel.buffers) == 2 and re.search(r"float s_\d+\[50\]", kernel.body)
@@ -114,12 +114,12 @@ def test_layer_norm_with_what_feeds_and_follows_it_is_one_kernel():
         return F.gelu(F.layer_norm(x + r, (32,), w, b)) * 2
 
     (group,) = groups_of(function, torch.randn(6, 32), torch.randn(6, 32), torch.randn(32), torch.randn(32))
-    assert group.reducing and not group.lane
+    assert group.reducing and not group.column_reduction
 
 
 def test_a_reduction_of_columns_runs_across_lanes():
     (group,) = groups_of(lambda x: (x * 2).sum(0), torch.randn(100, 30))
-    assert group.lane
+    assert group.column_reduction
 
 
 def test_rows_do_not_join_columns_whose_number_divides_theirs():
@@ -130,12 +130,12 @@ def test_rows_do_not_join_columns_whose_number_divides_theirs():
         return row, (g * x).sum(0), (row * x).sum(1)
 
     groups = groups_of(function, *torch.randn(2, 512, 128), torch.randn(128))
-    assert [(group.lane, len(group.members)) for group in groups] == [(False, 2), (True, 1)]
+    assert [(group.column_reduction, len(group.members)) for group in groups] == [(False, 2), (True, 1)]
 
 
 def test_rows_that_are_looked_up_and_added_run_across_lanes():
     (group,) = groups_of(lambda t, i: F.embedding(i, t).sum(1), torch.randn(50, 32), torch.zeros(4, 10, dtype=torch.int64))
-    assert group.lane
+    assert group.column_reduction
 
 
 def test_one_long_sum_is_shared_by_threads():
@@ -278,7 +278,7 @@ def test_the_verifier_refuses_what_is_illegal():
     unknown = Load("b99", torch.float32, torch.float32, (1,), 0)
     with pytest.raises(spec.IllegalProgram):
         spec.check("lower", low, [type(compute)(compute.out, compute.size, (), unknown, compute.stride)])
-    assert isinstance(load_all(compute.out), Value)
+    assert isinstance(load_all(compute.out), TensorExpr)
 
 
 # Sizes

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import differential
 from tests.differential import assert_same
 
 import fxjit
@@ -22,13 +23,9 @@ def assert_same_as_eager(
     fn: Callable[..., Any], *make: Callable[[], Any], graphs: int | None = 1, backend: str = "eager"
 ) -> None:
     """Results and arguments as eager's, in that many graphs."""
-    fxjit.reset()
     counter = CompileCounter() if backend == "eager" else None
-    compiled = fxjit.compile(fn, backend=counter or backend)
-    for _ in range(2):
-        plain, traced = [each() for each in make], [each() for each in make]
-        assert_same(fn(*plain), compiled(*traced), rtol=1e-5)
-        assert_same(plain, traced, "arguments", rtol=1e-5)
+    args = [each() for each in make]
+    differential.assert_same_as_eager(fn, *args, fullgraph=False, backend=counter or backend, rtol=1e-5)
     if counter is not None and graphs is not None:
         assert counter.frame_count == graphs, dict(fxjit.counters["graph_break"])
 

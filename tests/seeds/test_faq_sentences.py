@@ -228,7 +228,7 @@ def test_memory_is_used_again_behind_its_last_reader(caplog):
         torch.testing.assert_close(fxjit.compile(fn, backend="native")(x, w), fn(x, w))
     finally:
         fxjit.set_logs()
-    places = re.findall(r"^\w+ = empty .* at (\d+)$", caplog.text, re.MULTILINE)
+    places = re.findall(r"^ *\w+ = arena\[(\d+):\]$", caplog.text, re.MULTILINE)
     assert len(places) == 3 and len(set(places)) == 2, "three products on the way, two places"
 
 

@@ -75,10 +75,10 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     record, plain = Seen(), graph_kernels.render_product
 
-    def render(nest: Any, hints: Any) -> TritonKernel:
-        kernel = plain(nest, hints)
+    def render(schedule: Any, hints: Any) -> TritonKernel:
+        kernel = plain(schedule, hints)
         record.kernels.append(kernel)
-        record.kinds.append(nest.kind)
+        record.kinds.append(schedule.kind)
         return kernel
 
     monkeypatch.setattr(graph_kernels, "render_product", render)

@@ -160,7 +160,7 @@ def main() -> int:
     part, parts = map(int, options.part.split("/"))
     kernels: list[TritonKernel] = []
     plain = graph_kernels.render_product
-    graph_kernels.render_product = lambda nest, hints: kernels.append(plain(nest, hints)) or kernels[-1]
+    graph_kernels.render_product = lambda schedule, hints: kernels.append(plain(schedule, hints)) or kernels[-1]
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for function, shapes in list(PROGRAMS.values())[part::parts]:
             for_gpu(function, *shapes, dtype=dtype)

@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fxjit import config
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.choose import products
-from fxjit.backends.native.runtime.cache import get_facts
 from fxjit.backends.native.runtime.gpu import job_of
 from fxjit.backends.native.runtime.triton_compile import compiler
+from fxjit.backends.store.artifacts import get_facts
 
 from .conftest import assert_same, for_gpu
 from .test_cubins import resources, usual

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from fxjit import _C, config
 from fxjit.backends.native.codegen import graph_kernels
 from fxjit.backends.native.runtime import gpu, triton_compile
-from fxjit.backends.native.runtime.cache import BINARY, FACTS, KernelCache, get_facts, open_cache, put_facts
 from fxjit.backends.native.runtime.triton_compile import Compiler, key_of
+from fxjit.backends.store.artifacts import BINARY, FACTS, KernelCache, get_facts, open_cache, put_facts
 from fxjit.counters import counters
 from fxjit.errors import TritonCompileError
 
@@ -98,7 +98,7 @@ def dynamic_kernel(size):
     kept = []
     with pytest.MonkeyPatch.context() as patch:
         plain = graph_kernels.render_product
-        patch.setattr(graph_kernels, "render_product", lambda nest, hints: kept.append(plain(nest, hints)) or kept[-1])
+        patch.setattr(graph_kernels, "render_product", lambda schedule, hints: kept.append(plain(schedule, hints)) or kept[-1])
         gm = make_fx(lambda x: x * 2, tracing_mode="symbolic")(torch.ones(size))
         with config.patch(**{"triton.interpret": True}):
             pipeline.compile_graph(gm, (torch.ones(size),), "test", lone_kernels=True)
@@ -196,7 +196,7 @@ def test_small_kernels_and_those_without_choice_are_not_measured(machine, seen):
     caller = gpu.KernelCaller(kernel, [])
     assert caller.candidates() == [kernel.configs[0]]
     with config.patch(**{"triton.autotune": False}):
-        assert not gpu.KernelCaller(kernel, []).worth_measuring()
+        assert not gpu.KernelCaller(kernel, []).gains_from_tuning()
 
 
 @pytest.mark.parametrize("content", [b"not json", b'{"chosen": 99}', b"{}"])

@@ -15,7 +15,7 @@ from fxjit.backends.native.runtime.gpu import Variant, job_of
 from fxjit.backends.native.runtime.interpreted import InterpretedKernel
 from fxjit.backends.native.runtime.triton_compile import compiler
 from fxjit.backends.native.schedule.fuse import Group, Member
-from fxjit.backends.native.schedule.gpu import nests
+from fxjit.backends.native.schedule.gpu import kernel_schedules
 from fxjit.backends.native.spec import COMPARISONS
 
 FLOATS = (torch.float32, torch.float64)
@@ -30,8 +30,8 @@ def kernel_of(expr: Expr, inputs: list[torch.Tensor], dtype: torch.dtype) -> Tri
     count = inputs[0].numel()
     out = Buffer("out", dtype, (count,), (1,), "temp")
     group = Group((count,), [Member(Compute(out, (count,), (), expr, (1,)), ())])
-    (nest,) = nests(group, frozenset(), Hints({}))
-    return render(nest, Hints({}))
+    (schedule,) = kernel_schedules(group, frozenset(), Hints({}))
+    return render(schedule, Hints({}))
 
 
 def load(k: int, tensor: torch.Tensor) -> Load:
@@ -177,7 +177,7 @@ def test_every_operation_compiles(dtype):
         buffers.append(out)
         group_members.append(Member(Compute(out, (count,), (), expr, (1,)), ()))
     group = Group((count,), group_members)
-    (nest,) = nests(group, frozenset(), Hints({}))
-    kernel = render(nest, Hints({}))
+    (schedule,) = kernel_schedules(group, frozenset(), Hints({}))
+    kernel = render(schedule, Hints({}))
     jobs = [compiler.submit(job_of(kernel, Variant(True, 0, False), kernel.configs[0], arch)) for arch in (80, 90)]
     assert all(len(job.result().code) > 1000 for job in jobs)

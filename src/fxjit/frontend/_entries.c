@@ -434,9 +434,9 @@ fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots,
     return result;
 }
 
-/* ---- the rest of a frame ---- */
+/* ---- resuming a frame ---- */
 
-/* Generated code that stopped at a graph break returns one of these in place of calling the rest of its frame: whoever
+/* New code that ends in a graph break returns one of these in place of calling its resume function: whoever
  * ran the code does that when its frame is gone. So a chain of breaks neither nests frames, nor keeps what the earlier
  * ones held, nor shows in a traceback. */
 typedef struct {
@@ -498,7 +498,7 @@ static PyObject *
 continue_call(FxContinue *self, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) != 0 || (kwargs != NULL && PyDict_GET_SIZE(kwargs) != 0)) {
-        PyErr_SetString(PyExc_TypeError, "the rest of a frame takes no arguments: it has them");
+        PyErr_SetString(PyExc_TypeError, "a resume function takes no arguments here: it has them");
         return NULL;
     }
     return fx_finish(Py_NewRef((PyObject *)self));
@@ -521,16 +521,16 @@ PyObject *
 fx_finish(PyObject *result)
 {
     while (result != NULL && Py_IS_TYPE(result, &FxContinue_Type)) {
-        FxContinue *rest = (FxContinue *)result;
-        for (Py_ssize_t i = 0; i < Py_SIZE(rest); i++) {
-            if (rest->items[i] == NULL) {
-                PyErr_SetString(PyExc_RuntimeError, "the rest of a frame runs once");
-                Py_DECREF(rest);
+        FxContinue *resumed = (FxContinue *)result;
+        for (Py_ssize_t i = 0; i < Py_SIZE(resumed); i++) {
+            if (resumed->items[i] == NULL) {
+                PyErr_SetString(PyExc_RuntimeError, "a resume function runs once");
+                Py_DECREF(resumed);
                 return NULL;
             }
         }
-        result = fx_hook_call_handing_over(rest->items[0], rest->items + 1, Py_SIZE(rest) - 1);
-        Py_DECREF(rest);
+        result = fx_hook_call_handing_over(resumed->items[0], resumed->items + 1, Py_SIZE(resumed) - 1);
+        Py_DECREF(resumed);
     }
     return result;
 }

@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     int flags;       /* for every key */
-    PyObject *state; /* Python's own notes about this code */
+    PyObject *state; /* what Python keeps about this code */
     Py_ssize_t size;
     Group *groups;
 } CodeExtra;
@@ -92,7 +92,7 @@ PyObject *fx_entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *
 /* The same, and gives up the references in `slots` (NULL afterwards) when the code begins. */
 PyObject *fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots, Py_ssize_t nslots);
 
-/* What entry code came to in the end: where it returned a Continue, runs the rest, and the rest of that. Takes the
+/* What entry code came to in the end: where it returned a Continue, runs the resume function, and that one's. Takes the
  * reference and gives a new one; NULL is passed through. */
 PyObject *fx_finish(PyObject *result);
 

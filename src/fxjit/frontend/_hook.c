@@ -379,8 +379,8 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
     return (FxEntry *)answer;
 }
 
-/* The frame of a plain function starts in a region, and its code is not to be skipped. `is_resume_function`: it is the rest of
- * another one, and whoever runs it will run the rest of this one too (fx_finish). */
+/* The frame of a plain function starts in a region, and its code is not to be skipped. `is_resume_function`: whoever runs it
+ * will run what it returns a Continue of, too (fx_finish). */
 static PyObject *
 evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra *extra, Group *group, int flags,
                    int is_resume_function)

@@ -188,7 +188,7 @@ snapshot_holds(run *r, snapshot *s)
     return tensors_hold(s);
 }
 
-/* The rest below a node that has anchors among its children. */
+/* The nodes below a node that has anchors among its children. */
 static int
 walk_others(run *r, const snapshot *s, int top)
 {
@@ -273,7 +273,7 @@ other_conditions_hold(run *r, const snapshot *s)
 }
 
 static int
-rest_holds(run *r, const snapshot *s)
+others_hold(run *r, const snapshot *s)
 {
     const tree *t = r->t;
     for (int i = 0; i < s->open_slots.n; i++) {
@@ -311,7 +311,7 @@ fxjit_fast_path_holds(run *r)
         return 0;
     }
     t->scanning = 1; /* the snapshot stays */
-    holds = rest_holds(r, s);
+    holds = others_hold(r, s);
     for (int i = 0; i < s->open_slots.n; i++) {
         Py_CLEAR(r->slots[s->open_slots.at[i]]);
     }

@@ -494,7 +494,7 @@ index_distinct(snapshot *s, const tree *t)
     return 0;
 }
 
-/* How a condition is asked from now on; marks the slots it needs. -1: no memory. */
+/* How a condition is checked from now on; marks the slots it needs. -1: no memory. */
 static int
 record_condition(snapshot *s, const tree *t, int index, char *open)
 {

@@ -5,7 +5,7 @@ read at an affine index (one stride a loop variable, and an offset), plus `Gathe
 A statement is a `Compute` (a loop nest that writes one buffer: pointwise, reducing, scanning or scattering) or an `Extern`
 (an ATen call).
 Everything is frozen; sizes are ints or sympy expressions (index.py). Half-precision values are computed in float32:
-`Load.dtype` is the type computed with, `Load.storage` the type in memory.
+`Load.dtype` is the type computed with, `Load.memory_dtype` the type in memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Gather:
 class Load:
     buffer: str
     dtype: torch.dtype
-    storage: torch.dtype
+    memory_dtype: torch.dtype
     strides: Sizes
     offset: Size
     gathers: tuple[Gather, ...] = ()
@@ -205,7 +205,7 @@ Statement: TypeAlias = "Compute | Extern"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Value:
+class TensorExpr:
     """A tensor while lowering: an element expression over its own dimensions, not in memory unless `expr` just loads."""
 
     size: Sizes
@@ -261,7 +261,7 @@ def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
             new = node if all(a is b for a, b in zip(args, node.args, strict=True)) else Op(node.name, args, node.dtype)
         elif isinstance(node, Load) and node.gathers:
             gathers = tuple(Gather(done[id(g.index)], g.stride, g.size, g.wrap) for g in node.gathers)
-            new = leaf(Load(node.buffer, node.dtype, node.storage, node.strides, node.offset, gathers))
+            new = leaf(Load(node.buffer, node.dtype, node.memory_dtype, node.strides, node.offset, gathers))
         else:
             new = leaf(node)
         done[id(node)] = new
@@ -285,7 +285,7 @@ def reindex(expr: Expr, change: Callable[[Sizes, Size], Affine]) -> Expr:
     def leaf(node: Expr) -> Expr:
         if isinstance(node, Load):
             strides, offset = change(node.strides, node.offset)
-            return Load(node.buffer, node.dtype, node.storage, strides, offset, node.gathers)
+            return Load(node.buffer, node.dtype, node.memory_dtype, strides, offset, node.gathers)
         if isinstance(node, Iota):
             strides, offset = change(node.strides, node.offset)
             return Iota(strides, offset, node.dtype)
@@ -390,6 +390,6 @@ def unit_free(sizes: Sizes, strides: Sizes) -> Sizes:
     return tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
 
 
-def load_all(buffer: Buffer) -> Value:
+def load_all(buffer: Buffer) -> TensorExpr:
     strides = unit_free(buffer.size, buffer.stride)
-    return Value(buffer.size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, strides, 0))
+    return TensorExpr(buffer.size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, strides, 0))

@@ -69,10 +69,10 @@ def schedule_text(steps: Iterable[Step], low: Lowering) -> str:
     lines: list[str] = []
     for step in steps:
         if isinstance(step, Group):
-            how = " ".join(name for name in ("reducing", "lane", "split") if getattr(step, name))
+            how = " ".join(name for name in ("reducing", "column_reduction", "split") if getattr(step, name))
             origins = sorted({node.name for member in step.members for node in member.compute.origins})
             lines.append(f"kernel over {shape(step.outer)} {how} from {', '.join(origins)}")
-            lines += [f"    slot {member.slot}: {compute_text(member.compute)}" for member in step.members]
+            lines += [f"    nest {member.loop_nest}: {compute_text(member.compute)}" for member in step.members]
         else:
             reason = low.reasons.get(step.node)
             lines.append(statement_text(step) + (f"   ({reason})" if reason else ""))

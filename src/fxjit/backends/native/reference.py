@@ -121,4 +121,4 @@ def one(
     place = places(domain, node.strides, node.offset)
     for gather in node.gathers:
         place = place + in_bounds(values[id(gather.index)], gather) * int(gather.stride)
-    return memory[node.buffer][place.reshape(-1)].reshape(place.shape).to(compute_type(node.storage))
+    return memory[node.buffer][place.reshape(-1)].reshape(place.shape).to(compute_type(node.memory_dtype))

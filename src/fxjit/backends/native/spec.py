@@ -11,7 +11,7 @@ from .index import prod, same_sizes
 from .ir import Buffer, Compute, Const, Expr, Extern, Iota, Load, Op, compute_type, walk
 from .lower.table import Lowering
 from .ops import REDUCTIONS, SCALARS, SCANS, UPDATES
-from .schedule.fuse import Group, Member, Step, assign_slots, reads_same_place
+from .schedule.fuse import Group, Member, Step, assign_loop_nests, reads_same_place
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not"})
 
@@ -69,7 +69,7 @@ def check_compute(compute: Compute, buffers: dict[str, Buffer]) -> None:
         check_expr(node, ndim, name)
         if isinstance(node, Load):
             require(node.buffer in buffers, f"{name} reads {node.buffer}, which does not exist")
-            require(buffers[node.buffer].dtype is node.storage, f"{name} reads {node.buffer} as {node.storage}")
+            require(buffers[node.buffer].dtype is node.memory_dtype, f"{name} reads {node.buffer} as {node.memory_dtype}")
 
 
 def reads_what_it_overwrites(compute: Compute) -> bool:
@@ -84,7 +84,7 @@ def check_expr(node: Expr, ndim: int, where: str) -> None:
     if isinstance(node, (Load, Iota)):
         require(len(node.strides) == ndim, f"{where}: {len(node.strides)} strides over {ndim} loops")
     if isinstance(node, Load):
-        require(node.dtype is compute_type(node.storage), f"{where}: a load of {node.storage} as {node.dtype}")
+        require(node.dtype is compute_type(node.memory_dtype), f"{where}: a load of {node.memory_dtype} as {node.dtype}")
     if isinstance(node, Const):
         require(not (node.dtype is torch.bool and not isinstance(node.value, bool)), f"{where}: the bool {node.value!r}")
     if isinstance(node, Op):
@@ -121,9 +121,9 @@ def check_steps(low: Lowering, steps: Iterable[Step]) -> None:
 
 def check_group(group: Group, made: set[str], buffers: dict[str, Buffer]) -> None:
     inside: dict[str, Any] = {}
-    slots = [member.slot for member in group.members]
-    assign_slots(group)
-    require(slots == [member.slot for member in group.members], "slots that are not those of the members' needs")
+    loop_nests = [member.loop_nest for member in group.members]
+    assign_loop_nests(group)
+    require(loop_nests == [member.loop_nest for member in group.members], "loop nests that are not those of the members' needs")
     for member in group.members:
         compute = member.compute
         check_compute(compute, buffers)
@@ -141,6 +141,6 @@ def check_group(group: Group, made: set[str], buffers: dict[str, Buffer]) -> Non
                 reads_same_place(load, maker, member, group.outer),
                 f"{compute.out.name} reads {load.buffer} elsewhere than it was made",
             )
-            late = maker.gives_row and not member.is_row and maker.slot >= member.slot
+            late = maker.gives_row and not member.is_row and maker.loop_nest >= member.loop_nest
             require(not late or not group.reducing, f"{compute.out.name} reads {load.buffer} in the loop that makes it")
         inside[compute.out.name] = member

@@ -1,8 +1,7 @@
-"""`config.reorderable_functions`: calls of these are made after the graph ran, in their order, with their arguments as they
-were at the call.
+"""Deferred calls (`config.reorderable_functions`): made after the graph ran, in their order, with snapshots of their arguments.
 
-values/deferred.py says what an argument is at the call; where that is not known, the
-graph breaks, as it does without the setting."""
+values/deferred.py makes the snapshots; where there is none, the graph breaks, as it does without the setting.
+"""
 
 from __future__ import annotations
 

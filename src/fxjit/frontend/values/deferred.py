@@ -1,9 +1,9 @@
-"""What waits for the graph (`config.reorderable_functions`): values as they are now, and the text of tensors, which is made
-when somebody needs it.
+"""Deferred text and snapshots, for calls that run after the graph (`config.reorderable_functions`).
 
-A tensor that is written to later is kept as a copy made now; lists, tuples, dicts and sets as copies. An object of another
-kind, whose text may change, cannot wait. callables/deferred_calls.py puts calls off; f-strings and `str` come here through
-protocol.py."""
+A snapshot is a value as it was at the call: a tensor that is written to later is kept as a copy, and so are lists, tuples,
+dicts and sets. An object of another kind, whose text may change, has none. callables/deferred_calls.py defers calls; f-strings
+and `str` come here through protocol.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What fxjit's own API gave, met in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`; and the call with
-which a resume function begins that goes on behind one."""
+"""Callables of fxjit in traced code: `disable(fn)`, `compile(fn)`, `error_on_graph_break(...)`, and `_C.Continue`, the call of
+a resume function with which the resume function of its caller begins.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
         return _unwrapped(counterpart(*_wrapped(args), **_wrapped(kwargs)))
 
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
-    # What backends/fingerprint.py knows it by in another process.
+    # What backends/store/fingerprints.py knows it by in another process.
     call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
     return call
 

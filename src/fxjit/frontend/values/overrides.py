@@ -1,8 +1,8 @@
-"""Whoever has a `__torch_function__`: modes that the traced frame has entered, and arguments whose class has one (subclasses
-of Tensor, and objects that stand for tensors). They are asked whatever torch would ask them, modes first.
+"""Dispatch to `__torch_function__`: modes that the traced frame has entered, and arguments whose class has one (subclasses of
+Tensor, and objects that stand for tensors). They get the calls that torch would give them, modes first.
 
-What torch asks (which function, which types, how the arguments are given) is found out by asking torch: the call is made on
-stand-ins for the tensors under a mode of ours, which sees what the user's would see and lets nothing be computed.
+What torch passes on (which function, which types, how the arguments are given) is found out from torch itself: the call is made
+on stand-ins for the tensors under a mode of ours, which sees what the user's would see and lets nothing be computed.
 """
 
 from __future__ import annotations

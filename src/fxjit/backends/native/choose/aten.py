@@ -77,7 +77,7 @@ def is_replaceable(group: Group, node: torch.fx.Node, low: Lowering, others: fro
         return False
     if any(name in low.buffers and low.buffers[name].kind == "input" for name in group.writes()):
         return False
-    made = {low.home[each] for each in results_of(node) if each in low.home}
+    made = {low.storage[each] for each in results_of(node) if each in low.storage}
     if not made & group.writes() or (group.writes() & others) - made:
         return False
     return all(is_in_memory(low, arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor))
@@ -88,17 +88,17 @@ def results_of(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def is_in_memory(low: Lowering, node: torch.fx.Node) -> bool:
-    while node not in low.home and is_view(node):
+    while node not in low.storage and is_view(node):
         node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
-    return node in low.home
+    return node in low.storage
 
 
 def as_extern(node: torch.fx.Node, low: Lowering) -> Extern:
     for arg in node.all_input_nodes:
         if isinstance(meta_of(arg), torch.Tensor):
             low.materialize(arg)
-    reads = frozenset(low.home[arg] for arg in node.all_input_nodes if arg in low.home)
-    results = frozenset(low.home[each] for each in results_of(node) if each in low.home)
+    reads = frozenset(low.storage[arg] for arg in node.all_input_nodes if arg in low.storage)
+    results = frozenset(low.storage[each] for each in results_of(node) if each in low.storage)
     for name in results:
         low.buffers[name] = low.buffers[name].as_kind("extern")
     counters["native"]["left to ATen"] += 1

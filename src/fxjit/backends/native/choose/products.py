@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import config, logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters
 
 from ..codegen.graph_kernels import GraphKernels
@@ -23,7 +24,6 @@ from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, meta_of
-from ..runtime.cache import get_facts, put_facts
 from ..runtime.gpu import TritonLaunchers, gpu_name, is_here, measure
 from ..runtime.triton_compile import triton_version
 from ..schedule.blas import origin
@@ -72,11 +72,11 @@ class Trial:
         self.fused, self.separate = GraphKernels(), GraphKernels()
         self.one = self.fused.triton_launches(group, frozenset(group.writes() - group.wanted), hints)
         self.steps = [
-            step if isinstance(step, Extern) else self.separate.triton_launches(step, self.hidden(step), hints)
+            step if isinstance(step, Extern) else self.separate.triton_launches(step, self.in_registers(step), hints)
             for step in group.replaced
         ]
 
-    def hidden(self, part: Group) -> frozenset[str]:
+    def in_registers(self, part: Group) -> frozenset[str]:
         """What only the part itself reads of what it makes."""
         others = [reads_of(step) for step in self.group.replaced if step is not part]
         return frozenset(part.writes() - self.group.wanted - frozenset().union(*others))
@@ -115,7 +115,7 @@ class Trial:
     def call(self, step: Extern) -> None:
         node: Any = step.node
         made = node.target(*(self.argument(arg) for arg in node.args), **node.kwargs)
-        self.tensors[self.low.home[node]] = made
+        self.tensors[self.low.storage[node]] = made
 
     def argument(self, arg: Any) -> Any:
         if not isinstance(arg, torch.fx.Node):
@@ -124,7 +124,7 @@ class Trial:
         meta = meta_of(arg)
         size, stride = self.known(sizes_of(meta.shape)), self.known(sizes_of(meta.stride()))
         offset = self.hints(self.low.relative_offset(meta, meta_of(root)))
-        return self.tensor(self.low.buffers[self.low.home[root]]).as_strided(size, stride, offset)
+        return self.tensor(self.low.buffers[self.low.storage[root]]).as_strided(size, stride, offset)
 
     def known(self, sizes: Sizes) -> list[int]:
         return list(map(self.hints, sizes))

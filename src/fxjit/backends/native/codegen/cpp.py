@@ -13,7 +13,7 @@ import torch
 from ..index import Size, Sizes, to_c
 from ..ir import Const, Expr, Gather, Iota, Load, Op, walk
 from ..ops import SCALARS
-from .halves import Rows
+from .fp16 import ConvertedRows
 from .prelude import C_TYPES
 
 # The name of a load's value where it need not be read, and whether that depends on the innermost loop.
@@ -24,8 +24,8 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Line(str):
-    """A line of C++, with what stages.py has to know of it: the names it reads (what else it mentions does no harm), and the
-    value it defines, if it does: its name, its type, and what computing it costs (`ops.SCALARS`)."""
+    """A line of C++, with what loop fission has to know of it: the names it reads (what else it mentions does no harm), and
+    the value it defines, if it does: its name, its type, and what computing it costs (`ops.SCALARS`)."""
 
     __slots__ = ("cost", "ctype", "defines", "reads")
     reads: frozenset[str]
@@ -71,13 +71,13 @@ class Printer:
         self.symbols = symbols
         self.counter = 0
         self.checks = False
-        #: Names of constants by their text, where the kernel makes integers of floats (`hides`); else none.
-        self.hidden: dict[str, str] = {}
-        self.hides = False
-        self.rows: Rows | None = None
+        #: Names of constants by their text, where the kernel makes integers of floats (`hides_constants`); else none.
+        self.opaque: dict[str, str] = {}
+        self.hides_constants = False
+        self.rows: ConvertedRows | None = None
 
     @contextmanager
-    def converting(self, rows: Rows | None) -> Iterator[None]:
+    def converting(self, rows: ConvertedRows | None) -> Iterator[None]:
         """Loads and stores are those of a loop that has `rows` in arrays."""
         self.rows = rows
         yield
@@ -128,21 +128,21 @@ class Printer:
         if (widened := self.widened(node, loops, inner, outer, values)) is not None:
             return self.named(widened, C_TYPES[node.dtype], inner, ()), True
         element, scope, indices, deep = self.element(node, loops, inner, outer, values)
-        return self.named(load_text(element, node.storage), C_TYPES[node.dtype], scope, indices), deep
+        return self.named(load_text(element, node.memory_dtype), C_TYPES[node.dtype], scope, indices), deep
 
     def constant(self, node: Const) -> str:
         """As a literal, or as a name that tells the compiler nothing: what is no number of the integer type becomes, converted
         while compiling, another integer than the processor makes of it, and eager's are the processor's."""
         text = literal(node)
-        if not self.hides or not node.dtype.is_floating_point or -128 <= node.value < 128:
+        if not self.hides_constants or not node.dtype.is_floating_point or -128 <= node.value < 128:
             return text
-        if text not in self.hidden:
-            self.hidden[text] = self.fresh()
-        return self.hidden[text]
+        if text not in self.opaque:
+            self.opaque[text] = self.fresh()
+        return self.opaque[text]
 
-    def hidden_constants(self) -> list[str]:
+    def opaque_constants(self) -> list[str]:
         """Their definitions, for the head of the kernel."""
-        return [f"const auto {name} = fx_hidden({text});" for text, name in self.hidden.items()]
+        return [f"const auto {name} = fx_hidden({text});" for text, name in self.opaque.items()]
 
     def element(
         self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
@@ -161,7 +161,7 @@ class Printer:
     ) -> str | None:
         """The element in an array on the stack that a row of half numbers is widened to before the loop."""
         rows = self.rows
-        if rows is None or not rows.widens(load.storage) or load.strides[loops.index(rows.loop)] != 1:
+        if rows is None or not rows.widens(load.memory_dtype) or load.strides[loops.index(rows.loop)] != 1:
             return None
         if load.gathers and (inner is outer or any(values[id(gather.index)][1] for gather in load.gathers)):
             return None
@@ -177,7 +177,7 @@ class Printer:
 
     def copied(self, expr: Expr, dtype: torch.dtype, loops: list[str], inner: Loops, outer: Loops, given: Given) -> str | None:
         """The name of the bits of a half type that are only moved, and need not be widened and rounded; None for any other."""
-        if not isinstance(expr, Load) or expr.storage is not dtype or dtype not in HALVES or given(expr) is not None:
+        if not isinstance(expr, Load) or expr.memory_dtype is not dtype or dtype not in HALVES or given(expr) is not None:
             return None
         values: dict[int, tuple[str, bool]] = {}
         for node in walk(expr):
@@ -219,18 +219,18 @@ def makes_integers(expr: Expr) -> bool:
     )  # fmt: skip
 
 
-def load_text(element: str, storage: torch.dtype) -> str:
-    if storage is torch.bool:
+def load_text(element: str, memory_dtype: torch.dtype) -> str:
+    if memory_dtype is torch.bool:
         return f"((int32_t){element} != 0)"
-    return f"fx_widen({element})" if storage in HALVES else element
+    return f"fx_widen({element})" if memory_dtype in HALVES else element
 
 
-def store_text(value: str, storage: torch.dtype) -> str:
-    if storage is torch.bfloat16:
+def store_text(value: str, memory_dtype: torch.dtype) -> str:
+    if memory_dtype is torch.bfloat16:
         return f"fx_bfloat({value})"
-    if storage is torch.bool:
+    if memory_dtype is torch.bool:
         return f"(bool){value}"
-    return f"fx_halve({value})" if storage is torch.float16 else value
+    return f"fx_halve({value})" if memory_dtype is torch.float16 else value
 
 
 def operation(node: Op, operands: list[str]) -> str:

@@ -15,7 +15,7 @@ from ..hints import Hints
 from ..ir import Extern
 from ..lower.table import Lowering
 from ..schedule.fuse import Group, Step, readers_of, writes_by_kernels
-from ..schedule.gpu import nests
+from ..schedule.gpu import kernel_schedules
 from ..target import by_triton
 from .launch import Launch
 from .scatter import render
@@ -43,29 +43,29 @@ class GraphKernels:
                 planned.append(step)
                 continue
             inputs = {member.compute.out.name for member in step.members if member.compute.out.kind == "input"}
-            hidden = frozenset(
+            in_registers = frozenset(
                 name for name in step.writes() - inputs - escaping
                 if not readers.get(name, set()) - {position} and writers[name] == 1
             )  # fmt: skip
             if by_triton(step.device):
-                planned += self.triton_launches(step, hidden, hints)
+                planned += self.triton_launches(step, in_registers, hints)
                 continue
             once = (name for name in step.writes() & escaping if writers[name] == 1)
             fresh = frozenset(name for name in once if low.buffers[name].kind == "temp")
-            planned.append(self.cpp_launch(step, hidden, hints, fresh))
+            planned.append(self.cpp_launch(step, in_registers, hints, fresh))
         return planned
 
-    def cpp_launch(self, group: Group, hidden: frozenset[str], hints: Hints, fresh: frozenset[str]) -> Launch:
-        kernel = render(group, hidden, hints, config.num_threads, fresh)
+    def cpp_launch(self, group: Group, in_registers: frozenset[str], hints: Hints, fresh: frozenset[str]) -> Launch:
+        kernel = render(group, in_registers, hints, config.num_threads, fresh)
         entry = self.cpp.setdefault(kernel.body, f"k{len(self.cpp)}")
         counters["native"]["kernels"] += 1
         return Launch(group, kernel, entry, {member.compute.out.name: member.compute.out for member in group.members})
 
-    def triton_launches(self, group: Group, hidden: frozenset[str], hints: Hints) -> list[Launch]:
+    def triton_launches(self, group: Group, in_registers: frozenset[str], hints: Hints) -> list[Launch]:
         """What runs the group. Kernels equal but for the names of what they are called with are one."""
         out = []
-        for nest in nests(group, hidden, hints):
-            kernel = render_product(nest, hints)
+        for schedule in kernel_schedules(group, in_registers, hints):
+            kernel = render_product(schedule, hints)
             same = (kernel.source, str(kernel.axes), str(kernel.rest), str(kernel.span), tuple(kernel.pointers), kernel.device)
             entry = self.entries.setdefault(same, f"g{len(self.entries)}")
             self.triton.setdefault(entry, kernel)

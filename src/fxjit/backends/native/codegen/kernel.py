@@ -2,8 +2,8 @@
 
 P holds the buffers' data, S the symbolic sizes; the result is 1 when an index was out of bounds. Three shapes of loop
 nest: pointwise groups (all loops outer), reducing groups over rows (inner loops vectorised along the reduction) and over
-columns (`lane`: up to 64 neighbouring results at once, vectorised across them). `split` groups share the reduction
-itself among threads, in a number of chunks that depends on sizes alone, so that results do not depend on threads.
+columns (`column_reduction`: up to 64 neighbouring results at once, vectorised across them). `split` groups share the
+reduction itself among threads, in a number of chunks that depends on sizes alone, so that results do not depend on threads.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
-from . import folds
+from . import tree_reduction
 from .cpp import Given, Line, Loops, Printer, Scope, makes_integers, store_text
-from .halves import LEAST, ROW, SHORT, Rows
-from .pages import LOOK, asked_ahead
+from .fp16 import LEAST, ROW, SHORT, ConvertedRows
+from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
+from .page_prefetch import INTERVAL, is_prefetched
 from .prelude import C_TYPES, MEMORY_TYPES
-from .stages import LONG_ENOUGH, TILE, cut, tiled
 
 BLOCK = 4096
-LANE_BLOCK = 128
+COLUMN_BLOCK = 128
 GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
@@ -44,23 +44,23 @@ class Kernel:
     symbols: list[sympy.Symbol]
 
 
-def scratch_size(member: Member, lanes: int) -> int | None:
+def scratch_size(member: Member, columns: int) -> int | None:
     """Bytes of a row-local array for an inner value, or None when it has to be memory."""
     count = prod(member.inner)
     if not isinstance(count, int):
         return None
-    bytes_needed = count * lanes * compute_type(member.compute.out.dtype).itemsize
+    bytes_needed = count * columns * compute_type(member.compute.out.dtype).itemsize
     return bytes_needed if bytes_needed <= SCRATCH_BYTES else None
 
 
 class Renderer:
-    """Renders a group without stores at computed places (those: scatter.py). `hidden` are the buffers that nothing outside the
-    group reads: they live in registers or on the stack. `fresh` are those in memory that nobody has written to yet."""
+    """Renders a group without stores at computed places (those: scatter.py). `in_registers` are the buffers that nothing
+    outside the group reads: values kept in registers or on the stack. `fresh`: those in memory, not written to before."""
 
     def __init__(
-        self, group: Group, hidden: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()
+        self, group: Group, in_registers: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()
     ) -> None:
-        self.group, self.hidden, self.hints, self.fresh = group, hidden, hints, fresh
+        self.group, self.in_registers, self.hints, self.fresh = group, in_registers, hints, fresh
         self.threads = f" num_threads({threads})" if threads else ""
         self.team = str(threads) if threads else "FX_THREADS"
         self.makers = {member.compute.out.name: member for member in group.members}
@@ -72,40 +72,40 @@ class Renderer:
         self.parameters = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols)
-        self.printer.hides = any(makes_integers(expr) for member in group.members for expr in member.compute.exprs)
+        self.printer.hides_constants = any(makes_integers(expr) for member in group.members for expr in member.compute.exprs)
         self.read_here = {load.buffer for member in group.members for load in member.compute.loads()}
         self.arrays: list[str] = []
         self.whole: dict[tuple[str, str], str] = {}
-        self.crossing = self.crosses_slots()
-        self.lanes = self.choose_lanes()
+        self.crossing = self.crosses_loop_nests()
+        self.columns = self.choose_columns()
         self.name_buffers()
 
     # What the kernel touches
 
-    def crosses_slots(self) -> set[str]:
-        """Inner values that a later slot reads again: they need memory."""
+    def crosses_loop_nests(self) -> set[str]:
+        """Inner values that a later loop nest reads again: they need memory."""
         found = set()
         for member in self.group.members:
             for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
-                if maker is not None and not maker.gives_row and maker.slot != member.slot:
+                if maker is not None and not maker.gives_row and maker.loop_nest != member.loop_nest:
                     found.add(load.buffer)
         return found
 
-    def choose_lanes(self) -> int:
+    def choose_columns(self) -> int:
         """Fewer neighbours at once where their inner values then stay in the cache: 16 floats are still a whole line."""
-        inner = [self.makers[name] for name in self.crossing if name in self.hidden]
-        for lanes in (COLUMNS_AT_ONCE, COLUMNS_AT_ONCE // 2, COLUMNS_AT_ONCE // 4):
-            if all(scratch_size(member, lanes) is not None for member in inner):
-                return lanes
+        inner = [self.makers[name] for name in self.crossing if name in self.in_registers]
+        for columns in (COLUMNS_AT_ONCE, COLUMNS_AT_ONCE // 2, COLUMNS_AT_ONCE // 4):
+            if all(scratch_size(member, columns) is not None for member in inner):
+                return columns
         return COLUMNS_AT_ONCE
 
     def is_scratch(self, name: str) -> bool:
         member = self.makers[name]
         return (
-            name in self.hidden
+            name in self.in_registers
             and name in self.crossing
-            and scratch_size(member, self.lanes if self.group.lane else 1) is not None
+            and scratch_size(member, self.columns if self.group.column_reduction else 1) is not None
         )
 
     def name_buffers(self) -> None:
@@ -113,13 +113,13 @@ class Renderer:
             for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is None or (load.buffer in self.crossing and not self.is_scratch(load.buffer)):
-                    self.name_buffer(load.buffer, load.storage)
+                    self.name_buffer(load.buffer, load.memory_dtype)
             out = member.compute.out
             if self.in_memory(out.name):
                 self.name_buffer(out.name, out.dtype)
 
     def in_memory(self, name: str) -> bool:
-        return name not in self.hidden or (name in self.crossing and not self.is_scratch(name))
+        return name not in self.in_registers or (name in self.crossing and not self.is_scratch(name))
 
     def name_buffer(self, name: str, dtype: torch.dtype) -> None:
         if name not in self.pointers:
@@ -144,7 +144,7 @@ class Renderer:
         head += [f"const int64_t {name} = S[{k}];" for k, name in enumerate(self.symbols.values())]
         if self.printer.checks:
             head += ["int bad = 0;", *self.empty_tables()]
-        text = "\n".join(head + self.printer.hidden_constants() + inside)
+        text = "\n".join(head + self.printer.opaque_constants() + inside)
         tail = "return bad;" if self.printer.checks else "return 0;"
         return Kernel(canonical(indent(text + "\n" + tail)), list(self.pointers), self.parameters)
 
@@ -183,10 +183,10 @@ class Renderer:
         loops, sizes = self.outer, self.group.outer
         if prod(sizes) == 0:
             return []
-        inner, before = self.nest()
+        inner, before = self.scopes()
         names: dict[str, str] = {}
-        halves = self.rows_of(loops[-1], sizes[-1], "lo", "hi - lo", TILE) if loops else None
-        with self.printer.converting(halves):
+        converted = self.converted_rows(loops[-1], sizes[-1], "lo", "hi - lo", TILE) if loops else None
+        with self.printer.converting(converted):
             for member in self.group.members:
                 self.body(member, loops, inner, before, names)
         if not loops:
@@ -196,52 +196,58 @@ class Renderer:
         last = len(loops) - 1
         rows = self.hints(prod(sizes[:-1]))
         simd = f"#pragma omp simd{self.bad()}"
-        stages = cut(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
-        tiles = len(stages) > 1 or (halves is not None and halves.used)
+        parts = fission(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
+        tiles = len(parts) > 1 or (converted is not None and converted.used)
         high = self.c(sizes[last])
         if last == 0 or (rows < 8 and self.hints(sizes[-1]) > BLOCK):
             threaded = self.parallel(high, weight)
-            if last == 0 and (ahead := self.ahead(sizes, "from")):
-                inside = self.innermost(stages, loops[0], ("from", "to"), "" if tiles else simd, simd, halves)
-                inside = [f"const int64_t to = fx_imin(from + {LOOK}, {high});", *ahead, *inside]
-                head = f"for (int64_t from = 0; from < {high}; from += {LOOK}) {{"
+            if last == 0 and (ahead := self.prefetch(sizes, "from")):
+                inside = self.innermost(parts, loops[0], ("from", "to"), "" if tiles else simd, simd, converted)
+                inside = [f"const int64_t to = fx_imin(from + {INTERVAL}, {high});", *ahead, *inside]
+                head = f"for (int64_t from = 0; from < {high}; from += {INTERVAL}) {{"
                 return [*self.unless_empty(sizes), *before.lines, threaded, head, indent(lines(inside)), "}"]
             if not tiles:
                 threaded = threaded.replace("parallel for", "parallel for simd") or simd
-            nest = [*before.lines, *self.innermost(stages, loops[last], ("0", high), threaded, simd, halves)]
+            nest = [*before.lines, *self.innermost(parts, loops[last], ("0", high), threaded, simd, converted)]
             for k in reversed(range(last)):
                 nest = [loop(loops[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
             return self.unless_empty(sizes) + nest
         collapse_clause = f" collapse({last})" if last > 1 else ""
-        nest = self.innermost(stages, loops[last], ("0", high), "" if tiles else simd, simd, halves)
-        nest = [*self.ahead(sizes[:last]), *before.lines, *nest]
+        nest = self.innermost(parts, loops[last], ("0", high), "" if tiles else simd, simd, converted)
+        nest = [*self.prefetch(sizes[:last]), *before.lines, *nest]
         nest = self.wrap(nest, loops[:last], sizes[:last], self.parallel(total, weight, collapse_clause))
         return self.unless_empty(sizes) + nest
 
     def innermost(
-        self, stages: list[list[Line]], index: str, bounds: tuple[str, str], pragma: str, simd: str, halves: Rows | None
+        self,
+        parts: list[list[Line]],
+        index: str,
+        bounds: tuple[str, str],
+        pragma: str,
+        simd: str,
+        rows: ConvertedRows | None,
     ) -> list[str]:
-        """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body has stages or
-        what it reads and writes is converted beside it."""
+        """The loop along the last dimension under `pragma`, over elements, or over tiles of them where the body is several
+        loops, or what it reads and writes is converted in arrays."""
         low, high = bounds
-        converted = halves is not None and halves.used
-        if len(stages) == 1 and not converted:
-            return [pragma, f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{", indent(lines(stages[0])), "}"]
+        converted = rows is not None and rows.used
+        if len(parts) == 1 and not converted:
+            return [pragma, f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{", indent(lines(parts[0])), "}"]
         head = f"for (int64_t lo = {low}; lo < {high}; lo += {TILE}) {{"
-        tile = tiled(stages, index, high, simd)
-        if halves is not None and converted:
-            tile = [tile[0], *self.arrays, *halves.before, *tile[1:], *halves.after]
+        tile = tiled_loops(parts, index, high, simd)
+        if rows is not None and converted:
+            tile = [tile[0], *self.arrays, *rows.before, *tile[1:], *rows.after]
         return [*filter(None, [pragma]), head, indent(lines(tile)), "}"]
 
-    def ahead(self, outer: Sizes, start: str | None = None) -> list[str]:
-        """Asks for the memory that an iteration of the `outer` loops is about to write (pages.py); with `start`, for that of
-        `LOOK` of the last loop's iterations."""
+    def prefetch(self, outer: Sizes, start: str | None = None) -> list[str]:
+        """Prefetches the pages that an iteration of the `outer` loops is about to write (page_prefetch.py); with `start`, those
+        of `INTERVAL` of the last loop's iterations."""
         out, loops, times = [], self.outer[: len(outer)], 1
         if start is not None:
-            loops, times = [*loops[:-1], start], LOOK
+            loops, times = [*loops[:-1], start], INTERVAL
         for member in self.group.members:
             compute, name = member.compute, member.compute.out.name
-            if name in self.fresh and self.in_memory(name) and asked_ahead(member, outer, self.hints):
+            if name in self.fresh and self.in_memory(name) and is_prefetched(member, outer, self.hints):
                 place = self.printer.affine(compute.stride[: len(outer)], compute.offset, loops)
                 step = self.c(mul(compute.stride[len(outer) - 1], compute.out.dtype.itemsize * times))
                 pointer = self.pointers[name]
@@ -259,9 +265,9 @@ class Renderer:
             return ["{", indent(lines(nest)), "}"]
         return [pragma, *heads[:-1], heads[-1] + " {", indent(lines(nest)), "}"]
 
-    def rows_of(
+    def converted_rows(
         self, loop: str, size: Size, start: str, count: str, most: int, kept: dict[tuple[str, str], str] | None = None
-    ) -> Rows | None:
+    ) -> ConvertedRows | None:
         """The arrays of half numbers for a loop of vectors of that many elements, if it is long enough to have them. `kept` are
         those of other loops over the same whole rows."""
         if self.hints(size) < LEAST:
@@ -269,9 +275,9 @@ class Renderer:
         both = kept is not None and isinstance(size, int) and size <= SHORT
         most = -(-min(most, size if isinstance(size, int) else most) // LEAST) * LEAST
         place = "l" if loop == "(lb + l)" else f"{loop} - {start}"
-        return Rows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both)
+        return ConvertedRows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both)
 
-    def nest(self) -> tuple[Loops, Loops]:
+    def scopes(self) -> tuple[Loops, Loops]:
         before: Loops = Scope()
         return Scope(before), before
 
@@ -303,7 +309,7 @@ class Renderer:
     def scanned(self, member: Member, value: str, scope: Loops) -> str:
         """The total with this element; never shared by name, since its text is the same in every iteration."""
         name = member.compute.out.name
-        total = f"a_{name}[l]" if self.group.lane else f"a_{name}"
+        total = f"a_{name}[l]" if self.group.column_reduction else f"a_{name}"
         kind = self.acc_type(member)
         scope.lines.append(Line(self.combine(member, total, value), [value]))
         scope.lines.append(Line(f"const {kind} t_{name} = ({kind}){total};", [], f"t_{name}", kind, 1))
@@ -314,7 +320,7 @@ class Renderer:
         text = "0"
         for k, size in enumerate(member.inner):
             text = f"i{k}" if text == "0" else f"({text}) * {self.c(size)} + i{k}"
-        return f"({text}) * {self.lanes} + l" if self.group.lane else text
+        return f"({text}) * {self.columns} + l" if self.group.column_reduction else text
 
     def at_hand(self, member: Member, names: dict[str, str]) -> Given:
         def given(load: Load) -> tuple[str, bool] | None:
@@ -327,8 +333,8 @@ class Renderer:
                     (names[name], True) if name in names and reads_same_place(load, maker, member, self.group.outer) else None
                 )
             if maker.gives_row:
-                return (f"r_{name}[l]", True) if self.group.lane else (f"r_{name}", False)
-            if maker.slot == member.slot and name in names:
+                return (f"r_{name}[l]", True) if self.group.column_reduction else (f"r_{name}", False)
+            if maker.loop_nest == member.loop_nest and name in names:
                 return names[name], True
             if self.is_scratch(name):
                 return f"s_{name}[{self.scratch_place(member)}]", True
@@ -339,26 +345,26 @@ class Renderer:
     # Reducing groups
 
     def rows(self) -> list[str]:
-        """Threads share the outer loops; each index runs the slots one after the other."""
+        """Threads share the outer loops; each index runs the loop nests one after the other."""
         group = self.group
         if prod(group.outer) == 0:
             return []
         weight = self.weight(group.members)
         heaviest = max((prod(group.outer + member.inner) for member in group.members), key=self.hints)
         inside = self.declare_scratch()
-        slots = sorted({member.slot for member in group.members})
-        for slot in slots:
-            if any(not m.is_row and m.slot == slot for m in group.members):
-                inside += self.slot_loops(slot, None)
-            inside += self.row_statements(slot)
+        loop_nests = sorted({member.loop_nest for member in group.members})
+        for loop_nest in loop_nests:
+            if any(not m.is_row and m.loop_nest == loop_nest for m in group.members):
+                inside += self.render_loop_nest(loop_nest, None)
+            inside += self.row_statements(loop_nest)
         inside = [*self.arrays, *inside]
         outer, sizes = list(self.outer), list(group.outer)
         heads = [loop(name, self.c(size)) for name, size in zip(outer, sizes, strict=True)]
-        if group.lane:
-            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.lanes})"
-            inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(sizes[-1])} - lb);", *inside]
+        if group.column_reduction:
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.columns})"
+            inside = [f"const int64_t nl = fx_imin({self.columns}, {self.c(sizes[-1])} - lb);", *inside]
         else:
-            inside = [*self.ahead(group.outer), *inside]
+            inside = [*self.prefetch(group.outer), *inside]
         if not heads:
             return ["{", indent(lines(inside)), "}"]
         clause = f" collapse({len(heads)})" if len(heads) > 1 else ""
@@ -370,12 +376,12 @@ class Renderer:
         for name, member in self.makers.items():
             if self.is_scratch(name):
                 count = prod(member.inner)
-                lanes = f" * {self.lanes}" if self.group.lane else ""
-                out.append(f"alignas(64) {C_TYPES[compute_type(member.compute.out.dtype)]} s_{name}[{count}{lanes}];")
+                columns = f" * {self.columns}" if self.group.column_reduction else ""
+                out.append(f"alignas(64) {C_TYPES[compute_type(member.compute.out.dtype)]} s_{name}[{count}{columns}];")
         return out
 
-    def slot_members(self, slot: int) -> list[Member]:
-        return [m for m in self.group.members if not m.is_row and m.slot == slot]
+    def loop_nest_members(self, loop_nest: int) -> list[Member]:
+        return [m for m in self.group.members if not m.is_row and m.loop_nest == loop_nest]
 
     def acc_type(self, member: Member) -> str:
         return C_TYPES[compute_type(member.compute.out.dtype)]
@@ -415,32 +421,32 @@ class Renderer:
         ]
         return f" reduction({symbol}:{name})"
 
-    def lanes_at_once(self, reducers: list[Member]) -> str:
-        """A maximum has as many totals as the loop has lanes, combined one by one at the end: by itself GCC takes as many lanes
-        as there are of the narrowest type."""
+    def vector_length(self, reducers: list[Member]) -> str:
+        """A maximum has as many totals as the loop has vector lanes, combined one by one at the end: by itself GCC takes as
+        many as there are of the narrowest type."""
         types = [self.acc_type(member) for member in reducers if member.compute.reduction in ("max", "min")]
         return f" simdlen(FX_VECTOR / sizeof({types[0]}))" if types else ""
 
-    def slot_loops(self, slot: int, bounds: tuple[str, str] | None) -> list[str]:
-        """The inner loops of a slot, totals `a_<buffer>` and after them rows `r_<buffer>`; `bounds` restrict the first loop."""
-        members = self.slot_members(slot)
+    def render_loop_nest(self, loop_nest: int, bounds: tuple[str, str] | None) -> list[str]:
+        """The loops of a loop nest, totals `a_<buffer>` and after them rows `r_<buffer>`; `bounds` restrict the first loop."""
+        members = self.loop_nest_members(loop_nest)
         reducers = [m for m in members if m.compute.reduction is not None]
-        if self.group.lane:
-            return self.lane_slot(members, reducers, bounds)
+        if self.group.column_reduction:
+            return self.column_nest(members, reducers, bounds)
         running = [m for m in members if m.compute.has_order]
         declared = [f"{self.total_type(m)} a_{m.compute.out.name} = {self.start(m)};" for m in running]
-        inner, before = self.nest()
+        inner, before = self.scopes()
         sizes = members[0].inner
         names: dict[str, str] = {}
         clauses = self.bad()
         partial: list[str] = []
         flush: list[str] = []
-        folding = bounds is None and self.folds(members, reducers)
+        by_tree = bounds is None and self.reduces_by_tree(members, reducers)
         arrays: dict[tuple[str, str], str] = {}
         last = f"i{len(sizes) - 1}"
         whole = bounds is None and len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= ROW
         serial = any(m.compute.scan is not None for m in members)  # what goes one by one is no loop of vectors
-        rows = None if serial else self.rows_of(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
+        rows = None if serial else self.converted_rows(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
             with self.printer.converting(rows):
@@ -451,14 +457,14 @@ class Renderer:
                     continue
                 value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
             total = f"a_{member.compute.out.name}"
-            if folding:
+            if by_tree:
                 kind, ctype = member.compute.reduction, self.acc_type(member)
                 array = arrays.get((value, ctype))
                 if array is None:
                     array = f"w_{member.compute.out.name}"
                     partial.append(f"alignas(64) {ctype} {array}[{sizes[0]}];")
                     inner.lines.append(Line(f"{array}[i0] = {value};", [value]))
-                flush.append(f"{total} = {folds.fold(array, ctype, kind, sizes[0])};")
+                flush.append(f"{total} = {tree_reduction.total(array, ctype, kind, sizes[0])};")
                 continue
             if self.wide(member):
                 partial.append(f"float b_{member.compute.out.name} = 0;")
@@ -469,8 +475,8 @@ class Renderer:
                 inner.lines.append(Line(self.combine(member, total, value), [value]))
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
-        if not folding:
-            clauses += self.lanes_at_once(reducers)
+        if not by_tree:
+            clauses += self.vector_length(reducers)
         simd = "" if serial else f"#pragma omp simd{clauses}"
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
         if rows is not None and rows.used:
@@ -481,7 +487,7 @@ class Renderer:
             else:
                 tile = [f"const int64_t hi = fx_imin(lo + {ROW}, {high});", *tile]
                 nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {ROW}) {{", indent(lines(tile)), "}"]
-        elif partial and not folding and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
+        elif partial and not by_tree and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
             core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
             nest = [
                 *before.lines,
@@ -501,11 +507,11 @@ class Renderer:
         head = "{" if isinstance(count, int) else f"if ({self.c(count)} != 0) {{"
         return [*declared, head, indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
 
-    def folds(self, members: list[Member], reducers: list[Member]) -> bool:
-        """Whether the totals are made of whole vectors at the end of a short row (folds.py)."""
+    def reduces_by_tree(self, members: list[Member], reducers: list[Member]) -> bool:
+        """Whether the totals are made of whole vectors at the end of a short row (tree_reduction.py)."""
         totals = [(member.compute.reduction, self.acc_type(member)) for member in reducers]
         rows = len(members[0].inner) == 1 and all(member.compute.scan is None for member in members)
-        return rows and folds.folded(members[0].inner[0], totals)
+        return rows and tree_reduction.is_applicable(members[0].inner[0], totals)
 
     def bounds(self, sizes: Sizes, bounds: tuple[str, str] | None, first: bool, k: int = -1) -> tuple[str, str]:
         if bounds and first:
@@ -527,16 +533,16 @@ class Renderer:
         place = self.printer.affine(compute.stride, compute.offset, loops)
         return [Line(f"{self.pointers[compute.out.name]}[{place}] = {store_text(value, compute.out.dtype)};", [value])]
 
-    def row_statements(self, slot: int) -> list[str]:
-        """The members that run once an outer index, after slot `slot`."""
-        members = [m for m in self.group.members if m.is_row and m.slot == slot]
+    def row_statements(self, loop_nest: int) -> list[str]:
+        """The members that run once an outer index, after the inner loops of `loop_nest`."""
+        members = [m for m in self.group.members if m.is_row and m.loop_nest == loop_nest]
         if not members:
             return []
-        if self.group.lane:
-            return self.lane_rows(members)
+        if self.group.column_reduction:
+            return self.column_statements(members)
         scope: Loops = Scope()
         for member in members:
-            # Row values are named for good: later slots find them.
+            # Row values are named for good: later loop nests find them.
             value = self.printer.emit(member.compute.expr, self.outer, scope, scope, self.at_hand(member, {}))
             name, kind = member.compute.out.name, self.acc_type(member)
             scope.lines.append(Line(f"const {kind} r_{name} = {value};", [value], f"r_{name}", kind, 1))
@@ -545,26 +551,26 @@ class Renderer:
 
     # Columns
 
-    def lane_loops(self, member: Member) -> list[str]:
+    def column_loops(self, member: Member) -> list[str]:
         return [*self.outer[:-1], "(lb + l)", *(f"i{k}" for k in range(len(member.inner)))]
 
-    def lane_slot(self, members: list[Member], reducers: list[Member], bounds: tuple[str, str] | None) -> list[str]:
+    def column_nest(self, members: list[Member], reducers: list[Member], bounds: tuple[str, str] | None) -> list[str]:
         declared = []
         for m in (m for m in members if m.compute.has_order):
             name = m.compute.out.name
-            declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.lanes}];")
-            declared.append(f"for (int64_t l = 0; l < {self.lanes}; ++l) a_{name}[l] = {self.start(m)};")
+            declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.columns}];")
+            declared.append(f"for (int64_t l = 0; l < {self.columns}; ++l) a_{name}[l] = {self.start(m)};")
         scope: Loops = Scope()
         names: dict[str, str] = {}
-        rows = self.rows_of("(lb + l)", self.group.outer[-1], "lb", "nl", self.lanes)
+        rows = self.converted_rows("(lb + l)", self.group.outer[-1], "lb", "nl", self.columns)
         for member in members:
-            loops = self.lane_loops(member)
+            loops = self.column_loops(member)
             with self.printer.converting(rows):
                 if member.compute.reduction is None:
                     self.body(member, loops, scope, scope, names)
                     continue
                 value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
-            scope.lines.append(Line(self.combine_lane(member, value), [value]))
+            scope.lines.append(Line(self.combine_column(member, value), [value]))
         sizes = members[0].inner
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         if rows is not None:
@@ -572,33 +578,33 @@ class Renderer:
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             if k == len(sizes) - 1:
-                nest = self.lane_block(reducers, nest, f"i{k}", low, high)
+                nest = self.column_block(reducers, nest, f"i{k}", low, high)
             else:
                 nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
-        return [*declared, *nest, *([] if bounds else self.lane_name_rows(reducers))]
+        return [*declared, *nest, *([] if bounds else self.name_column_results(reducers))]
 
-    def lane_block(self, reducers: list[Member], nest: list[str], last: str, low: str, high: str) -> list[str]:
+    def column_block(self, reducers: list[Member], nest: list[str], last: str, low: str, high: str) -> list[str]:
         """The innermost reducing loop: sums of floats are gathered in float for some rows, and then in double."""
         wide = [f"{member.compute.out.name}[l]" for member in reducers if self.wide(member)]
         if not wide:
             return [f"for (int64_t {last} = {low}; {last} < {high}; ++{last}) {{", indent(lines(nest)), "}"]
-        each_lane = f"for (int64_t l = 0; l < {self.lanes}; ++l) "
-        inside = [f"alignas(64) float b_{name.removesuffix('[l]')}[{self.lanes}];" for name in wide]
-        inside.append(each_lane + "{ " + " ".join(f"b_{name} = 0;" for name in wide) + " }")
-        end = f"fx_imin(lo + {LANE_BLOCK}, {high})"
+        each_column = f"for (int64_t l = 0; l < {self.columns}; ++l) "
+        inside = [f"alignas(64) float b_{name.removesuffix('[l]')}[{self.columns}];" for name in wide]
+        inside.append(each_column + "{ " + " ".join(f"b_{name} = 0;" for name in wide) + " }")
+        end = f"fx_imin(lo + {COLUMN_BLOCK}, {high})"
         inside += [f"for (int64_t {last} = lo; {last} < {end}; ++{last}) {{", indent(lines(nest)), "}"]
-        inside.append(each_lane + "{ " + " ".join(f"a_{name} += b_{name};" for name in wide) + " }")
-        return [f"for (int64_t lo = {low}; lo < {high}; lo += {LANE_BLOCK}) {{", indent(lines(inside)), "}"]
+        inside.append(each_column + "{ " + " ".join(f"a_{name} += b_{name};" for name in wide) + " }")
+        return [f"for (int64_t lo = {low}; lo < {high}; lo += {COLUMN_BLOCK}) {{", indent(lines(inside)), "}"]
 
-    def combine_lane(self, member: Member, value: str) -> str:
+    def combine_column(self, member: Member, value: str) -> str:
         total = f"{'b' if self.wide(member) else 'a'}_{member.compute.out.name}[l]"
         return f"{total} += {value};" if member.compute.reduction == "sum" else self.combine(member, total, value)
 
-    def lane_name_rows(self, reducers: list[Member]) -> list[str]:
+    def name_column_results(self, reducers: list[Member]) -> list[str]:
         out = []
         for member in reducers:
             name, ctype = member.compute.out.name, self.acc_type(member)
-            out.append(f"alignas(64) {ctype} r_{name}[{self.lanes}];")
+            out.append(f"alignas(64) {ctype} r_{name}[{self.columns}];")
             inside = [
                 f"r_{name}[l] = ({ctype})a_{name}[l];",
                 *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"]),
@@ -606,13 +612,13 @@ class Renderer:
             out += ["for (int64_t l = 0; l < nl; ++l) {", indent(lines(inside)), "}"]
         return out
 
-    def lane_rows(self, members: list[Member]) -> list[str]:
+    def column_statements(self, members: list[Member]) -> list[str]:
         out: list[str] = []
         scope: Loops = Scope()
         loops = [*self.outer[:-1], "(lb + l)"]
         for member in members:
             name = member.compute.out.name
-            out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{self.lanes}];")
+            out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{self.columns}];")
             value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, {}))
             scope.lines.append(Line(f"r_{name}[l] = {value};", [value]))
             scope.lines += self.store_row(member, f"r_{name}[l]", loops)
@@ -625,45 +631,45 @@ class Renderer:
         group = self.group
         if prod(group.outer) == 0:
             return []
-        members = self.slot_members(0)
+        members = self.loop_nest_members(0)
         reducers = [m for m in members if m.compute.reduction is not None]
         sizes = members[0].inner
         inside = self.row_statements(-1)
         weight = self.weight(members)
-        lanes = f"[{self.lanes}]" if group.lane else ""
-        lane_total = self.lanes if group.lane else 1
-        total = self.c(mul(prod(sizes), lane_total))  # a product of two literals would be an int in C
+        columns = f"[{self.columns}]" if group.column_reduction else ""
+        columns_total = self.columns if group.column_reduction else 1
+        total = self.c(mul(prod(sizes), columns_total))  # a product of two literals would be an int in C
         inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
         parts = [f'static_assert({MAX_CHUNKS} > 0, "");'] if not reducers else []
-        parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{lanes};" for m in reducers]
+        parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{columns};" for m in reducers]
         inside += parts
-        chunk = self.slot_loops(0, ("c_lo", "c_hi"))
-        keep = [self.lanewise(f"q_{m.compute.out.name}[c]@ = a_{m.compute.out.name}@;") for m in reducers]
+        chunk = self.render_loop_nest(0, ("c_lo", "c_hi"))
+        keep = [self.over_columns(f"q_{m.compute.out.name}[c]@ = a_{m.compute.out.name}@;") for m in reducers]
         first = self.c(sizes[0])
         chunk = [*self.arrays, f"const int64_t c_lo = {first} * c / nc, c_hi = {first} * (c + 1) / nc;", *chunk, *keep]
         inside += [self.parallel(f"{total}", weight), "for (int64_t c = 0; c < nc; ++c) {", indent(lines(chunk)), "}"]
         for m in reducers:
             name = m.compute.out.name
-            inside.append(f"{self.total_type(m)} a_{name}{lanes};")
-            inside.append(self.lanewise(f"a_{name}@ = q_{name}[0]@;"))
+            inside.append(f"{self.total_type(m)} a_{name}{columns};")
+            inside.append(self.over_columns(f"a_{name}@ = q_{name}[0]@;"))
             combined = (
                 f"a_{name}@ += q_{name}[c]@;"
                 if self.wide(m) or m.compute.reduction == "sum"
                 else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
             )
-            inside.append("for (int64_t c = 1; c < nc; ++c) " + self.lanewise(combined))
-        inside += self.lane_name_rows(reducers) if group.lane else self.name_rows(reducers)
+            inside.append("for (int64_t c = 1; c < nc; ++c) " + self.over_columns(combined))
+        inside += self.name_column_results(reducers) if group.column_reduction else self.name_rows(reducers)
         inside += self.row_statements(0)
         heads = [loop(name, self.c(size)) for name, size in zip(self.outer, group.outer, strict=True)]
-        if group.lane:
-            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {self.lanes})"
-            inside = [f"const int64_t nl = fx_imin({self.lanes}, {self.c(group.outer[-1])} - lb);", *inside]
+        if group.column_reduction:
+            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(group.outer[-1])}; lb += {self.columns})"
+            inside = [f"const int64_t nl = fx_imin({self.columns}, {self.c(group.outer[-1])} - lb);", *inside]
         return [*self.unless_empty(group.outer), *heads, "{", indent(lines(inside)), "}"]
 
-    def lanewise(self, text: str) -> str:
-        if not self.group.lane:
+    def over_columns(self, text: str) -> str:
+        if not self.group.column_reduction:
             return text.replace("@", "")
-        return f"for (int64_t l = 0; l < {self.lanes}; ++l) " + text.replace("@", "[l]")
+        return f"for (int64_t l = 0; l < {self.columns}; ++l) " + text.replace("@", "[l]")
 
 
 def canonical(text: str) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
 from ..target import has_libmvec
-from . import folds, halves, pages
+from . import fp16, page_prefetch, tree_reduction
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -285,6 +285,6 @@ def guarded(definitions: list[str]) -> str:
 def prelude(source: str, simd: bool = True) -> str:
     """What stands before `source`; `simd`: with vector forms of libm's functions."""
     prototypes, definitions = math_functions(simd, source)
-    support = (("fx_ahead(", pages.SUPPORT), ("fx_row<", folds.SUPPORT), ("_row(", halves.CONVERSIONS))
+    support = (("fx_ahead(", page_prefetch.SUPPORT), ("fx_row<", tree_reduction.SUPPORT), ("_row(", fp16.CONVERSIONS))
     parts = [text for name, text in support if name in source]
     return prototypes + BASE + "".join(parts) + definitions + reductions()

@@ -21,13 +21,15 @@ PIECE = 64
 ENOUGH_ROWS = 8
 
 
-def render(group: Group, hidden: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()) -> Kernel:
-    """`hidden` are the buffers that nothing outside the group reads: they live in registers or on the stack. `fresh` are
+def render(
+    group: Group, in_registers: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()
+) -> Kernel:
+    """`in_registers` are the buffers that nothing outside the group reads: they live in registers or on the stack. `fresh` are
     results of the graph in memory of their own, to which nothing is written before."""
     merged = collapse(group)
     if group.scatters:
-        return ScatterRenderer(in_order(merged), hidden, hints, threads).kernel()
-    return Renderer(merged, hidden, hints, threads, fresh).kernel()
+        return ScatterRenderer(in_order(merged), in_registers, hints, threads).kernel()
+    return Renderer(merged, in_registers, hints, threads, fresh).kernel()
 
 
 def in_order(group: Group) -> Group:
@@ -57,7 +59,7 @@ class ScatterRenderer(Renderer):
         rows = [k for k in range(last + (not vector)) if stride[k] != 0]
         shared = vector and self.hints(prod(sizes[k] for k in rows)) < ENOUGH_ROWS
         serial = [k for k in range(last + (not vector)) if shared or k not in rows]
-        inner, before = self.nest()
+        inner, before = self.scopes()
         self.update(inner, before)
         nest: list[str] = [*before.lines, *inner.lines]
         if vector:

@@ -1,4 +1,4 @@
-"""A nest of loops (schedule/gpu.py) as one kernel in Triton.
+"""A schedule of loops (schedule/gpu.py) as one kernel in Triton.
 
 Programs share axis x, the outer loops run together (`tiled`: the last loop, with one more on axis y); a reduction is
 along axis r, held whole or looped over. Blocks are masked at every edge. Sizes that vary are arguments. Block sizes, and
@@ -17,7 +17,7 @@ from ..index import Size, Sizes, prod
 from ..ir import Buffer, Load
 from ..ops import REDUCTIONS, SCANS
 from ..schedule.fuse import Member, group_symbols, reads_same_place
-from ..schedule.gpu import WIDEST_BLOCK, Nest, largest_span
+from ..schedule.gpu import WIDEST_BLOCK, KernelSchedule, largest_span
 from .cpp import Scope
 from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored
 from .triton_prelude import with_prelude
@@ -59,12 +59,12 @@ class TritonKernel:
 
 
 class Renderer:
-    def __init__(self, nest: Nest, hints: Hints) -> None:
-        self.nest, self.group, self.hints = nest, nest.group, hints
+    def __init__(self, schedule: KernelSchedule, hints: Hints) -> None:
+        self.schedule, self.group, self.hints = schedule, schedule.group, hints
         self.makers = {member.compute.out.name: member for member in self.group.members}
         self.position = {id(member): k for k, member in enumerate(self.group.members)}
-        self.rank = 1 if nest.kind == "pointwise" else 2
-        self.has_tiles = nest.kind in ("tiled", "product")
+        self.rank = 1 if schedule.kind == "pointwise" else 2
+        self.has_tiles = schedule.kind in ("tiled", "product")
         self.pointers: dict[str, str] = {}
         self.types: dict[str, torch.dtype] = {}
         self.name_buffers()
@@ -88,9 +88,9 @@ class Renderer:
             for load in member.compute.loads():
                 maker = self.makers.get(load.buffer)
                 if maker is None or self.position[id(maker)] >= self.position[id(member)]:
-                    self.name_buffer(load.buffer, load.storage)
+                    self.name_buffer(load.buffer, load.memory_dtype)
             out = member.compute.out
-            if out.name not in self.nest.hidden:
+            if out.name not in self.schedule.in_registers:
                 self.name_buffer(out.name, out.dtype)
 
     def name_buffer(self, name: str, dtype: torch.dtype) -> None:
@@ -114,7 +114,7 @@ class Renderer:
 
     def kernel(self) -> TritonKernel:
         body = self.body()
-        axes, span = self.axes(), largest_span(self.nest, self.parameters)
+        axes, span = self.axes(), largest_span(self.schedule, self.parameters)
         blocks = [*(block for _, block in axes), *self.looped_blocks]
         arguments = [*self.pointers.values(), *self.symbols.values()]
         constants = [f"{name}: tl.constexpr" for name in (*blocks, "WIDE")]
@@ -137,14 +137,14 @@ class Renderer:
         )
 
     def body(self) -> list[str]:
-        return {"pointwise": self.pointwise, "tiled": self.tiled}.get(self.nest.kind, self.reducing)()
+        return {"pointwise": self.pointwise, "tiled": self.tiled}.get(self.schedule.kind, self.reducing)()
 
     @property
     def looped_blocks(self) -> tuple[str, ...]:
-        return ("RB",) if self.nest.kind in ("looped", "split") else ()
+        return ("RB",) if self.schedule.kind in ("looped", "split") else ()
 
     def configurations(self) -> list[Config]:
-        return configurations(self.nest, self.hints)
+        return configurations(self.schedule, self.hints)
 
     def size(self, size: Size) -> str:
         return self.printer.size(size)
@@ -152,14 +152,14 @@ class Renderer:
     def axes(self) -> list[tuple[Size, str]]:
         sizes = self.group.outer
         if self.has_tiles:
-            return [(sizes[-1], "XB"), (sizes[self.nest.across], "YB")]
+            return [(sizes[-1], "XB"), (sizes[self.schedule.across], "YB")]
         return [(prod(sizes), "XB")]
 
     def rest(self) -> Size:
         if self.has_tiles:
-            own = (self.nest.across, len(self.group.outer) - 1)
+            own = (self.schedule.across, len(self.group.outer) - 1)
             return prod(size for k, size in enumerate(self.group.outer) if k not in own)
-        return self.nest.chunks
+        return self.schedule.chunks
 
     def program(self) -> list[str]:
         return ["pid = tl.program_id(0)", "if WIDE:", "  pid = pid.to(tl.int64)"]
@@ -207,7 +207,7 @@ class Renderer:
         return [*lines, *more, *self.top.lines]
 
     def tiled(self) -> list[str]:
-        sizes, across = self.group.outer, self.nest.across
+        sizes, across = self.group.outer, self.schedule.across
         last = len(sizes) - 1
         lines = [
             *self.program(),
@@ -231,29 +231,29 @@ class Renderer:
     # Kernels with reductions
 
     def reducing(self) -> list[str]:
-        sizes, split = self.group.outer, self.nest.kind == "split"
-        program = f"(pid // {self.nest.chunks})" if split else "pid"
+        sizes, split = self.group.outer, self.schedule.kind == "split"
+        program = f"(pid // {self.schedule.chunks})" if split else "pid"
         lines = [*self.program(), *self.block("x", program, prod(sizes), "XB", "[:, None]")]
         more, self.outer = self.unflatten("x", sizes, "o", frozenset("x"))
         self.top.lines += more
         if split:
-            self.top.lines.append(f"c = pid % {self.nest.chunks}")
-        for slot in sorted({member.slot for member in self.group.members}):
-            members = [m for m in self.group.members if m.slot == slot and not m.is_row]
+            self.top.lines.append(f"c = pid % {self.schedule.chunks}")
+        for loop_nest in sorted({member.loop_nest for member in self.group.members}):
+            members = [m for m in self.group.members if m.loop_nest == loop_nest and not m.is_row]
             if members:
-                self.slot(slot, members)
-            for member in (m for m in self.group.members if m.slot == slot and m.is_row):
+                self.loop_nest(loop_nest, members)
+            for member in (m for m in self.group.members if m.loop_nest == loop_nest and m.is_row):
                 name = self.element(member, self.outer, self.top)
                 self.store(member, name, self.outer, self.top)
         return [*lines, *self.top.lines]
 
-    def slot(self, slot: int, members: list[Member]) -> None:
+    def loop_nest(self, loop_nest: int, members: list[Member]) -> None:
         length = prod(members[0].inner)
-        if self.nest.kind == "persistent":
+        if self.schedule.kind == "persistent":
             assert isinstance(length, int)
             self.held(length, members)
         else:
-            self.looped(slot, length, members)
+            self.looped(loop_nest, length, members)
 
     def held(self, length: int, members: list[Member]) -> None:
         """A loop's whole length as one block."""
@@ -289,12 +289,14 @@ class Renderer:
             else:
                 self.row(member, f"fx_row_{kind}({value})")
 
-    def looped(self, slot: int, length: Size, members: list[Member]) -> None:
+    def looped(self, loop_nest: int, length: Size, members: list[Member]) -> None:
         self.masks["r"] = "rm"
         body = Scope(self.top)
         start, end = "0", self.size(length)
-        if self.nest.kind == "split":
-            self.top.lines.append(f"per = ((({end} + {self.nest.chunks} - 1) // {self.nest.chunks} + RB - 1) // RB) * RB")
+        if self.schedule.kind == "split":
+            self.top.lines.append(
+                f"per = ((({end} + {self.schedule.chunks} - 1) // {self.schedule.chunks} + RB - 1) // RB) * RB"
+            )
             self.top.lines.append("r_first = c * per")
             self.top.lines.append(f"r_last = tl.minimum(r_first + per, {end})")
             start, end = "r_first", "r_last"
@@ -377,7 +379,7 @@ class Renderer:
         if out not in self.pointers:
             return
         place, axes = self.printer.affine(compute.stride, compute.offset, loops)
-        if self.nest.kind == "split" and member.compute.reduction is not None:
+        if self.schedule.kind == "split" and member.compute.reduction is not None:
             place += " + c"
         # All lanes of the block that the loops make: a value may vary along fewer axes than its memory does.
         along = axes.union(*(each for _, each in loops))
@@ -462,21 +464,21 @@ STORE = {"set": "tl.store", "add": "tl.atomic_add", "maximum": "tl.atomic_max", 
 # Block sizes
 
 
-def configurations(nest: Nest, hints: Hints) -> list[Config]:
+def configurations(schedule: KernelSchedule, hints: Hints) -> list[Config]:
     """Block sizes to choose from; the first is what is taken where nothing is measured."""
-    group = nest.group
+    group = schedule.group
     reads = len({load.buffer for member in group.members for load in member.compute.loads()})
     rows = largest_block(prod(group.outer))
-    if nest.kind == "pointwise":
+    if schedule.kind == "pointwise":
         sizes = [(1024, 4), (512, 4), (2048, 8)] if reads <= 8 else [(512, 4), (256, 4), (1024, 8)]
         return distinct([Config((("XB", min(size, rows)),), warps) for size, warps in sizes])
-    if nest.kind == "tiled":
-        wide, high = largest_block(group.outer[-1]), largest_block(group.outer[nest.across])
+    if schedule.kind == "tiled":
+        wide, high = largest_block(group.outer[-1]), largest_block(group.outer[schedule.across])
         tiles = [(32, 32, 4), (64, 64, 8), (64, 32, 4)]
         return distinct([Config((("XB", min(x, wide)), ("YB", min(y, high))), warps) for x, y, warps in tiles])
-    if nest.kind == "persistent":
+    if schedule.kind == "persistent":
         return held_rows(group.members, rows)
-    if group.lane:
+    if group.column_reduction:
         shapes = [(64, 16, 4), (32, 64, 8), (128, 8, 4)]
     else:
         longest = max((hints(prod(m.inner)) for m in group.members if not m.is_row), default=1)

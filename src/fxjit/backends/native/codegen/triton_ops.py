@@ -245,7 +245,7 @@ class Printer:
             # A block of one all the same: every value is a block.
             place = f"tl.full({self.ones}, 0, tl.int32) + {place}"
         text = f"tl.load({self.pointers[node.buffer]} + ({place}){f', {mask}{self.filler}' if mask else ''})"
-        if node.dtype is not node.storage:
+        if node.dtype is not node.memory_dtype:
             text += f".to({TYPES[node.dtype]})"
         return self.named(text, scope), axes
 

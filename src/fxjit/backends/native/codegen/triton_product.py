@@ -12,7 +12,7 @@ import torch
 from ..hints import Hints
 from ..index import symbols_in
 from ..ir import Expr, Iota, Load, is_plain_load, walk
-from ..schedule.gpu import Nest
+from ..schedule.gpu import KernelSchedule
 from .cpp import Scope
 from .triton import Config, Renderer, TritonKernel, distinct, power_of_2
 from .triton_ops import NOWHERE, TYPES, Given, Named, Printer
@@ -28,9 +28,9 @@ EXACT_TILES = ((64, 64, 16, 8, 2), (32, 64, 32, 4, 2), (32, 32, 32, 4, 2))
 LEAST = 16
 
 
-def render(nest: Nest, hints: Hints) -> TritonKernel:
-    """The kernel of a nest of any kind."""
-    return (Renderer if nest.dot is None else ProductRenderer)(nest, hints).kernel()
+def render(schedule: KernelSchedule, hints: Hints) -> TritonKernel:
+    """The kernel of a schedule of any kind."""
+    return (Renderer if schedule.dot is None else ProductRenderer)(schedule, hints).kernel()
 
 
 class OperandPrinter(Printer):
@@ -41,10 +41,10 @@ class OperandPrinter(Printer):
 
 
 class ProductRenderer(Renderer):
-    def __init__(self, nest: Nest, hints: Hints) -> None:
-        assert nest.dot is not None
-        self.dot = nest.dot
-        super().__init__(nest, hints)
+    def __init__(self, schedule: KernelSchedule, hints: Hints) -> None:
+        assert schedule.dot is not None
+        self.dot = schedule.dot
+        super().__init__(schedule, hints)
         self.masks |= {"r": "rm", "s": "sm"}
         self.operands = OperandPrinter(self.pointers, self.symbols, self.masks, self.rank)
 
@@ -61,7 +61,7 @@ class ProductRenderer(Renderer):
 
     def name_buffers(self) -> None:
         for load in self.dot.loads():
-            self.name_buffer(load.buffer, load.storage)
+            self.name_buffer(load.buffer, load.memory_dtype)
         super().name_buffers()
 
     def name_buffer(self, name: str, dtype: torch.dtype) -> None:
@@ -73,7 +73,7 @@ class ProductRenderer(Renderer):
         return ("KB",)
 
     def configurations(self) -> list[Config]:
-        exact = self.dot.storage is torch.float32 and not self.dot.tf32
+        exact = self.dot.memory_dtype is torch.float32 and not self.dot.tf32
         columns, rows = (power_of_2(self.hints(size)) for size in (self.group.outer[-1], self.group.outer[-2]))
         depth = power_of_2(self.hints(self.dot.k))
 
@@ -81,7 +81,7 @@ class ProductRenderer(Renderer):
             return max(min(block, size), LEAST)
 
         # A block of float32 is as many bytes as one of half types that is twice as deep.
-        half = 1 if self.dot.storage is torch.float32 and not exact else 0
+        half = 1 if self.dot.memory_dtype is torch.float32 and not exact else 0
         return distinct([
             Config((("XB", fitted(x, columns)), ("YB", fitted(y, rows)), ("KB", fitted(k >> half, depth))), warps, stages)
             for x, y, k, warps, stages in (EXACT_TILES if exact else TILES)
@@ -130,7 +130,7 @@ class ProductRenderer(Renderer):
         """A block of an operand, of its type in memory and with nothing in it past the end of the sum."""
         name, axes = self.operands.emit(expr, loops, body, self.top, nothing_at_hand)
         if not is_plain_load(expr):
-            kind = TYPES[self.dot.storage]
+            kind = TYPES[self.dot.memory_dtype]
             name = self.operands.named(f"tl.where({mask}, {name}, 0.0).to({kind})", body)
         if len(axes) < 2:
             name = self.operands.named(f"tl.broadcast_to({name}, {shape})", body)

@@ -126,7 +126,7 @@ class _Planner:
     def take_inputs(self) -> None:
         for node in self.gm.graph.find_nodes(op="placeholder"):
             meta = meta_of(node)
-            name = self.low.home[node] if isinstance(meta, torch.Tensor) else f"a_{node.name}"
+            name = self.low.storage[node] if isinstance(meta, torch.Tensor) else f"a_{node.name}"
             assert name not in self.defined, f"{name} is an input twice"
             self.inputs.append(name)
             self.defined.add(name)
@@ -139,10 +139,10 @@ class _Planner:
             if isinstance(meta, torch.Tensor) and meta.layout is torch.strided:
                 for kind, values in (("SIZE", meta.shape), ("STRIDE", meta.stride())):
                     for dim, value in enumerate(sizes_of(values)):
-                        self.found.tell(value, (self.low.home[node], kind, dim))
+                        self.found.tell(value, (self.low.storage[node], kind, dim))
         for node in self.gm.graph.find_nodes(op="placeholder"):
             if is_auxiliary_input(node, self.low, self.launched):
-                self.assert_strides(node, self.low.home[node])
+                self.assert_strides(node, self.low.storage[node])
         for node in self.gm.graph.find_nodes(op="get_attr"):
             self.take_attribute(node)
 
@@ -150,7 +150,7 @@ class _Planner:
         value: Any = self.gm
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        name = self.names[node] = self.low.home.get(node) or f"m_{node.name}"
+        name = self.names[node] = self.low.storage.get(node) or f"m_{node.name}"
         self.add("LOAD", out=Variable(name), object=Object(value, str(node.target)))
 
     def root(self, node: torch.fx.Node) -> torch.fx.Node:
@@ -163,8 +163,8 @@ class _Planner:
         if node in self.names:
             return self.names[node]
         if not is_view(node):
-            assert node in self.low.home, f"{node} has no memory"
-            self.names[node] = self.low.home[node]
+            assert node in self.low.storage, f"{node} has no memory"
+            self.names[node] = self.low.storage[node]
             return self.names[node]
         root = self.root(node)
         meta, base_meta = meta_of(node), meta_of(root)
@@ -217,7 +217,7 @@ class _Planner:
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
-        name = self.low.home.get(node) or f"x_{node.name}"
+        name = self.low.storage.get(node) or f"x_{node.name}"
         if node.target is scalar_tensor and len(node.args) == 1:  # for the processor's kernels
             self.call(node, name, real=False, buffer=self.low.buffers[name])
             self.names[node] = name
@@ -226,8 +226,8 @@ class _Planner:
         self.names[node] = name
         results = {node: name}
         for user in node.users:
-            if user.target is operator.getitem and user in self.low.home:
-                item = results[user] = self.names[user] = self.low.home[user]
+            if user.target is operator.getitem and user in self.low.storage:
+                item = results[user] = self.names[user] = self.low.storage[user]
                 index = user.args[1]
                 assert isinstance(index, int)
                 self.add("ITEM", out=Variable(item), sequence=Variable(name), index=index)
@@ -289,7 +289,7 @@ class _Planner:
     def assert_strides(self, node: torch.fx.Node, name: str) -> None:
         """A result is given the strides and the type that kernels were compiled for, where an operator gives it others."""
         meta = meta_of(node)
-        if not is_strided(meta) or node not in self.low.home:
+        if not is_strided(meta) or node not in self.low.storage:
             return
         size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
         if not all(map(is_printable, (*size, *stride))):
@@ -307,7 +307,7 @@ class _Planner:
     # Matrix products
 
     def multiply(self, node: torch.fx.Node, product: Product) -> None:
-        name = self.low.home[node]
+        name = self.low.storage[node]
         self.names[node] = name
         self.allocate(self.low.buffers[name])
         a, b, bias = product.a, product.b, product.bias
@@ -323,7 +323,7 @@ class _Planner:
         here = all(is_strided(meta) and meta.device.type == "cpu" for meta in metas)
         if not _C.program_can("bmm") or not here or torch.is_autocast_enabled("cpu"):
             return False
-        name = self.names[node] = self.low.home[node]
+        name = self.names[node] = self.low.storage[node]
         a, b = (Variable(self.tensor(arg)) for arg in node.args)  # type: ignore[arg-type]  # arguments that are nodes
         self.allocate(self.low.buffers[name])
         self.add("BMM", into=Variable(name), a=a, b=b)
@@ -341,7 +341,7 @@ class _Planner:
         """A view of an input shares its version counter; a view of what the graph made has nobody to share with."""
         real = False
         if isinstance(value, torch.fx.Node) and isinstance(meta_of(value), torch.Tensor) and is_view(value):
-            real = self.low.buffers[self.low.home[origin(value)]].kind == "input"
+            real = self.low.buffers[self.low.storage[origin(value)]].kind == "input"
         return self.value(value, real)
 
 
@@ -390,7 +390,7 @@ def launched_buffers(steps: Iterable[Any]) -> set[str]:
 
 def read_by_shape(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
     """Whether the node's tensor is read by what was made for its shape: kernels, and views, whose sizes are in the graph."""
-    return low.home[node] in launched or any(map(is_view, node.users))
+    return low.storage[node] in launched or any(map(is_view, node.users))
 
 
 def shape_may_differ(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
@@ -403,4 +403,4 @@ def shape_may_differ(node: torch.fx.Node, low: Lowering, launched: set[str]) -> 
 
 def is_auxiliary_input(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
     """Whether an input is such a result of the forward graph, and its shape is relied on here."""
-    return bool(node.meta.get("fxjit_result_beside")) and node in low.home and read_by_shape(node, low, launched)
+    return bool(node.meta.get("fxjit_result_beside")) and node in low.storage and read_by_shape(node, low, launched)

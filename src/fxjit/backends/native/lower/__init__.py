@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
-from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, Value, is_plain_load
+from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
@@ -64,10 +64,10 @@ def give_memory(low: Lowering, node: torch.fx.Node, meta: torch.Tensor, kind: st
     strides = sizes_of(meta.stride()) if strided else ()
     low.device = meta.device
     buffer = low.new_buffer(sizes, strides, meta.dtype, kind)
-    low.home[node] = buffer.name
+    low.storage[node] = buffer.name
     lazy_bits = meta.is_conj() or meta.is_neg()
     if strided and meta.dtype in SUPPORTED and has_kernels(meta.device) and not lazy_bits:
-        low.set_home(node, buffer)
+        low.set_storage(node, buffer)
     else:
         low.env[node] = Opaque(buffer)
     return buffer
@@ -97,7 +97,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         low.origins[node] = low.origins.get(node.args[0], frozenset())  # type: ignore[arg-type]  # getitem's first argument is a node
         finish(low, node, value, low.marks[node.args[0]])  # type: ignore[index]  # getitem's first argument is a node
         return
-    if node.target is getitem and node in low.home:
+    if node.target is getitem and node in low.storage:
         return  # made by the extern call it belongs to
     if name in LOWERINGS and kernels_can(node, meta):
         mark = (len(low.statements), low.counter)
@@ -109,9 +109,9 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
             return
         except (NoLowering, NotAffine) as refusal:
             low.reasons[node] = str(refusal)
-            homes = set(low.home.values())
+            storages = set(low.storage.values())
             low.statements[mark[0] :] = [
-                each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in homes
+                each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in storages
             ]
     lower_extern(low, node, meta)
 
@@ -148,11 +148,11 @@ def call_lowering(low: Lowering, name: str, node: torch.fx.Node) -> Any:
             raise NoLowering("an argument kernels cannot read")
         return value
 
-    if is_view(node) and node.args[0] in low.home:
-        low.home[node] = low.home[node.args[0]]  # type: ignore[index]  # getitem's first argument is a node
+    if is_view(node) and node.args[0] in low.storage:
+        low.storage[node] = low.storage[node.args[0]]  # type: ignore[index]  # getitem's first argument is a node
         low.refresh_view(node)
         value = low.env[node]
-        del low.home[node]
+        del low.storage[node]
         if isinstance(value, Opaque):
             raise NoLowering("a view that changes the type")
         return value
@@ -175,12 +175,12 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         low.marks[node] = mark
         return
     meta = meta_of(node)
-    assert isinstance(value, Value), f"{node.target} was lowered to {value!r}"
+    assert isinstance(value, TensorExpr), f"{node.target} was lowered to {value!r}"
     assert value.dtype is meta.dtype and same_sizes(value.size, sizes_of(meta.shape)), (
         f"{node.target}: lowered to {value.dtype}{value.size}, expected {meta.dtype}{tuple(meta.shape)}"
     )
     low.env[node] = value
-    if is_view(node) or node in low.home:
+    if is_view(node) or node in low.storage:
         return
     expr = value.expr
     if is_plain_load(expr) and isinstance(expr, Load):
@@ -188,7 +188,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         made_here = int(expr.buffer[1:]) >= mark and buffer.kind == "temp"
         alike = buffer.dtype is value.dtype and same_sizes(buffer.size, value.size)
         if made_here and alike and same_layout(buffer, meta):
-            low.home[node] = buffer.name
+            low.storage[node] = buffer.name
             low.origins[node] = frozenset()
         return
     if is_stored(node, value):
@@ -210,7 +210,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     for arg in mutated:
         low.settle_readers(low.materialize(arg), node)
     reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
-    writes = frozenset(low.home[arg] for arg in mutated)
+    writes = frozenset(low.storage[arg] for arg in mutated)
     first = low.counter
     if isinstance(meta, torch.Tensor):
         give_memory(low, node, meta, "extern")
@@ -226,4 +226,4 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
 
 
 def holds_memory(low: Lowering, node: torch.fx.Node) -> bool:
-    return isinstance(meta_of(node), torch.Tensor) or node in low.home
+    return isinstance(meta_of(node), torch.Tensor) or node in low.storage

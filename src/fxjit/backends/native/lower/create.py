@@ -12,19 +12,19 @@ import torch.fx
 from fxjit import config
 
 from ..index import contiguous_strides, size_of, sizes_of
-from ..ir import Expr, Extern, Iota, Value, compute_type
+from ..ir import Expr, Extern, Iota, TensorExpr, compute_type
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .pointwise import held, lift, rounded
 from .table import Lowering, NoLowering, Number, fitting, lowers, meta_of
 
 
-def made(node: torch.fx.Node, expr: Expr) -> Value:
+def made(node: torch.fx.Node, expr: Expr) -> TensorExpr:
     meta = meta_of(node)
-    return Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
+    return TensorExpr(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
 
 
-def filled(low: Lowering, node: torch.fx.Node, value: Any) -> Value:
+def filled(low: Lowering, node: torch.fx.Node, value: Any) -> TensorExpr:
     meta = meta_of(node)
     value = fitting(value, meta.dtype)
     if isinstance(value, float):
@@ -34,58 +34,58 @@ def filled(low: Lowering, node: torch.fx.Node, value: Any) -> Value:
 
 
 @lowers("full.default")
-def lower_full(low: Lowering, node: torch.fx.Node, size: Any, value: Any, **how: Any) -> Value:
+def lower_full(low: Lowering, node: torch.fx.Node, size: Any, value: Any, **how: Any) -> TensorExpr:
     return filled(low, node, value)
 
 
 @lowers("full_like.default", "new_full.default")
-def lower_full_like(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **how: Any) -> Value:
+def lower_full_like(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, args[-1] if args else how["fill_value"])
 
 
 @lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
-def lower_zeros(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+def lower_zeros(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, 0)
 
 
 @lowers("ones.default", "ones_like.default", "new_ones.default")
-def lower_ones(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+def lower_ones(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, 1)
 
 
 @lowers("scalar_tensor.default")
-def lower_scalar_tensor(low: Lowering, node: torch.fx.Node, value: Any, **how: Any) -> Value:
+def lower_scalar_tensor(low: Lowering, node: torch.fx.Node, value: Any, **how: Any) -> TensorExpr:
     return filled(low, node, value)
 
 
 @lowers("lift_fresh_copy.default")
-def lower_lifted(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def lower_lifted(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     """A constant that the traced code made (`torch.tensor(2.0)`), new at each call: nobody writes to the graph's own."""
     known = low.constants.get(node.args[0])  # type: ignore[arg-type]  # a node
     return low.value(x) if known is None else filled(low, node, known)
 
 
 @lowers("fill.Scalar")
-def lower_fill(low: Lowering, node: torch.fx.Node, x: Any, value: Any) -> Value:
+def lower_fill(low: Lowering, node: torch.fx.Node, x: Any, value: Any) -> TensorExpr:
     return filled(low, node, value)
 
 
 @lowers("arange.default", "arange.start", "arange.start_step")
-def lower_arange(low: Lowering, node: torch.fx.Node, *bounds: Any, **how: Any) -> Value:
+def lower_arange(low: Lowering, node: torch.fx.Node, *bounds: Any, **how: Any) -> TensorExpr:
     meta = meta_of(node)
     start, step = (bounds[0] if len(bounds) > 1 else 0), (bounds[2] if len(bounds) > 2 else 1)
     if any(isinstance(each, (float, Number)) for each in (start, step)):
         raise NoLowering("a range of floats")
-    return Value(sizes_of(meta.shape), meta.dtype, cast(Iota((size_of(step),), size_of(start)), compute_type(meta.dtype)))
+    return TensorExpr(sizes_of(meta.shape), meta.dtype, cast(Iota((size_of(step),), size_of(start)), compute_type(meta.dtype)))
 
 
 @lowers("iota.default")
-def lower_iota(low: Lowering, node: torch.fx.Node, length: Any, *, start: Any, step: Any, **how: Any) -> Value:
+def lower_iota(low: Lowering, node: torch.fx.Node, length: Any, *, start: Any, step: Any, **how: Any) -> TensorExpr:
     return lower_arange(low, node, start, None, step)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("tril.default", "triu.default")
-def lower_triangle(low: Lowering, node: torch.fx.Node, x: Any, diagonal: Any = 0) -> Value:
+def lower_triangle(low: Lowering, node: torch.fx.Node, x: Any, diagonal: Any = 0) -> TensorExpr:
     x = low.value(x)
     strides = (0,) * (x.ndim - 2)
     # column - row, against the diagonal
@@ -95,7 +95,7 @@ def lower_triangle(low: Lowering, node: torch.fx.Node, x: Any, diagonal: Any = 0
 
 
 @lowers("eye.default", "eye.m")
-def lower_eye(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+def lower_eye(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     on = compare("eq", Iota((1, 0), 0), Iota((0, 1), 0))
     return made(node, on)
 
@@ -117,7 +117,7 @@ def random_bits(low: Lowering, node: torch.fx.Node) -> Expr:
     return op("philox", lift(seed(low, node).expr, len(sizes)), number, Iota(contiguous_strides(sizes), 0))
 
 
-def seed(low: Lowering, node: torch.fx.Node) -> Value:
+def seed(low: Lowering, node: torch.fx.Node) -> TensorExpr:
     """ATen draws it: the generator then moves on as a program expects, under a CUDA graph too."""
     device = low.device
     if device not in low.seeds:
@@ -127,7 +127,7 @@ def seed(low: Lowering, node: torch.fx.Node) -> Value:
                                             {"dtype": torch.int64, "device": device})
         drawn.meta["val"] = tensor_metas(node)[0].new_empty((), dtype=torch.int64)
         buffer = low.new_buffer((), (), torch.int64, "extern")
-        low.set_home(drawn, buffer)
+        low.set_storage(drawn, buffer)
         low.statements.append(Extern(drawn, frozenset(), frozenset(), frozenset({buffer.name})))
         low.seeds[device] = low.value(low.env[drawn])
     return low.seeds[device]
@@ -160,16 +160,16 @@ def bernoulli(low: Lowering, node: torch.fx.Node, p: float) -> Expr:
 
 
 @lowers("rand.default", "rand_like.default")
-def lower_rand(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+def lower_rand(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return drawn(low, node, uniform)
 
 
 @lowers("randn.default", "randn_like.default")
-def lower_randn(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> Value:
+def lower_randn(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return drawn(low, node, normal)
 
 
-def drawn(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype], Expr]) -> Value:
+def drawn(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype], Expr]) -> TensorExpr:
     dtype = meta_of(node).dtype
     if dtype not in UNIFORM_BITS:
         raise NoLowering(f"random numbers of {dtype}")
@@ -177,14 +177,14 @@ def drawn(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype],
 
 
 @lowers("mask_like.default", "bernoulli.p")
-def lower_bernoulli(low: Lowering, node: torch.fx.Node, x: Any, p: float, **how: Any) -> Value:
+def lower_bernoulli(low: Lowering, node: torch.fx.Node, x: Any, p: float, **how: Any) -> TensorExpr:
     if how.get("generator") is not None:
         raise NoLowering("a generator of the program's own")
     return made(node, bernoulli(low, node, p))
 
 
 @lowers("native_dropout.default")
-def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: bool | None) -> tuple[Value, Value]:
+def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: bool | None) -> tuple[TensorExpr, TensorExpr]:
     """What is kept is memory, which the derivative reads."""
     x, (_, kept_meta) = low.value(x), tensor_metas(node)
     kept: Expr = const(p < 1, torch.bool)
@@ -197,4 +197,4 @@ def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: b
     mask = low.store_in(buffer, kept, x.size, None)
     kind = x.expr.dtype
     result = op("mul", x.expr, op("mul", cast(mask.expr, kind), const(scale, kind)))
-    return Value(x.size, x.dtype, result), mask
+    return TensorExpr(x.size, x.dtype, result), mask

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from ..index import Size
-from ..ir import Expr, Load, Value
+from ..ir import Expr, Load, TensorExpr
 from ..ops import const, op
 from ..target import by_triton
 from .pointwise import result
@@ -71,7 +71,9 @@ class Layout:
         return self.distance(i * self.dilation[0], j * self.dilation[1])
 
 
-def layout_of(x: Value, weight: Value, step: Any, padding: Any, dilation: Any, transposed: bool, groups: int) -> Layout:
+def layout_of(
+    x: TensorExpr, weight: TensorExpr, step: Any, padding: Any, dilation: Any, transposed: bool, groups: int
+) -> Layout:
     sizes: list[int] = [size for size in (*x.size, *weight.size) if isinstance(size, int)]
     if transposed or len(sizes) != x.ndim + weight.ndim or x.ndim not in (3, 4):
         raise NoLowering("a transposed convolution, or one of sizes that vary")
@@ -94,7 +96,7 @@ def pair(values: Any) -> tuple[int, int]:
     return (int(values[0]), int(values[1]))
 
 
-def spread(low: Lowering, x: Value, at: Layout, lead: int, tail: int, step: tuple[int, int] = (1, 1)) -> Load:
+def spread(low: Lowering, x: TensorExpr, at: Layout, lead: int, tail: int, step: tuple[int, int] = (1, 1)) -> Load:
     """A tensor in the flat layout, with zeros around; rows and columns `step` apart. The load is over (channel, place)."""
     size: tuple[Size, ...] = (at.channels, lead + at.length + tail)
     buffer = low.new_buffer(size, (size[1], 1), x.dtype)
@@ -110,8 +112,8 @@ def window_sum(low: Lowering, x: Load, weight: Load, at: Layout, *, turned: bool
     last = at.distance(*at.reach)
     for i, j in at.taps:
         distance = last - at.tap(i, j) if turned else at.tap(i, j)
-        value = Load(x.buffer, x.dtype, x.storage, (x.strides[0], 1), x.offset + distance)
-        factor = Load(weight.buffer, weight.dtype, weight.storage, (weight.strides[0], 0), tap_offset(weight, i, j))
+        value = Load(x.buffer, x.dtype, x.memory_dtype, (x.strides[0], 1), x.offset + distance)
+        factor = Load(weight.buffer, weight.dtype, weight.memory_dtype, (weight.strides[0], 0), tap_offset(weight, i, j))
         product = op("mul", value, factor)
         total = product if total is None else op("add", total, product)
     assert total is not None
@@ -135,12 +137,14 @@ def in_memory(low: Lowering, node: torch.fx.Node, position: int) -> Load:
     return load
 
 
-def read_back(flat: Value, at: Layout, ndim: int, step: tuple[int, int]) -> Expr:
+def read_back(flat: TensorExpr, at: Layout, ndim: int, step: tuple[int, int]) -> Expr:
     """What was computed over (channel, place), over the dimensions of a tensor."""
     load = flat.expr
     assert isinstance(load, Load)
     strides: tuple[Size, ...] = (at.plane, at.length, at.pitch * step[0], step[1])
-    return Load(load.buffer, load.dtype, load.storage, strides if ndim == 4 else (at.plane, at.length, step[1]), load.offset)
+    return Load(
+        load.buffer, load.dtype, load.memory_dtype, strides if ndim == 4 else (at.plane, at.length, step[1]), load.offset
+    )
 
 
 def check_contiguous(images: torch.Tensor) -> None:
@@ -152,7 +156,7 @@ def check_contiguous(images: torch.Tensor) -> None:
 def lower_convolution(
     low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, step: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int,
-) -> Value:  # fmt: skip
+) -> TensorExpr:  # fmt: skip
     x, weight = low.value(x), low.value(weight)
     at = layout_of(x, weight, step, padding, dilation, transposed, groups)
     if at.channels * at.length * len(at.taps) > FORWARD_WORK:
@@ -165,7 +169,9 @@ def lower_convolution(
     y = read_back(flat, at, x.ndim, at.step)
     if bias is not None:
         load = in_memory(low, node, 2)
-        y = op("add", y, Load(load.buffer, load.dtype, load.storage, (0, load.strides[0], *(0,) * (x.ndim - 2)), load.offset))
+        y = op(
+            "add", y, Load(load.buffer, load.dtype, load.memory_dtype, (0, load.strides[0], *(0,) * (x.ndim - 2)), load.offset)
+        )
     return result(node, y)
 
 
@@ -183,28 +189,30 @@ def lower_convolution_backward(
         check_contiguous(meta_of(node.args[1]))  # type: ignore[arg-type]  # an argument that is a node
     if by_triton(low.device):
         raise NoLowering("another processor")
-    out: list[Value | None] = [None, None, None]
+    out: list[TensorExpr | None] = [None, None, None]
     metas = meta_of(node)
     grads = spread(low, grad, at, at.after, at.before, at.step)
     if mask[0]:
         taps = in_memory(low, node, 2)
         flat = low.store(window_sum(low, grads, taps, at, turned=True), (at.channels, at.length), x.dtype)
-        out[0] = Value(x.size, x.dtype, read_back(flat, at, x.ndim, (1, 1)))
+        out[0] = TensorExpr(x.size, x.dtype, read_back(flat, at, x.ndim, (1, 1)))
     if mask[1]:
         out[1] = weight_gradient(low, spread(low, x, at, at.before, at.after), grads, weight, at)
     if mask[2]:
         dims = (0, *range(2, grad.ndim))
-        out[2] = Value((at.channels,), metas[2].dtype, reduce_expr(low, grad.expr, grad.size, dims, "sum", grad.dtype))
+        out[2] = TensorExpr((at.channels,), metas[2].dtype, reduce_expr(low, grad.expr, grad.size, dims, "sum", grad.dtype))
     return tuple(out)
 
 
-def weight_gradient(low: Lowering, x: Load, grads: Load, weight: Value, at: Layout) -> Value:
+def weight_gradient(low: Lowering, x: Load, grads: Load, weight: TensorExpr, at: Layout) -> TensorExpr:
     """For each tap the sum over all places of a gradient times what the tap lies on."""
     size: tuple[Size, ...] = (at.channels, *at.window, at.length)
-    values = Load(x.buffer, x.dtype, x.storage, (x.strides[0], at.distance(at.dilation[0], 0), at.dilation[1], 1), x.offset)
-    given = Load(grads.buffer, grads.dtype, grads.storage, (grads.strides[0], 0, 0, 1), at.after)
+    values = Load(
+        x.buffer, x.dtype, x.memory_dtype, (x.strides[0], at.distance(at.dilation[0], 0), at.dilation[1], 1), x.offset
+    )
+    given = Load(grads.buffer, grads.dtype, grads.memory_dtype, (grads.strides[0], 0, 0, 1), at.after)
     total = low.value(low.store(op("mul", values, given), size[:3], weight.dtype, rsize=size[3:], reduction="sum")).expr
     assert isinstance(total, Load)
     channel, rows, columns = total.strides
     strides: tuple[Size, ...] = (channel, 0, rows, columns) if weight.ndim == 4 else (channel, 0, columns)
-    return Value(weight.size, weight.dtype, Load(total.buffer, total.dtype, total.storage, strides, total.offset))
+    return TensorExpr(weight.size, weight.dtype, Load(total.buffer, total.dtype, total.memory_dtype, strides, total.offset))

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, prod, sizes_of
-from ..ir import Expr, Gather, Iota, Load, NotAffine, Value, expand, is_plain_load, rebuild, reindex
+from ..ir import Expr, Gather, Iota, Load, NotAffine, TensorExpr, expand, is_plain_load, rebuild, reindex
 from ..ops import cast
 from .table import Lowering, NoLowering, lowers, meta_of
 
@@ -22,7 +22,7 @@ def source_load(low: Lowering, node: torch.fx.Node, position: int = 0) -> Load:
         low.materialize(base)
         value = low.value(low.env[base])
     assert isinstance(value.expr, Load)
-    if value.expr.dtype is not value.expr.storage and value.expr.dtype is not torch.float32:
+    if value.expr.dtype is not value.expr.memory_dtype and value.expr.dtype is not torch.float32:
         raise NotAffine("a converted load")
     return value.expr
 
@@ -40,10 +40,10 @@ def over(expr: Expr, dims: tuple[int, ...], ndim: int) -> Expr:
 
 
 def gathered(load: Load, strides: Sizes, gathers: tuple[Gather, ...]) -> Load:
-    return Load(load.buffer, load.dtype, load.storage, strides, load.offset, gathers)
+    return Load(load.buffer, load.dtype, load.memory_dtype, strides, load.offset, gathers)
 
 
-def looked_up(low: Lowering, node: torch.fx.Node, x: Value, dim: int, index: Expr) -> Expr:
+def looked_up(low: Lowering, node: torch.fx.Node, x: TensorExpr, dim: int, index: Expr) -> Expr:
     """Argument 0 of `node` at `index` along `dim`: computed from what it is made of, or read from memory."""
     try:
         return at(x.expr, dim, index, x.size[dim])
@@ -63,7 +63,7 @@ def at(expr: Expr, dim: int, index: Expr, size: Size) -> Expr:
         nonlocal checked
         if not isinstance(node, (Load, Iota)) or node.strides[dim] == 0:
             return node
-        if isinstance(node, Iota) or node.gathers or (node.dtype is not node.storage and node.dtype is not torch.float32):
+        if isinstance(node, Iota) or node.gathers or (node.dtype is not node.memory_dtype and node.dtype is not torch.float32):
             raise NotAffine("a place that is a value, a second computed place, or a converted load")
         checked = True
         strides = node.strides[:dim] + (0,) + node.strides[dim + 1 :]
@@ -75,14 +75,14 @@ def at(expr: Expr, dim: int, index: Expr, size: Size) -> Expr:
     return found
 
 
-def as_index(value: Value) -> Expr:
+def as_index(value: TensorExpr) -> Expr:
     if value.dtype.is_floating_point or value.dtype is torch.bool:
         raise NoLowering("an index that is not an integer")
     return cast(value.expr, torch.int64)
 
 
 @lowers("embedding.default")
-def lower_embedding(low: Lowering, node: torch.fx.Node, weight: Any, indices: Any, *args: Any) -> Value:
+def lower_embedding(low: Lowering, node: torch.fx.Node, weight: Any, indices: Any, *args: Any) -> TensorExpr:
     load, weight, indices = source_load(low, node), low.value(weight), low.value(indices)
     ndim = indices.ndim + 1
     index = over(as_index(indices), tuple(range(indices.ndim)), ndim)
@@ -91,7 +91,7 @@ def lower_embedding(low: Lowering, node: torch.fx.Node, weight: Any, indices: An
 
 
 @lowers("gather.default")
-def lower_gather(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Value:
+def lower_gather(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> TensorExpr:
     x, index = low.value(x), low.value(index)
     if x.ndim == 0 or index.ndim != x.ndim:
         raise NoLowering("gather from one number")
@@ -99,17 +99,17 @@ def lower_gather(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: An
         source_load(low, node)
         x = low.value(low.env[node.args[0]])  # type: ignore[index]  # a node
     dim %= x.ndim
-    return Value(sizes_of(meta_of(node).shape), x.dtype, looked_up(low, node, x, dim, as_index(index)))
+    return TensorExpr(sizes_of(meta_of(node).shape), x.dtype, looked_up(low, node, x, dim, as_index(index)))
 
 
-def fewer(index: Value, x: Value) -> bool:
+def fewer(index: TensorExpr, x: TensorExpr) -> bool:
     """Whether it is known that no number would be computed more often than in a pass over `x`."""
     sizes = (*index.size, *x.size)
     return all(isinstance(size, int) for size in sizes) and prod(index.size) <= prod(x.size)  # type: ignore[operator]  # ints
 
 
 @lowers("index_select.default")
-def lower_index_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> Value:
+def lower_index_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> TensorExpr:
     load, x, index = source_load(low, node), low.value(x), low.value(index)
     if x.ndim == 0 or index.ndim != 1:
         raise NoLowering("index_select from one number")
@@ -120,7 +120,7 @@ def lower_index_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, ind
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
-def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> Value:
+def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> TensorExpr:
     load, x = source_load(low, node), low.value(x)
     given = {dim: low.value(each) for dim, each in enumerate(indices) if each is not None}
     if not given or any(value.dtype in (torch.bool, torch.uint8) for value in given.values()):
@@ -133,14 +133,14 @@ def lower_index(low: Lowering, node: torch.fx.Node, x: Any, indices: Any) -> Val
     return read(node, gathered(load, strides, gathers))
 
 
-def first_place(given: dict[int, Value]) -> int:
+def first_place(given: dict[int, TensorExpr]) -> int:
     """Where the dimensions of the indices come in the result: in place of those indexed if they are neighbours."""
     dims = sorted(given)
     return dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
 
 
 def places_of(
-    whole: Sizes, stride: Sizes, given: dict[int, Value], shape: Sizes
+    whole: Sizes, stride: Sizes, given: dict[int, TensorExpr], shape: Sizes
 ) -> tuple[Sizes, Sizes, tuple[Gather, ...]]:
     """Elements of a tensor (`whole`, `stride`) by indices for some of its dimensions, which make `shape` together: the size of
     what is indexed, its strides in the tensor, and what the indices add to the place."""
@@ -156,6 +156,6 @@ def places_of(
     return size, strides, gathers
 
 
-def read(node: torch.fx.Node, load: Load) -> Value:
+def read(node: torch.fx.Node, load: Load) -> TensorExpr:
     meta = meta_of(node)
-    return Value(sizes_of(meta.shape), meta.dtype, load)
+    return TensorExpr(sizes_of(meta.shape), meta.dtype, load)

@@ -24,4 +24,4 @@ def escaping(low: Lowering, gm: torch.fx.GraphModule) -> frozenset[str]:
     """The buffers that outputs live in."""
     (output,) = gm.graph.find_nodes(op="output")
     leaves = (leaf for leaf in pytree.tree_leaves(output.args) if isinstance(leaf, torch.fx.Node))
-    return frozenset(low.home[leaf] for leaf in leaves if leaf in low.home)
+    return frozenset(low.storage[leaf] for leaf in leaves if leaf in low.storage)

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from ..index import Sizes
-from ..ir import Expr, Gather, Iota, Load, Value, compute_type, drop_dims, expand, insert_dim
+from ..ir import Expr, Gather, Iota, Load, TensorExpr, compute_type, drop_dims, expand, insert_dim
 from ..ops import cast, compare, const, op, where
 from .indexing import as_index, looked_up
 from .pointwise import result
@@ -22,7 +22,7 @@ from .table import Lowering, NoLowering, lowers, meta_of
 NONE, MEAN = 0, 1
 
 
-def weighed(low: Lowering, x: Value, target: Value, weight: Any, ignored: int) -> tuple[Expr, Expr, Expr]:
+def weighed(low: Lowering, x: TensorExpr, target: TensorExpr, weight: Any, ignored: int) -> tuple[Expr, Expr, Expr]:
     """Whether a target counts, the target or 0 in its place, and its weight or 1; each over the targets' dimensions."""
     index = as_index(target)
     counts = compare("ne", index, const(ignored, torch.int64))
@@ -35,11 +35,11 @@ def weighed(low: Lowering, x: Value, target: Value, weight: Any, ignored: int) -
     if not isinstance(load, Load) or load.gathers:
         raise NoLowering("weights that are computed")
     gather = Gather(index, load.strides[0], weight.size[0], False)
-    of_target = Load(load.buffer, load.dtype, load.storage, (0,) * target.ndim, load.offset, (gather,))
+    of_target = Load(load.buffer, load.dtype, load.memory_dtype, (0,) * target.ndim, load.offset, (gather,))
     return counts, index, cast(of_target, compute)
 
 
-def check_sizes(x: Value, target: Value) -> None:
+def check_sizes(x: TensorExpr, target: TensorExpr) -> None:
     if x.ndim != target.ndim + 1 or x.ndim < 2:
         raise NoLowering("a single row")
     if any(size == 0 for size in x.size):
@@ -49,7 +49,7 @@ def check_sizes(x: Value, target: Value) -> None:
 @lowers("nll_loss_forward.default", "nll_loss2d_forward.default")
 def lower_nll_loss(
     low: Lowering, node: torch.fx.Node, x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
-) -> tuple[Value, Value]:
+) -> tuple[TensorExpr, TensorExpr]:
     x, target = low.value(x), low.value(target)
     check_sizes(x, target)
     loss_meta, weight_meta = meta_of(node)
@@ -60,13 +60,13 @@ def lower_nll_loss(
     loss = op("mul", op("neg", cast(found, compute)), share)
     loss = where(counts, loss, zero)
     if reduction == NONE:
-        return Value(target.size, loss_meta.dtype, loss), Value((), weight_meta.dtype, zero)
+        return TensorExpr(target.size, loss_meta.dtype, loss), TensorExpr((), weight_meta.dtype, zero)
     every = tuple(range(target.ndim))
     total = reduce_expr(low, loss, target.size, every, "sum", compute)
     weights = reduce_expr(low, where(counts, share, zero), target.size, every, "sum", compute)
     if reduction == MEAN:
         total = op("div", total, weights)
-    return Value((), loss_meta.dtype, total), Value((), weight_meta.dtype, weights)
+    return TensorExpr((), loss_meta.dtype, total), TensorExpr((), weight_meta.dtype, weights)
 
 
 def size_as_int(number: Any) -> int:
@@ -79,7 +79,7 @@ def size_as_int(number: Any) -> int:
 def lower_nll_loss_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any,
     total_weight: Any,
-) -> Value:  # fmt: skip
+) -> TensorExpr:  # fmt: skip
     grad, x, target = low.value(grad), low.value(x), low.value(target)
     check_sizes(x, target)
     compute = compute_type(x.dtype)

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import prod
-from ..ir import Value, insert_dim
+from ..ir import TensorExpr, insert_dim
 from ..ops import op
 from .pointwise import result
 from .reduce import reduce_expr
@@ -19,7 +19,7 @@ FEW = 2048
 
 
 @lowers("linear.default")
-def lower_linear(low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any = None) -> Value:
+def lower_linear(low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any = None) -> TensorExpr:
     x, weight = low.value(x), low.value(weight)
     count = prod((*x.size[:-1], *weight.size)) if x.ndim and weight.ndim == 2 else None
     if not isinstance(count, int) or not 0 < count <= FEW or x.dtype not in (torch.float32, torch.float64):

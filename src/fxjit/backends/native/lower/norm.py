@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import Sizes, prod, segments, sizes_of
-from ..ir import Expr, Value, compute_type, expand, load_all, reshape, reshape_strides
+from ..ir import Expr, TensorExpr, compute_type, expand, load_all, reshape, reshape_strides
 from ..ops import cast, const, op
 from ..target import by_triton
 from .indexing import over
@@ -22,7 +22,7 @@ def results(node: torch.fx.Node, *exprs: Expr | None) -> tuple[Any, ...]:
         out.append(
             None
             if expr is None or not isinstance(meta, torch.Tensor)
-            else Value(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
+            else TensorExpr(sizes_of(meta.shape), meta.dtype, cast(expr, compute_type(meta.dtype)))
         )
     return tuple(out)
 
@@ -32,7 +32,7 @@ def spread(expr: Expr, dims: tuple[int, ...], size: Sizes) -> Expr:
     return expand(keep(expr, dims), tuple(1 if i in dims else s for i, s in enumerate(size)), size)
 
 
-def trailing(x: Value, lead: int, ndim: int) -> Expr:
+def trailing(x: TensorExpr, lead: int, ndim: int) -> Expr:
     return over(x.expr, tuple(range(lead, ndim)), ndim)
 
 
@@ -56,7 +56,7 @@ def lower_layer_norm(
     return results(node, y, keep(mean, dims), keep(rstd, dims))
 
 
-def rows_of(x: Value, shape: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def rows_of(x: TensorExpr, shape: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """(how many dimensions count rows, the dimensions of a row of `shape`, those that count rows)"""
     lead = x.ndim - len(shape)
     if any(size == 0 for size in x.size) or not lead:
@@ -98,7 +98,7 @@ def lower_group_norm(
         raise NoLowering("an empty tensor or symbolic channels")
     split: Sizes = (x.size[0], groups, channels // groups, *x.size[2:])
     compute = compute_type(x.dtype)
-    grouped = Value(split, x.dtype, reshape(cast(x.expr, compute), x.size, split))
+    grouped = TensorExpr(split, x.dtype, reshape(cast(x.expr, compute), x.size, split))
     dims = tuple(range(2, len(split)))
     var, mean = variance(low, grouped, dims, 0, x.dtype)
     rstd = stored(low, op("rsqrt", op("add", var, const(eps, compute))), split[:2])
@@ -168,7 +168,7 @@ def lower_batch_norm(
     return results(node, y, batch_mean, invstd, *running)
 
 
-def normalized_in_float32(low: Lowering, x: Value) -> bool:
+def normalized_in_float32(low: Lowering, x: TensorExpr) -> bool:
     """Whether the statistics are float32, whatever is normalized: on a GPU those of halves are, on a CPU not always."""
     return x.dtype is torch.float32 or (compute_type(x.dtype) is torch.float32 and by_triton(low.device))
 

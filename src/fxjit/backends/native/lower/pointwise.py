@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Value, compute_type, expand, load_all, loads, reindex
+from ..ir import SUPPORTED, Buffer, Const, Expr, Load, TensorExpr, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, MATH_OF_TWO, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, fitting, is_view, lowers, meta_of, overflows
 
@@ -24,7 +24,7 @@ def out_size(node: torch.fx.Node) -> Sizes:
 def operand(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
     """An argument (tensor or number) broadcast to `size`, in the type computed with for `dtype`. ATen converts what a tensor
     of another type holds, which rounds for a half type, but sees all of a number or of a tensor without dimensions."""
-    if not isinstance(x, Value):
+    if not isinstance(x, TensorExpr):
         return lift(low.scalar_like(x, dtype), len(size))
     expr = cast(expand(x.expr, x.size, size), compute_type(dtype))
     return expr if x.ndim == 0 else rounded_from(expr, x.dtype, dtype)
@@ -37,7 +37,7 @@ def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
     expr = operand(low, x, size, dtype)
     if isinstance(x, Number):
         return rounded(expr, dtype)
-    return rounded_from(expr, x.dtype, dtype) if isinstance(x, Value) and x.ndim == 0 else expr
+    return rounded_from(expr, x.dtype, dtype) if isinstance(x, TensorExpr) and x.ndim == 0 else expr
 
 
 def rounded_from(expr: Expr, source: torch.dtype, dtype: torch.dtype) -> Expr:
@@ -49,10 +49,10 @@ def as_held(low: Lowering, x: Any) -> Any:
     """A value as eager's tensor holds it, for operators that jump. What a kernel of ours computes and goes on with in a
     register has not been rounded to its half type: an extreme would not be among the numbers that it is the extreme of, and
     what leaves the type would not be infinite."""
-    if not isinstance(x, Value):
+    if not isinstance(x, TensorExpr):
         return x
     from_memory = isinstance(x.expr, Load) and low.buffers[x.expr.buffer].kind in ("input", "extern")
-    return x if from_memory else Value(x.size, x.dtype, rounded(x.expr, x.dtype))
+    return x if from_memory else TensorExpr(x.size, x.dtype, rounded(x.expr, x.dtype))
 
 
 def held(x: float, dtype: torch.dtype) -> float:
@@ -63,9 +63,9 @@ def lift(expr: Expr, ndim: int) -> Expr:
     return reindex(expr, lambda strides, offset: (strides or (0,) * ndim, offset))
 
 
-def result(node: torch.fx.Node, expr: Expr) -> Value:
+def result(node: torch.fx.Node, expr: Expr) -> TensorExpr:
     meta = meta_of(node)
-    return Value(out_size(node), meta.dtype, cast(expr, compute_type(meta.dtype)))
+    return TensorExpr(out_size(node), meta.dtype, cast(expr, compute_type(meta.dtype)))
 
 
 def promoted(*args: Any) -> torch.dtype:
@@ -170,8 +170,8 @@ JUMPS = ("sign", "sgn")
 NOT_OF_BOOLS = ("abs", "relu", *ROUNDING)
 
 
-def unary(name: str, build: Build) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def unary(name: str, build: Build) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
         x = low.value(x)
         if x.dtype is torch.bool and name in NOT_OF_BOOLS:
             raise NoLowering("not of bools")
@@ -181,8 +181,8 @@ def unary(name: str, build: Build) -> Callable[..., Value]:
     return lower
 
 
-def float_unary(name: str) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def float_unary(name: str) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
         dtype = meta_of(node).dtype
         x = low.value(x)
         if x.dtype is torch.bool and name in NOT_OF_BOOLS:
@@ -201,16 +201,16 @@ for _name in FLOAT_UNARY:
     lowers(f"{_name}.default")(float_unary(_name))
 
 
-def binary(build: Build) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def binary(build: Build) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
         size, dtype = out_size(node), meta_of(node).dtype
         return result(node, build(operand(low, a, size, dtype), operand(low, b, size, dtype)))
 
     return lower
 
 
-def with_alpha(name: str, swapped: bool = False) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any, alpha: Any = 1) -> Value:
+def with_alpha(name: str, swapped: bool = False) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any, alpha: Any = 1) -> TensorExpr:
         size, dtype = out_size(node), meta_of(node).dtype
         # Of ATen's kernels only those for GPUs add numbers without rounding them to a half type.
         addend = element if meta_of(node).device.type == "cpu" else operand
@@ -243,12 +243,12 @@ lowers("hypot.default")(binary(lambda a, b: op("hypot", a, b)))
 
 
 @lowers("copysign.Tensor")
-def lower_copysign(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def lower_copysign(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
     return binary(lambda x, y: op("copysign", x, y))(low, node, a, b)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
-def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode: str | None = None) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     if rounding_mode is not None and not dtype.is_floating_point:
         if not surely_positive(b, dtype):
@@ -261,7 +261,7 @@ def lower_div(low: Lowering, node: torch.fx.Node, a: Any, b: Any, rounding_mode:
     if rounding_mode == "trunc":
         quotient = op("div", x, y)
         # Of two tensors eager holds the quotient in their half type before it cuts; not where one number divides.
-        several = isinstance(b, Value) and any(extent != 1 for extent in b.size)
+        several = isinstance(b, TensorExpr) and any(extent != 1 for extent in b.size)
         return result(node, op("trunc", rounded(quotient, dtype) if several else quotient))
     if rounding_mode == "floor":
         return result(node, op("floordiv", x, y))
@@ -275,7 +275,7 @@ def surely_positive(divisor: Any, dtype: torch.dtype) -> bool:
 
 
 @lowers("remainder.Tensor", "remainder.Scalar", "fmod.Tensor", "fmod.Scalar")
-def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     if not dtype.is_floating_point and not surely_positive(b, dtype):
         raise NoLowering("integer remainder by what may be zero")
@@ -284,7 +284,7 @@ def lower_remainder(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value
 
 
 @lowers("pow.Tensor_Scalar")
-def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) -> Value:
+def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) -> TensorExpr:
     dtype = meta_of(node).dtype
     size = out_size(node)
     base = operand(low, low.value(x), size, dtype)
@@ -327,9 +327,9 @@ def whole_power(base: Expr, exponent: int) -> Expr:
 
 
 @lowers("pow.Tensor_Tensor", "pow.Scalar")
-def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
-    if isinstance(b, Value) and isinstance(b.expr, Const) and isinstance(a, Value):
+    if isinstance(b, TensorExpr) and isinstance(b.expr, Const) and isinstance(a, TensorExpr):
         return lower_pow_scalar(low, node, a, b.expr.value)  # type: ignore[no-any-return]  # a lowering
     if not dtype.is_floating_point:
         raise NoLowering("integer power")
@@ -340,8 +340,8 @@ def lower_pow(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
 # Comparisons and logic
 
 
-def comparison(name: str) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def comparison(name: str) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
         size = out_size(node)
         dtype = operand_dtype(node, *node.args[:2])
         if dtype not in SUPPORTED:
@@ -355,18 +355,18 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     lowers(f"{_name}.Tensor", f"{_name}.Scalar")(comparison(_name))
 
 
-def truth(low: Lowering, x: Value) -> Expr:
+def truth(low: Lowering, x: TensorExpr) -> Expr:
     expr = as_held(low, x).expr
     return expr if expr.dtype is torch.bool else compare("ne", expr, const(0, expr.dtype))
 
 
 @lowers("logical_not.default")
-def lower_logical_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def lower_logical_not(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     return result(node, op("logical_not", truth(low, low.value(x))))
 
 
-def logical(name: str) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> Value:
+def logical(name: str) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, a: Any, b: Any) -> TensorExpr:
         size = out_size(node)
         sides = [expand(truth(low, low.value(each)), each.size, size) for each in (a, b)]
         return result(node, op(name, *sides))
@@ -379,13 +379,13 @@ for _name in ("and", "or", "xor"):
 
 
 @lowers("bitwise_not.default")
-def lower_bitwise_not(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def lower_bitwise_not(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     expr = low.value(x).expr
     return result(node, op("logical_not" if expr.dtype is torch.bool else "not", expr))
 
 
-def predicate(build: Build) -> Callable[..., Value]:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def predicate(build: Build) -> Callable[..., TensorExpr]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
         expr = as_held(low, low.value(x)).expr
         if not expr.dtype.is_floating_point:
             raise NoLowering("constant for integers")
@@ -402,14 +402,14 @@ lowers("isfinite.default")(
 
 
 @lowers("where.self")
-def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: Any) -> Value:
+def lower_where(low: Lowering, node: torch.fx.Node, condition: Any, a: Any, b: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     mask = expand(truth(low, low.value(condition)), condition.size, size)
     return result(node, where(mask, element(low, a, size, dtype), element(low, b, size, dtype)))
 
 
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
-def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> Value:
+def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fill: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     condition = expand(truth(low, low.value(mask)), mask.size, size)
     fill = fitting(fill, dtype)
@@ -417,7 +417,7 @@ def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fil
 
 
 @lowers("clamp.default", "clamp.Tensor")
-def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> Value:
+def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     bounds = [None if each is None else element(low, fitting(each, dtype), size, dtype) for each in (min, max)]
     return result(node, clamp(operand(low, low.value(x), size, dtype), *bounds))
@@ -440,7 +440,7 @@ def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
 
 
 @lowers("_to_copy.default")
-def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype | None = None, **how: Any) -> Value:
+def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype | None = None, **how: Any) -> TensorExpr:
     if (
         any(how.get(name) for name in ("pin_memory",))
         or str(how.get("device") or "cpu") != "cpu"
@@ -450,46 +450,46 @@ def lower_to_copy(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype
     return convert(low, node, low.value(x))
 
 
-def convert(low: Lowering, node: torch.fx.Node, x: Value) -> Value:
+def convert(low: Lowering, node: torch.fx.Node, x: TensorExpr) -> TensorExpr:
     target = meta_of(node).dtype
     if not target.is_floating_point:
         x = as_held(low, x)
     expr = cast(x.expr, compute_type(target))
-    return Value(x.size, target, rounded(expr, target) if target is not x.dtype else expr)
+    return TensorExpr(x.size, target, rounded(expr, target) if target is not x.dtype else expr)
 
 
 @lowers("convert_element_type.default")
-def lower_convert(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype) -> Value:
+def lower_convert(low: Lowering, node: torch.fx.Node, x: Any, dtype: torch.dtype) -> TensorExpr:
     return convert(low, node, low.value(x))
 
 
 @lowers("clone.default", "contiguous.default", "positive.default")
-def lower_clone(low: Lowering, node: torch.fx.Node, x: Any, memory_format: Any = None) -> Value:
+def lower_clone(low: Lowering, node: torch.fx.Node, x: Any, memory_format: Any = None) -> TensorExpr:
     return low.value(x)
 
 
 @lowers("copy.default")
-def lower_copy(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> Value:
+def lower_copy(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> TensorExpr:
     return result(node, operand(low, low.value(source), out_size(node), meta_of(node).dtype))
 
 
 @lowers("copy_.default")
-def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> Value:
+def lower_copy_into(low: Lowering, node: torch.fx.Node, x: Any, source: Any, non_blocking: bool = False) -> TensorExpr:
     """A mutation that the graph ends with: the kernel that computes the value writes it where it belongs."""
     target = node.args[0]
     assert isinstance(target, torch.fx.Node)
     target_value = low.value(x)
-    buffer = low.buffers.get(low.home.get(target, ""))
+    buffer = low.buffers.get(low.storage.get(target, ""))
     if buffer is None or target.op != "placeholder" or overlaps(buffer.size, buffer.stride):
         raise NoLowering("a mutation of something else than a plain input")
-    if low.home.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]  # an argument that is a node
+    if low.storage.get(node.args[1]) == buffer.name and not is_view(node.args[1]):  # type: ignore[arg-type]  # an argument that is a node
         return target_value  # written there as it was made
     low.settle_readers(buffer.name, node)
     given = low.value(source)
     if reads_elsewhere(given.expr, buffer):
         given = low.store(given.expr, given.size, given.dtype)
     low.store_in(buffer, operand(low, given, target_value.size, target_value.dtype), target_value.size, None)
-    low.home[node] = buffer.name
+    low.storage[node] = buffer.name
     return target_value
 
 
@@ -527,24 +527,24 @@ def overlaps(sizes: Sizes, strides: Sizes) -> bool:
 
 
 @lowers("gelu.default")
-def lower_gelu(low: Lowering, node: torch.fx.Node, x: Any, approximate: str = "none") -> Value:
+def lower_gelu(low: Lowering, node: torch.fx.Node, x: Any, approximate: str = "none") -> TensorExpr:
     return result(node, gelu(low.value(x).expr, approximate))
 
 
 @lowers("gelu_backward.default")
-def lower_gelu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, approximate: str = "none") -> Value:
+def lower_gelu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, approximate: str = "none") -> TensorExpr:
     return result(node, op("mul", low.value(grad).expr, gelu_derivative(low.value(x).expr, approximate)))
 
 
 @lowers("leaky_relu.default")
-def lower_leaky_relu(low: Lowering, node: torch.fx.Node, x: Any, slope: Any = 0.01) -> Value:
+def lower_leaky_relu(low: Lowering, node: torch.fx.Node, x: Any, slope: Any = 0.01) -> TensorExpr:
     expr = low.value(x).expr
     scaled = op("mul", expr, const(slope, expr.dtype))
     return result(node, where(compare("gt", expr, const(0, expr.dtype)), expr, scaled))
 
 
 @lowers("elu.default")
-def lower_elu(low: Lowering, node: torch.fx.Node, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+def lower_elu(low: Lowering, node: torch.fx.Node, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> TensorExpr:
     expr = low.value(x).expr
     t = expr.dtype
     negative = op("mul", const(alpha * scale, t), op("expm1", op("mul", expr, const(input_scale, t))))
@@ -552,12 +552,12 @@ def lower_elu(low: Lowering, node: torch.fx.Node, x: Any, alpha: Any = 1, scale:
 
 
 @lowers("hardtanh.default")
-def lower_hardtanh(low: Lowering, node: torch.fx.Node, x: Any, min_val: Any = -1, max_val: Any = 1) -> Value:
+def lower_hardtanh(low: Lowering, node: torch.fx.Node, x: Any, min_val: Any = -1, max_val: Any = 1) -> TensorExpr:
     return lower_clamp(low, node, x, min_val, max_val)  # type: ignore[no-any-return]  # lowerings are untyped
 
 
 @lowers("softplus.default")
-def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
+def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, threshold: Any = 20) -> TensorExpr:
     expr = low.value(x).expr
     scaled = op("mul", expr, const(beta, expr.dtype))
     soft = op("div", op("log1p", op("exp", scaled)), const(beta, expr.dtype))
@@ -565,7 +565,7 @@ def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, th
 
 
 @lowers("softshrink.default")
-def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.5) -> Value:
+def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.5) -> TensorExpr:
     expr = low.value(x).expr
     upper, lower = const(bound, expr.dtype), const(-bound, expr.dtype)
     inside = where(op("isnan", expr, dtype=torch.bool), expr, const(0, expr.dtype))
@@ -574,14 +574,14 @@ def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.
 
 
 @lowers("threshold.default")
-def lower_threshold(low: Lowering, node: torch.fx.Node, x: Any, threshold: Any, fill: Any) -> Value:
+def lower_threshold(low: Lowering, node: torch.fx.Node, x: Any, threshold: Any, fill: Any) -> TensorExpr:
     expr = as_held(low, low.value(x)).expr
     filling = const(held(fitting(fill, meta_of(node).dtype), meta_of(node).dtype), expr.dtype)
     return result(node, where(compare("le", expr, const(threshold, expr.dtype)), filling, expr))
 
 
 @lowers("threshold_backward.default")
-def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, threshold: Any) -> Value:
+def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, threshold: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     g, v = operand(low, grad, size, dtype), operand(low, as_held(low, x), size, dtype)
     if not v.dtype.is_floating_point:
@@ -589,11 +589,11 @@ def lower_threshold_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: A
     return result(node, where(compare("le", v, const(threshold, v.dtype)), const(0, g.dtype), g))
 
 
-def derivative(build: Build, jumps: bool = False) -> Callable[..., Value]:
+def derivative(build: Build, jumps: bool = False) -> Callable[..., TensorExpr]:
     """grad times (or a function of) the forward's input or output, element by element, which may jump. At NaN, where some of
     ATen's scalar code and vector code differ, what the latter gives."""
 
-    def lower(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+    def lower(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> TensorExpr:
         size, dtype = out_size(node), meta_of(node).dtype
         seen = as_held(low, x) if jumps else x
         return result(node, build(operand(low, grad, size, dtype), operand(low, seen, size, dtype)))
@@ -612,7 +612,9 @@ lowers("tanh_backward.default")(derivative(lambda g, y: op("mul", g, op("sub", c
 
 
 @lowers("hardtanh_backward.default")
-def lower_hardtanh_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, low_bound: Any, high_bound: Any) -> Value:
+def lower_hardtanh_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, low_bound: Any, high_bound: Any
+) -> TensorExpr:
     def build(g: Expr, v: Expr) -> Expr:
         inside = op("and", compare("gt", v, const(low_bound, v.dtype)), compare("lt", v, const(high_bound, v.dtype)))
         return where(inside, g, const(0, g.dtype))
@@ -623,7 +625,7 @@ def lower_hardtanh_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: An
 @lowers("elu_backward.default")
 def lower_elu_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any
-) -> Value:
+) -> TensorExpr:
     def build(g: Expr, v: Expr) -> Expr:
         steep, flat = const(input_scale, g.dtype), const(alpha * scale, g.dtype)
         rest = op("add", v, flat) if is_result else op("mul", flat, op("exp", op("mul", v, steep)))
@@ -634,7 +636,7 @@ def lower_elu_backward(
 
 
 @lowers("hardswish_backward.default")
-def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> TensorExpr:
     def build(g: Expr, v: Expr) -> Expr:
         three = const(3, v.dtype)
         between = op("mul", g, op("add", op("div", v, three), const(0.5, v.dtype)))
@@ -645,7 +647,7 @@ def lower_hardswish_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: A
 
 
 @lowers("hardsigmoid_backward.default")
-def lower_hardsigmoid_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+def lower_hardsigmoid_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> TensorExpr:
     # ATen has a sixth in float32, also for float64.
     sixth = float(torch.tensor(1 / 6, dtype=torch.float32))
 
@@ -658,7 +660,7 @@ def lower_hardsigmoid_backward(low: Lowering, node: torch.fx.Node, grad: Any, x:
 
 
 @lowers("leaky_relu_backward.default")
-def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, slope: Any, is_result: bool) -> Value:
+def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, slope: Any, is_result: bool) -> TensorExpr:
     def build(g: Expr, v: Expr) -> Expr:
         return where(compare("gt", v, const(0, v.dtype)), g, op("mul", g, const(slope, g.dtype)))
 
@@ -666,7 +668,7 @@ def lower_leaky_relu_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: 
 
 
 @lowers("addcmul.default", "addcdiv.default")
-def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value: Any = 1) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     if dtype is torch.bool:
         raise NoLowering("not of bools")
@@ -678,7 +680,7 @@ def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value
 
 
 @lowers("lerp.Scalar", "lerp.Tensor")
-def lower_lerp(low: Lowering, node: torch.fx.Node, start: Any, end: Any, weight: Any) -> Value:
+def lower_lerp(low: Lowering, node: torch.fx.Node, start: Any, end: Any, weight: Any) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
     a, b, w = (operand(low, each, size, dtype) for each in (start, end, weight))
     one, difference = const(1, w.dtype), op("sub", b, a)

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, add, contiguous_strides, mul, sizes_of
-from ..ir import Compute, Expr, Gather, Iota, Scatter, Value, compute_type, insert_dim, is_plain_load, reindex
+from ..ir import Compute, Expr, Gather, Iota, Scatter, TensorExpr, compute_type, insert_dim, is_plain_load, reindex
 from ..ops import compare, const, op, where
 from ..target import by_triton
 from .indexing import as_index
@@ -36,7 +36,7 @@ def lower_max_pool2d(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[Value, Value]:
+) -> tuple[TensorExpr, TensorExpr]:
     """(maxima, their places in the plane). NaN wins, the first of equals is kept, as in eager."""
     x = low.value(x)
     window, pad = pair(kernel), pair(padding)
@@ -57,14 +57,14 @@ def lower_max_pool2d(
             taken = op("or", compare("gt", value, best), op("isnan", value, dtype=torch.bool), dtype=torch.bool)
             best, place = where(taken, value, best), where(taken, here, place)
     out = sizes_of(meta_of(node)[0].shape)
-    return Value(out, x.dtype, best), Value(out, torch.int64, place)
+    return TensorExpr(out, x.dtype, best), TensorExpr(out, torch.int64, place)
 
 
 def steps_of(window: tuple[int, int], stride: Any) -> tuple[int, int]:
     return pair(stride) if isinstance(stride, int) or len(stride) else window
 
 
-def check_windows(x: Value, window: tuple[int, int]) -> None:
+def check_windows(x: TensorExpr, window: tuple[int, int]) -> None:
     if math.prod(window) > MAX_WINDOW or not x.dtype.is_floating_point:
         raise NoLowering("wide windows")
     if any(not isinstance(size, int) or size == 0 for size in x.size):
@@ -72,7 +72,7 @@ def check_windows(x: Value, window: tuple[int, int]) -> None:
 
 
 def plane_of(
-    low: Lowering, node: torch.fx.Node, x: Value, window: tuple[int, int], steps: tuple[int, int], pad: tuple[int, int],
+    low: Lowering, node: torch.fx.Node, x: TensorExpr, window: tuple[int, int], steps: tuple[int, int], pad: tuple[int, int],
     rim: float,
 ) -> Expr:  # fmt: skip
     """What windows are read from: in memory where they overlap or reach over the rim."""
@@ -91,7 +91,7 @@ def plane_of(
     return x.expr
 
 
-def padded(low: Lowering, x: Value, pad: tuple[int, int], rim: float, order: list[int]) -> Expr:
+def padded(low: Lowering, x: TensorExpr, pad: tuple[int, int], rim: float, order: list[int]) -> Expr:
     """The plane with a rim, in memory; `order` are the dimensions from the widest stride to the narrowest."""
     size = (*x.size[:-2], add(x.size[-2], 2 * pad[0]), add(x.size[-1], 2 * pad[1]))
     strides = dict(zip(order, contiguous_strides([size[dim] for dim in order]), strict=True))
@@ -127,7 +127,7 @@ def shifted(expr: Expr, steps: tuple[int, int], i: int, j: int) -> Expr:
 def lower_max_pool2d_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool, places: Any,
-) -> Value:  # fmt: skip
+) -> TensorExpr:  # fmt: skip
     """Zeros, with each gradient added where its maximum was."""
     grad, places, meta = low.value(grad), low.value(places), meta_of(node)
     allowed(low, grad.dtype, "add")
@@ -140,7 +140,7 @@ def lower_max_pool2d_backward(
     strides: Sizes = (*stride_out[:-2], 0, 0)
     scatter = Scatter((here,), "add")
     low.statements.append(Compute(buffer, grad.size, (), grad.expr, strides, 0, None, low.current_origins(), scatter=scatter))
-    return Value(size, meta.dtype, low.load(buffer))
+    return TensorExpr(size, meta.dtype, low.load(buffer))
 
 
 # Averages
@@ -150,7 +150,7 @@ def lower_max_pool2d_backward(
 def lower_avg_pool2d(
     low: Lowering, node: torch.fx.Node, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_rim: bool = True, divisor: Any = None,
-) -> Value:  # fmt: skip
+) -> TensorExpr:  # fmt: skip
     x, window, pad = low.value(x), pair(kernel), pair(padding)
     if ceil_mode or (pad != (0, 0) and not count_rim and divisor is None):
         raise NoLowering("windows that are not all alike")
@@ -158,7 +158,7 @@ def lower_avg_pool2d(
     steps = steps_of(window, stride)
     total = window_sum(plane_of(low, node, x, window, steps, pad, 0.0), window, steps)
     count = const(divisor or math.prod(window), total.dtype)
-    return Value(sizes_of(meta_of(node).shape), x.dtype, op("div", total, count))
+    return TensorExpr(sizes_of(meta_of(node).shape), x.dtype, op("div", total, count))
 
 
 def window_sum(expr: Expr, window: tuple[int, int], steps: tuple[int, int]) -> Expr:
@@ -170,12 +170,12 @@ def window_sum(expr: Expr, window: tuple[int, int], steps: tuple[int, int]) -> E
 
 
 @lowers("_adaptive_avg_pool2d.default")
-def lower_adaptive_avg_pool2d(low: Lowering, node: torch.fx.Node, x: Any, sizes: Any) -> Value:
+def lower_adaptive_avg_pool2d(low: Lowering, node: torch.fx.Node, x: Any, sizes: Any) -> TensorExpr:
     x = low.value(x)
     window = whole_factors(sizes_of(x.size[-2:]), sizes_of(sizes))
     check_windows(x, window)
     total = window_sum(x.expr, window, window)
-    return Value(sizes_of(meta_of(node).shape), x.dtype, op("div", total, const(math.prod(window), total.dtype)))
+    return TensorExpr(sizes_of(meta_of(node).shape), x.dtype, op("div", total, const(math.prod(window), total.dtype)))
 
 
 def whole_factors(large: Sizes, small: Sizes) -> tuple[int, int]:
@@ -192,23 +192,23 @@ def whole_factors(large: Sizes, small: Sizes) -> tuple[int, int]:
 def lower_avg_pool2d_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
     count_rim: bool, divisor: Any,
-) -> Value:  # fmt: skip
+) -> TensorExpr:  # fmt: skip
     grad, window = low.value(grad), pair(kernel)
     if ceil_mode or pair(padding) != (0, 0) or steps_of(window, stride) != window:
         raise NoLowering("windows that overlap or reach over the rim")
     share = op("div", grad.expr, const(divisor or math.prod(window), grad.expr.dtype))
-    return repeated(low, node, Value(grad.size, grad.dtype, share), window)
+    return repeated(low, node, TensorExpr(grad.size, grad.dtype, share), window)
 
 
 @lowers("_adaptive_avg_pool2d_backward.default")
-def lower_adaptive_avg_pool2d_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> Value:
+def lower_adaptive_avg_pool2d_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any) -> TensorExpr:
     grad = low.value(grad)
     window = whole_factors(sizes_of(meta_of(node).shape)[-2:], grad.size[-2:])
     share = op("div", grad.expr, const(math.prod(window), grad.expr.dtype))
-    return repeated(low, node, Value(grad.size, grad.dtype, share), window)
+    return repeated(low, node, TensorExpr(grad.size, grad.dtype, share), window)
 
 
-def repeated(low: Lowering, node: torch.fx.Node, x: Value, window: tuple[int, int]) -> Value:
+def repeated(low: Lowering, node: torch.fx.Node, x: TensorExpr, window: tuple[int, int]) -> TensorExpr:
     """Each element as a window of equal ones; zeros where no window reaches."""
     meta = meta_of(node)
     size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
@@ -221,14 +221,14 @@ def repeated(low: Lowering, node: torch.fx.Node, x: Value, window: tuple[int, in
     loops: Sizes = (*x.size[:-2], rows, window[0], columns, window[1])
     steps: Sizes = (*stride[:-2], mul(down, window[0]), down, mul(right, window[1]), right)
     low.store_in(buffer, insert_dim(insert_dim(x.expr, x.ndim), x.ndim - 1), loops, steps)
-    return Value(size, meta.dtype, low.load(buffer))
+    return TensorExpr(size, meta.dtype, low.load(buffer))
 
 
 # Enlarging
 
 
 @lowers("upsample_nearest2d.default")
-def lower_upsample_nearest2d(low: Lowering, node: torch.fx.Node, x: Any, sizes: Any, *scales: Any) -> Value:
+def lower_upsample_nearest2d(low: Lowering, node: torch.fx.Node, x: Any, sizes: Any, *scales: Any) -> TensorExpr:
     x = low.value(x)
     factors = enlarged_by(sizes_of(meta_of(node).shape)[-2:], x.size[-2:], scales)
     return repeated(low, node, x, factors)
@@ -237,11 +237,11 @@ def lower_upsample_nearest2d(low: Lowering, node: torch.fx.Node, x: Any, sizes: 
 @lowers("upsample_nearest2d_backward.default")
 def lower_upsample_nearest2d_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, input_sizes: Any, *scales: Any
-) -> Value:
+) -> TensorExpr:
     grad = low.value(grad)
     factors = enlarged_by(grad.size[-2:], sizes_of(meta_of(node).shape)[-2:], scales)
     check_windows(grad, factors)
-    return Value(sizes_of(meta_of(node).shape), grad.dtype, window_sum(grad.expr, factors, factors))
+    return TensorExpr(sizes_of(meta_of(node).shape), grad.dtype, window_sum(grad.expr, factors, factors))
 
 
 def enlarged_by(large: Sizes, small: Sizes, scales: tuple[Any, ...]) -> tuple[int, int]:

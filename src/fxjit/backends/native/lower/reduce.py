@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
-from ..ir import Expr, Iota, Value, compute_type, expand, insert_dim, is_plain_load, permute
+from ..ir import Expr, Iota, TensorExpr, compute_type, expand, insert_dim, is_plain_load, permute
 from ..ops import cast, compare, const, op, where
 from .pointwise import as_held, result, truth
 from .table import Lowering, NoLowering, lowers, meta_of
@@ -63,17 +63,17 @@ def keep(expr: Expr, dims: tuple[int, ...]) -> Expr:
     return expr
 
 
-def direct(low: Lowering, node: torch.fx.Node, expr: Expr, size: Sizes, dims: tuple[int, ...], kind: str) -> Value:
+def direct(low: Lowering, node: torch.fx.Node, expr: Expr, size: Sizes, dims: tuple[int, ...], kind: str) -> TensorExpr:
     """A reduction that is the node's result as it stands."""
     meta = meta_of(node)
     shape = sizes_of(meta.shape), sizes_of(meta.stride())
-    return Value(shape[0], meta.dtype, reduce_expr(low, expr, size, dims, kind, meta.dtype, shape))
+    return TensorExpr(shape[0], meta.dtype, reduce_expr(low, expr, size, dims, kind, meta.dtype, shape))
 
 
 @lowers("sum.default", "sum.dim_IntList")
 def lower_sum(
     low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+) -> TensorExpr:
     x = low.value(x)
     expr = cast(x.expr, compute_type(meta_of(node).dtype))
     if x.ndim == 0:
@@ -84,7 +84,7 @@ def lower_sum(
 @lowers("mean.default", "mean.dim")
 def lower_mean(
     low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+) -> TensorExpr:
     x = low.value(x)
     chosen = axes(dims, x.ndim)
     compute = compute_type(meta_of(node).dtype)
@@ -106,7 +106,7 @@ def mean_expr(low: Lowering, expr: Expr, size: Sizes, dims: tuple[int, ...]) -> 
 @lowers("linalg_vector_norm.default")
 def lower_vector_norm(
     low: Lowering, node: torch.fx.Node, x: Any, ord: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+) -> TensorExpr:
     x = low.value(x)
     chosen = axes(dims, x.ndim)
     if ord not in (1, 2) or dtype not in (None, x.dtype) or not chosen or not x.dtype.is_floating_point:
@@ -123,7 +123,7 @@ def lower_vector_norm(
 @lowers("prod.default", "prod.dim_int")
 def lower_prod(
     low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
+) -> TensorExpr:
     x = low.value(x)
     expr = cast(x.expr, compute_type(meta_of(node).dtype))
     if x.ndim == 0:
@@ -134,7 +134,7 @@ def lower_prod(
 
 
 def extreme(kind: str) -> Any:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = (), keepdim: bool = False) -> Value:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = (), keepdim: bool = False) -> TensorExpr:
         x = low.value(x)
         chosen = axes(dims, x.ndim)
         if x.ndim == 0:
@@ -155,7 +155,7 @@ lowers("amin.default", "min.default")(extreme("min"))
 # Where the extreme is: a second loop over the row looks for the first place that holds what the first loop found.
 
 
-def extreme_place(low: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> tuple[Expr, Expr]:
+def extreme_place(low: Lowering, x: TensorExpr, dims: tuple[int, ...], kind: str) -> tuple[Expr, Expr]:
     """(extreme, its first place counted along the dimensions reduced), over the dimensions kept. NaN is the extreme."""
     expr = cast(x.expr, torch.uint8) if x.dtype is torch.bool else as_held(low, x).expr
     if not is_plain_load(expr):
@@ -173,7 +173,7 @@ def extreme_place(low: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> 
 
 
 @lowers("argmax.default", "argmin.default")
-def lower_arg_extreme(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
+def lower_arg_extreme(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = None, keepdim: bool = False) -> TensorExpr:
     x = low.value(x)
     if x.ndim == 0 or any(size == 0 for size in x.size):
         raise NoLowering("the place of one number or of none")
@@ -183,20 +183,22 @@ def lower_arg_extreme(low: Lowering, node: torch.fx.Node, x: Any, dim: Any = Non
 
 
 @lowers("max.dim", "min.dim")
-def lower_extreme_with_place(low: Lowering, node: torch.fx.Node, x: Any, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+def lower_extreme_with_place(
+    low: Lowering, node: torch.fx.Node, x: Any, dim: int, keepdim: bool = False
+) -> tuple[TensorExpr, ...]:
     x = low.value(x)
     if x.ndim == 0 or any(size == 0 for size in x.size):
         raise NoLowering("the place of one number or of none")
     chosen = axes(dim, x.ndim)
     both = extreme_place(low, x, chosen, "max" if "max.dim" in str(node.target) else "min")
     return tuple(
-        Value(sizes_of(meta.shape), meta.dtype, cast(keep(expr, chosen) if keepdim else expr, compute_type(meta.dtype)))
+        TensorExpr(sizes_of(meta.shape), meta.dtype, cast(keep(expr, chosen) if keepdim else expr, compute_type(meta.dtype)))
         for meta, expr in zip(meta_of(node), both, strict=True)
     )
 
 
 def quantified(kind: str) -> Any:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False) -> Value:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None, keepdim: bool = False) -> TensorExpr:
         x = low.value(x)
         if meta_of(node).dtype is not torch.bool:
             raise NoLowering("uint8 keeps its type")
@@ -216,7 +218,7 @@ lowers("all.default", "all.dim")(quantified("all"))
 # Variance: the mean first, then the squared differences, as exact as Welford and with two plain loops over a hot row.
 
 
-def variance(low: Lowering, x: Value, dims: tuple[int, ...], correction: Any, dtype: torch.dtype) -> tuple[Expr, Expr]:
+def variance(low: Lowering, x: TensorExpr, dims: tuple[int, ...], correction: Any, dtype: torch.dtype) -> tuple[Expr, Expr]:
     """(variance, mean) over the dimensions kept, in the type computed with."""
     expr = cast(x.expr, compute_type(dtype))
     mean = mean_expr(low, expr, x.size, dims)
@@ -274,14 +276,14 @@ def lower_var(
     if keepdim:
         var, mean = keep(var, chosen), keep(mean, chosen)
     if "var_mean" in name:
-        return tuple(Value(sizes_of(meta.shape), meta.dtype, each) for meta, each in zip(metas, (var, mean), strict=True))
+        return tuple(TensorExpr(sizes_of(meta.shape), meta.dtype, each) for meta, each in zip(metas, (var, mean), strict=True))
     return result(node, op("sqrt", var) if ".std." in name else var)
 
 
 # Softmax
 
 
-def softmax_parts(low: Lowering, x: Value, dim: int, compute: torch.dtype) -> tuple[Expr, Expr]:
+def softmax_parts(low: Lowering, x: TensorExpr, dim: int, compute: torch.dtype) -> tuple[Expr, Expr]:
     """(x - max, sum of exp(x - max)), both over x's dimensions (the sum with size 1 expanded)."""
     expr = cast(x.expr, compute)
     ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
@@ -292,7 +294,7 @@ def softmax_parts(low: Lowering, x: Value, dim: int, compute: torch.dtype) -> tu
 
 
 @lowers("_softmax.default", "_log_softmax.default", "_safe_softmax.default")
-def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_float: Any = False) -> Value:
+def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_float: Any = False) -> TensorExpr:
     x = low.value(x)
     if x.ndim == 0 or x.size[dim % x.ndim] == 0:
         raise NoLowering("softmax of one number")
@@ -318,7 +320,7 @@ def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_
 @lowers("_softmax_backward_data.default", "_log_softmax_backward_data.default")
 def lower_softmax_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, output: Any, dim: int, input_dtype: torch.dtype
-) -> Value:
+) -> TensorExpr:
     grad, output = low.value(grad), low.value(output)
     if grad.ndim == 0:
         raise NoLowering("softmax of one number")
@@ -335,20 +337,20 @@ def lower_softmax_backward(
 
 
 @lowers("log_softmax_parts.default")
-def lower_log_softmax_parts(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[Value, ...]:
+def lower_log_softmax_parts(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[TensorExpr, ...]:
     x = low.value(x)
     dim %= x.ndim
     size = tuple(1 if i == dim else s for i, s in enumerate(x.size))
     top = keep(reduce_expr(low, x.expr, x.size, (dim,), "max", x.dtype), (dim,))
     shifted = op("sub", x.expr, expand(top, size, x.size))
     total = keep(reduce_expr(low, op("exp_below", shifted), x.size, (dim,), "sum", x.dtype), (dim,))
-    return Value(size, x.dtype, top), Value(size, x.dtype, stored(low, op("log", total), size))
+    return TensorExpr(size, x.dtype, top), TensorExpr(size, x.dtype, stored(low, op("log", total), size))
 
 
 @lowers("log_softmax_backward.default")
 def lower_own_log_softmax_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, x: Any, top: Any, total: Any, dim: int
-) -> Value:
+) -> TensorExpr:
     grad, x, top, total = (low.value(each) for each in (grad, x, top, total))
     dim %= x.ndim
     ones = tuple(1 if i == dim else s for i, s in enumerate(x.size))
@@ -358,7 +360,7 @@ def lower_own_log_softmax_backward(
 
 
 @lowers("logsumexp.default")
-def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepdim: bool = False) -> Value:
+def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepdim: bool = False) -> TensorExpr:
     x = low.value(x)
     chosen = axes(dims, x.ndim)
     compute = compute_type(meta_of(node).dtype)

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import sizes_of
-from ..ir import Buffer, Compute, Expr, Iota, Value, compute_type, is_plain_load, loads, permute
+from ..ir import Buffer, Compute, Expr, Iota, TensorExpr, compute_type, is_plain_load, loads, permute
 from ..ops import cast, compare, const, op, wants_vectors, where
 from ..target import by_triton
 from .pointwise import as_held, result
@@ -40,14 +40,14 @@ def memory_for(low: Lowering, meta: torch.Tensor) -> Buffer:
 
 
 def cumulative(kind: str) -> Any:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any, dim: int, *, dtype: Any = None) -> Value:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dim: int, *, dtype: Any = None) -> TensorExpr:
         x, meta = low.value(x), meta_of(node)
         if meta.dtype is torch.bool:
             raise NoLowering("a scan of bools")
         expr = cast(x.expr, compute_type(meta.dtype))
         if x.ndim == 0:
             return result(node, expr)
-        return Value(x.size, meta.dtype, scan(low, memory_for(low, meta), expr, dim % x.ndim, kind))
+        return TensorExpr(x.size, meta.dtype, scan(low, memory_for(low, meta), expr, dim % x.ndim, kind))
 
     return lower
 
@@ -58,7 +58,7 @@ lowers("logcumsumexp.default")(cumulative("logaddexp"))
 
 
 def extreme_so_far(kind: str) -> Any:
-    def lower(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[Value, Value]:
+    def lower(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[TensorExpr, TensorExpr]:
         """(extremes, their places). The place is the last one that held the extreme so far, or was not a number."""
         x, (values, places) = low.value(x), meta_of(node)
         if x.ndim == 0 or x.dtype is torch.bool:
@@ -75,7 +75,7 @@ def extreme_so_far(kind: str) -> Any:
         here = Iota(tuple(int(k == dim) for k in range(x.ndim)), 0)
         place = where(hit, here, const(0, torch.int64))
         last = scan(low, memory_for(low, places), place, dim, "max")
-        return Value(x.size, x.dtype, top), Value(x.size, torch.int64, last)
+        return TensorExpr(x.size, x.dtype, top), TensorExpr(x.size, torch.int64, last)
 
     return lower
 

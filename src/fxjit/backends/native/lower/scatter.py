@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, prod, sizes_of
-from ..ir import Buffer, Compute, Expr, Gather, Scatter, Value, drop_dims, expand, insert_dim
+from ..ir import Buffer, Compute, Expr, Gather, Scatter, TensorExpr, drop_dims, expand, insert_dim
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .indexing import as_index, over, places_of
@@ -45,10 +45,10 @@ def allowed(low: Lowering, dtype: torch.dtype, mode: str) -> None:
 
 def stored_at(
     low: Lowering, buffer: Buffer, mode: str, value: Expr, size: Sizes, stride: Sizes, gathers: tuple[Gather, ...]
-) -> Value:
+) -> TensorExpr:
     scatter = Scatter(gathers, mode)
     low.statements.append(Compute(buffer, size, (), value, stride, 0, None, low.current_origins(), scatter=scatter))
-    return Value(buffer.size, buffer.dtype, low.load(buffer))
+    return TensorExpr(buffer.size, buffer.dtype, low.load(buffer))
 
 
 # Along one dimension, with an index for each element
@@ -56,13 +56,13 @@ def stored_at(
 
 def along(
     low: Lowering, buffer: Buffer, dim: int, size: Sizes, index: Expr, mode: str, value: Expr, wrap: bool = False
-) -> Value:
+) -> TensorExpr:
     """`buffer[.., index, ..]` combined with the value, both over `size`."""
     stride = tuple(0 if i == dim else s for i, s in enumerate(buffer.stride))
     return stored_at(low, buffer, mode, value, size, stride, (Gather(index, buffer.stride[dim], buffer.size[dim], wrap),))
 
 
-def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any, mode: str) -> Value:
+def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any, mode: str) -> TensorExpr:
     x, index = low.value(x), low.value(index)
     if x.ndim == 0 or index.ndim != x.ndim:
         raise NoLowering("a store in one number")
@@ -71,9 +71,9 @@ def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, 
     return along(low, low.memory_to_change(node, x.expr), dim % x.ndim, index.size, as_index(index), mode, value)
 
 
-def element_of(low: Lowering, value: Any, x: Value) -> Expr:
+def element_of(low: Lowering, value: Any, x: TensorExpr) -> Expr:
     """What is stored, tensor or number, in the type computed with for `x`."""
-    if isinstance(value, Value):
+    if isinstance(value, TensorExpr):
         if value.dtype is not x.dtype:
             raise NoLowering("values of another type")
         return value.expr
@@ -85,26 +85,26 @@ MODES = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "
 
 
 @lowers("scatter.src", "scatter.value")
-def lower_scatter(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any) -> Value:
+def lower_scatter(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any) -> TensorExpr:
     return scattered(low, node, x, dim, index, value, "set")
 
 
 @lowers("scatter_add.default")
-def lower_scatter_add(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any) -> Value:
+def lower_scatter_add(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any) -> TensorExpr:
     return scattered(low, node, x, dim, index, source, "add")
 
 
 @lowers("scatter.reduce", "scatter.value_reduce")
 def lower_scatter_combined(
     low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any, *, reduce: str
-) -> Value:
+) -> TensorExpr:
     return scattered(low, node, x, dim, index, value, MODES[reduce])
 
 
 @lowers("scatter_reduce.two")
 def lower_scatter_reduce(
     low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
-) -> Value:
+) -> TensorExpr:
     x, index, source = low.value(x), low.value(index), low.value(source)
     mode = MODES[reduce]
     if x.ndim == 0 or index.ndim != x.ndim:
@@ -124,7 +124,7 @@ def lower_scatter_reduce(
     low.store_in(counts, const(int(include_self), kind), counts.size, None)
     count = along(low, counts, dim, index.size, place, "add", const(1, kind)).expr
     count = op("maximum", count, const(1, kind))
-    return Value(x.size, x.dtype, op("div" if kind.is_floating_point else "floordiv", total.expr, count))
+    return TensorExpr(x.size, x.dtype, op("div" if kind.is_floating_point else "floordiv", total.expr, count))
 
 
 def neutral(reduce: str, dtype: torch.dtype) -> Expr:
@@ -140,33 +140,33 @@ def neutral(reduce: str, dtype: torch.dtype) -> Expr:
 @lowers("index_add.default")
 def lower_index_add(
     low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1
-) -> Value:
+) -> TensorExpr:
     x, source = low.value(x), low.value(source)
     value = source.expr if alpha == 1 else op("mul", source.expr, lift(low.scalar_like(alpha, x.dtype), source.ndim))
-    return by_one_index(low, node, x, dim, index, Value(source.size, source.dtype, value), "add")
+    return by_one_index(low, node, x, dim, index, TensorExpr(source.size, source.dtype, value), "add")
 
 
 @lowers("index_copy.default")
-def lower_index_copy(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any) -> Value:
+def lower_index_copy(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, source: Any) -> TensorExpr:
     return by_one_index(low, node, low.value(x), dim, index, low.value(source), "set")
 
 
 @lowers("index_fill.int_Scalar", "index_fill.int_Tensor")
-def lower_index_fill(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any) -> Value:
+def lower_index_fill(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, value: Any) -> TensorExpr:
     x, index = low.value(x), low.value(index)
     if x.ndim == 0 or index.ndim != 1:
         raise NoLowering("a store in one number")
-    if isinstance(value, Value):
+    if isinstance(value, TensorExpr):
         filling = cast(lift(value.expr, x.ndim), x.expr.dtype)
     else:
         filling = element_of(low, value, x)
     size = tuple(index.size[0] if i == dim % x.ndim else s for i, s in enumerate(x.size))
-    return by_one_index(low, node, x, dim, index, Value(size, x.dtype, filling), "set", wrap=True)
+    return by_one_index(low, node, x, dim, index, TensorExpr(size, x.dtype, filling), "set", wrap=True)
 
 
 def by_one_index(
-    low: Lowering, node: torch.fx.Node, x: Value, dim: int, index: Any, source: Value, mode: str, wrap: bool = False
-) -> Value:
+    low: Lowering, node: torch.fx.Node, x: TensorExpr, dim: int, index: Any, source: TensorExpr, mode: str, wrap: bool = False
+) -> TensorExpr:
     """The index says where each slice of `source` along the dimension goes."""
     index = low.value(index)
     if x.ndim == 0 or index.ndim != 1 or source.ndim != x.ndim or source.dtype is not x.dtype:
@@ -183,7 +183,7 @@ def by_one_index(
 @lowers("index_put.default", "_unsafe_index_put.default")
 def lower_index_put(
     low: Lowering, node: torch.fx.Node, x: Any, indices: Any, values: Any, accumulate: bool = False
-) -> Value:
+) -> TensorExpr:
     x, values = low.value(x), low.value(values)
     if values.dtype is not x.dtype:
         raise NoLowering("values of another type")
@@ -224,7 +224,7 @@ def broadcast(shapes: list[Sizes]) -> Sizes:
     return tuple(out)
 
 
-def masked(low: Lowering, x: Value, at: int, mask: Value, values: Value, accumulate: bool) -> Value:
+def masked(low: Lowering, x: TensorExpr, at: int, mask: TensorExpr, values: TensorExpr, accumulate: bool) -> TensorExpr:
     """One value for all places of a mask, which covers the dimensions from `at` on: a choice."""
     ndim = x.ndim - mask.ndim + 1
     lead = ndim - values.ndim
@@ -242,7 +242,7 @@ def masked(low: Lowering, x: Value, at: int, mask: Value, values: Value, accumul
     for dim in range(at, at + mask.ndim):
         value = insert_dim(value, dim)
     inside = over(mask.expr, tuple(range(at, at + mask.ndim)), x.ndim)
-    return Value(x.size, x.dtype, where(inside, op("add", x.expr, value) if accumulate else value, x.expr))
+    return TensorExpr(x.size, x.dtype, where(inside, op("add", x.expr, value) if accumulate else value, x.expr))
 
 
 # Derivatives of reads
@@ -251,7 +251,7 @@ def masked(low: Lowering, x: Value, at: int, mask: Value, values: Value, accumul
 @lowers("embedding_dense_backward.default")
 def lower_embedding_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, indices: Any, rows: Any, padding: Any, scale_by_frequency: bool
-) -> Value:
+) -> TensorExpr:
     grad, indices = low.value(grad), low.value(indices)
     if scale_by_frequency or not isinstance(padding, int):
         raise NoLowering("scaled by frequency")

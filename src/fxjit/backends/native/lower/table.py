@@ -1,7 +1,7 @@
 """The registry of lowerings and the state of one graph's lowering.
 
 A lowering is a function `(low, node, *args, **kwargs)` registered for ATen overloads with `@lowers("add.Tensor")`; tensors
-among the arguments come as `Value`s. It returns a Value (or a tuple of them for operators with several results). It
+among the arguments come as `TensorExpr`s. It returns a TensorExpr (or a tuple of them for operators with several results). It
 raises `NoLowering` for a case it leaves to ATen, and then the node becomes an extern call, as do all nodes without one.
 """
 
@@ -27,7 +27,7 @@ from ..ir import (
     Iota,
     Load,
     Statement,
-    Value,
+    TensorExpr,
     compute_type,
     is_plain_load,
     load_all,
@@ -119,7 +119,7 @@ class Lowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.statements: list[Statement] = []
         self.buffers: dict[str, Buffer] = {}
-        self.home: dict[torch.fx.Node, str] = {}
+        self.storage: dict[torch.fx.Node, str] = {}
         self.origins: dict[torch.fx.Node, frozenset[torch.fx.Node]] = {}
         self.node: torch.fx.Node | None = None
         self.device = CPU
@@ -127,7 +127,7 @@ class Lowering:
         self.marks: dict[torch.fx.Node, int] = {}
         self.reasons: dict[torch.fx.Node, str] = {}
         #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
-        self.seeds: dict[torch.device, Value] = {}
+        self.seeds: dict[torch.device, TensorExpr] = {}
         self.draws = 0
         #: By identity, with the expression, which is thereby kept.
         self.loaded: dict[int, tuple[Expr, frozenset[str]]] = {}
@@ -138,12 +138,14 @@ class Lowering:
 
     # What lowerings use
 
-    def value(self, x: Any) -> Value:
-        if not isinstance(x, Value):
+    def value(self, x: Any) -> TensorExpr:
+        if not isinstance(x, TensorExpr):
             raise NoLowering("a tensor argument was expected")
         return x
 
-    def store(self, expr: Expr, size: Sizes, dtype: torch.dtype, *, rsize: Sizes = (), reduction: str | None = None) -> Value:
+    def store(
+        self, expr: Expr, size: Sizes, dtype: torch.dtype, *, rsize: Sizes = (), reduction: str | None = None
+    ) -> TensorExpr:
         """Adds a Compute statement that writes a new, contiguous buffer and returns the value that reads it back."""
         return self.store_in(
             self.new_buffer(size, contiguous_strides(size), dtype), expr, size, None, rsize=rsize, reduction=reduction
@@ -159,11 +161,11 @@ class Lowering:
         *,
         rsize: Sizes = (),
         reduction: str | None = None,
-    ) -> Value:
+    ) -> TensorExpr:
         """The same into a given buffer; `stride` is that of `size`, where the buffer's own shape is another."""
         stride = buffer.stride if stride is None else stride
         self.statements.append(Compute(buffer, size, rsize, expr, stride, offset, reduction, self.current_origins()))
-        return Value(
+        return TensorExpr(
             size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset)
         )
 
@@ -200,21 +202,21 @@ class Lowering:
             given = node.args[0] if op_name(node) == "_local_scalar_dense.default" else None
             value = self.env[given] if isinstance(given, torch.fx.Node) and given.op == "placeholder" else None
             if (
-                not isinstance(given, torch.fx.Node) or not isinstance(value, Value) or value.size
-                or not value.dtype.is_floating_point or self.buffers[self.home[given]].device != self.device
+                not isinstance(given, torch.fx.Node) or not isinstance(value, TensorExpr) or value.size
+                or not value.dtype.is_floating_point or self.buffers[self.storage[given]].device != self.device
             ):  # fmt: skip
                 value = self.made_tensor(node)
             self.numbers[node, self.device] = cast(value.expr, torch.float64)
         return self.numbers[node, self.device]
 
-    def made_tensor(self, node: torch.fx.Node) -> Value:
+    def made_tensor(self, node: torch.fx.Node) -> TensorExpr:
         assert self.node is not None
         with self.graph.inserting_before(self.node):
             made = self.graph.call_function(scalar_tensor, (node,) if self.device == CPU else (node, self.device))
         tensors = (each for each in pytree.tree_leaves(meta_of(self.node)) if isinstance(each, torch.Tensor))
         made.meta["val"] = next(tensors).new_empty((), dtype=torch.float64)
         buffer = self.new_buffer((), (), torch.float64, "extern")
-        self.set_home(made, buffer)
+        self.set_storage(made, buffer)
         self.statements.append(Extern(made, frozenset(), frozenset(), frozenset({buffer.name})))
         return self.value(self.env[made])
 
@@ -222,10 +224,10 @@ class Lowering:
         """The node's memory with `base` in it, for writes to a part of it: the first argument's own, where that may be."""
         given, meta = node.args[0], meta_of(node)
         assert isinstance(given, torch.fx.Node)
-        buffer = self.buffers.get(self.home.get(given, ""))
+        buffer = self.buffers.get(self.storage.get(given, ""))
         if node.meta.get(MARK) and buffer is not None and buffer.kind == "input" and not self.reads(node, given, buffer.name):
             self.settle_readers(buffer.name, node)
-            self.set_home(node, buffer)
+            self.set_storage(node, buffer)
             return buffer
         buffer = self.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
         self.store_in(buffer, base, buffer.size, None)
@@ -234,9 +236,9 @@ class Lowering:
     def reads(self, node: torch.fx.Node, but: torch.fx.Node, buffer: str) -> bool:
         """Whether another argument of the node is in the buffer, or is computed from what is there."""
         others = [each for each in node.all_input_nodes if each is not but]
-        values = [self.env[each] for each in others if isinstance(self.env[each], Value)]
+        values = [self.env[each] for each in others if isinstance(self.env[each], TensorExpr)]
         reads = {load.buffer for value in values for load in loads(value.expr)}
-        return buffer in reads or any(self.home.get(each) == buffer for each in others)
+        return buffer in reads or any(self.storage.get(each) == buffer for each in others)
 
     # Who made what is being computed now
 
@@ -255,20 +257,20 @@ class Lowering:
 
     def realize(self, node: torch.fx.Node) -> None:
         """Makes sure that a node which is not a view has memory of its own."""
-        if node in self.home:
+        if node in self.storage:
             return
         value = self.env[node]
-        if not isinstance(value, Value):
+        if not isinstance(value, TensorExpr):
             raise NoLowering("not a tensor")
         meta = meta_of(node)
         self.device = meta.device
         buffer = self.new_buffer(value.size, sizes_of(meta.stride()), value.dtype)
         origins = self.pending_origins(node) or frozenset({node})
         self.statements.append(Compute(buffer, value.size, (), value.expr, buffer.stride, 0, None, origins))
-        self.set_home(node, buffer)
+        self.set_storage(node, buffer)
 
-    def set_home(self, node: torch.fx.Node, buffer: Buffer) -> None:
-        self.home[node] = buffer.name
+    def set_storage(self, node: torch.fx.Node, buffer: Buffer) -> None:
+        self.storage[node] = buffer.name
         self.env[node] = load_all(buffer) if buffer.dtype in SUPPORTED else Opaque(buffer)
         self.origins[node] = frozenset()
 
@@ -278,14 +280,14 @@ class Lowering:
         late = [
             node
             for node, value in self.env.items()
-            if isinstance(value, Value) and node not in self.home and buffer in self.read_by(value.expr)
+            if isinstance(value, TensorExpr) and node not in self.storage and buffer in self.read_by(value.expr)
             if any(used_after(user, before) for user in node.users)
         ]
         for node in late:
             if not is_view(node):
                 self.realize(node)
         for node in late:
-            if is_view(node) and self.home.get(root_of(node)) != buffer:
+            if is_view(node) and self.storage.get(root_of(node)) != buffer:
                 self.materialize(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:
@@ -297,19 +299,19 @@ class Lowering:
 
     def materialize(self, node: torch.fx.Node) -> str:
         """The buffer that a node's tensor lives in; views live where their base lives."""
-        if node in self.home:
-            return self.home[node]
+        if node in self.storage:
+            return self.storage[node]
         if is_view(node) or node.meta.get("fxjit_alias"):
             base = self.materialize(node.args[0])  # type: ignore[arg-type]  # a view's first argument is a node
-            self.home[node] = base
+            self.storage[node] = base
             self.refresh_view(node)
             return base
         self.realize(node)
-        return self.home[node]
+        return self.storage[node]
 
     def refresh_view(self, node: torch.fx.Node) -> None:
         """A view of stored memory: read it by the strides that the fake tensors know."""
-        buffer = self.buffers[self.home[node]]
+        buffer = self.buffers[self.storage[node]]
         meta = meta_of(node)
         base = meta_of(root_of(node))
         if meta.dtype not in SUPPORTED or meta.dtype is not base.dtype:
@@ -317,7 +319,7 @@ class Lowering:
             return
         offset = self.relative_offset(meta, base)
         load = Load(buffer.name, compute_type(meta.dtype), meta.dtype, sizes_of(meta.stride()), offset)
-        self.env[node] = Value(sizes_of(meta.shape), meta.dtype, load)
+        self.env[node] = TensorExpr(sizes_of(meta.shape), meta.dtype, load)
         self.origins[node] = frozenset()
 
     @staticmethod
@@ -349,7 +351,7 @@ def kernel_uses(node: torch.fx.Node) -> int:
     return sum(kernel_uses(user) if is_view(user) else 1 for user in node.users)
 
 
-def is_stored(node: torch.fx.Node, value: Value) -> bool:
+def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
     """Whether a pointwise value gets memory (or, fused, a register) of its own instead of being recomputed by its users."""
     if isinstance(value.expr, Load) and is_plain_load(value.expr):
         return False

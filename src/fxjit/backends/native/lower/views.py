@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from ..index import Size, Sizes, add, equal, mul, size_of, sizes_of
-from ..ir import Expr, Value, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
+from ..ir import Expr, TensorExpr, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
 from ..ops import cast, const
 from .table import Lowering, NoLowering, fitting, lowers, meta_of
 
@@ -17,25 +17,25 @@ def axis(dim: int, ndim: int) -> int:
     return dim % ndim if ndim else 0
 
 
-def viewed(node: torch.fx.Node, expr: Expr) -> Value:
+def viewed(node: torch.fx.Node, expr: Expr) -> TensorExpr:
     meta = meta_of(node)
-    return Value(sizes_of(meta.shape), meta.dtype, expr)
+    return TensorExpr(sizes_of(meta.shape), meta.dtype, expr)
 
 
 @lowers("view.default", "_unsafe_view.default", "reshape.default", view=True)
-def lower_view(low: Lowering, node: torch.fx.Node, x: Any, size: Any) -> Value:
+def lower_view(low: Lowering, node: torch.fx.Node, x: Any, size: Any) -> TensorExpr:
     x = low.value(x)
     return viewed(node, reshape(x.expr, x.size, sizes_of(meta_of(node).shape)))
 
 
 @lowers("permute.default", view=True)
-def lower_permute(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
+def lower_permute(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> TensorExpr:
     x = low.value(x)
     return viewed(node, permute(x.expr, tuple(axis(dim, x.ndim) for dim in dims)))
 
 
 @lowers("t.default", "transpose.int", "numpy_T.default", view=True)
-def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = None, b: int | None = None) -> Value:
+def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = None, b: int | None = None) -> TensorExpr:
     x = low.value(x)
     order = list(range(x.ndim))
     if a is None or b is None:
@@ -47,19 +47,19 @@ def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = 
 
 
 @lowers("expand.default", view=True)
-def lower_expand(low: Lowering, node: torch.fx.Node, x: Any, size: Any, implicit: bool = False) -> Value:
+def lower_expand(low: Lowering, node: torch.fx.Node, x: Any, size: Any, implicit: bool = False) -> TensorExpr:
     x = low.value(x)
     return viewed(node, expand(x.expr, x.size, sizes_of(meta_of(node).shape)))
 
 
 @lowers("unsqueeze.default", view=True)
-def lower_unsqueeze(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> Value:
+def lower_unsqueeze(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> TensorExpr:
     x = low.value(x)
     return viewed(node, insert_dim(x.expr, dim % (x.ndim + 1)))
 
 
 @lowers("squeeze.default", "squeeze.dim", "squeeze.dims", view=True)
-def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) -> Value:
+def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) -> TensorExpr:
     x = low.value(x)
     chosen = range(x.ndim) if dims is None else [axis(dim, x.ndim) for dim in ([dims] if isinstance(dims, int) else dims)]
     return viewed(node, drop_dims(x.expr, frozenset(dim for dim in chosen if x.ndim and x.size[dim] == 1)))
@@ -68,7 +68,7 @@ def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) 
 @lowers("slice.Tensor", view=True)
 def lower_slice(
     low: Lowering, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
-) -> Value:
+) -> TensorExpr:
     x = low.value(x)
     dim = axis(dim, x.ndim)
     return viewed(node, narrow(x.expr, dim, slice_start(start, x.size[dim]), size_of(step)))
@@ -88,7 +88,7 @@ def slice_start(start: Any, size: Size) -> Size:
 
 
 @lowers("select.int", view=True)
-def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> Value:
+def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> TensorExpr:
     x = low.value(x)
     dim, index = axis(dim, x.ndim), size_of(index)
     if not isinstance(index, int):
@@ -97,22 +97,22 @@ def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: An
 
 
 @lowers("alias.default", "detach.default", view=True)
-def lower_alias(low: Lowering, node: torch.fx.Node, x: Any) -> Value:
+def lower_alias(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     return low.value(x)
 
 
 @lowers("as_strided.default", "diagonal.default", "unfold.default", view=True)
-def lower_other_view(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **kwargs: Any) -> Value:
+def lower_other_view(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **kwargs: Any) -> TensorExpr:
     base = node.args[0]
     assert isinstance(base, torch.fx.Node)
     low.materialize(base)
-    low.home[node] = low.home[base]
+    low.storage[node] = low.storage[base]
     low.refresh_view(node)
     return low.value(low.env[node])
 
 
 @lowers("flip.default")
-def lower_flip(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
+def lower_flip(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> TensorExpr:
     x = low.value(x)
     expr = x.expr
     for dim in {axis(dim, x.ndim) for dim in dims} if x.ndim else ():
@@ -121,7 +121,7 @@ def lower_flip(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> Value:
 
 
 @lowers("repeat.default")
-def lower_repeat(low: Lowering, node: torch.fx.Node, x: Any, repeats: Any) -> Value:
+def lower_repeat(low: Lowering, node: torch.fx.Node, x: Any, repeats: Any) -> TensorExpr:
     x = low.value(x)
     times = sizes_of(repeats)
     if any(count != 1 and size != 1 for count, size in zip(times[len(times) - x.ndim :], x.size, strict=True)):
@@ -132,7 +132,9 @@ def lower_repeat(low: Lowering, node: torch.fx.Node, x: Any, repeats: Any) -> Va
 # Several tensors into one buffer
 
 
-def store_slices(low: Lowering, node: torch.fx.Node, parts: list[tuple[Value, int, Size]], fill: Expr | None = None) -> Value:
+def store_slices(
+    low: Lowering, node: torch.fx.Node, parts: list[tuple[TensorExpr, int, Size]], fill: Expr | None = None
+) -> TensorExpr:
     """A buffer made of parts, each stored at an offset along a dimension; `fill` first, where the parts leave gaps."""
     meta = meta_of(node)
     size, stride = sizes_of(meta.shape), sizes_of(meta.stride())
@@ -143,16 +145,16 @@ def store_slices(low: Lowering, node: torch.fx.Node, parts: list[tuple[Value, in
         low.store_in(
             buffer, cast(part.expr, compute_type(meta.dtype)), part.size, stride, mul(stride[dim], at) if part.size else 0
         )
-    return Value(size, meta.dtype, low.load(buffer))
+    return TensorExpr(size, meta.dtype, low.load(buffer))
 
 
 @lowers("cat.default")
-def lower_cat(low: Lowering, node: torch.fx.Node, tensors: Any, dim: int = 0) -> Value:
+def lower_cat(low: Lowering, node: torch.fx.Node, tensors: Any, dim: int = 0) -> TensorExpr:
     tensors = [low.value(each) for each in tensors if not (each.ndim == 1 and equal(each.size[0], 0))]
     if not tensors:
         raise NoLowering("nothing to put together")
     dim = axis(dim, tensors[0].ndim)
-    parts: list[tuple[Value, int, Size]] = []
+    parts: list[tuple[TensorExpr, int, Size]] = []
     at: Size = 0
     for each in tensors:
         parts.append((each, dim, at))
@@ -161,7 +163,7 @@ def lower_cat(low: Lowering, node: torch.fx.Node, tensors: Any, dim: int = 0) ->
 
 
 @lowers("constant_pad_nd.default")
-def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any = 0) -> Value:
+def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any = 0) -> TensorExpr:
     x = low.value(x)
     meta = meta_of(node)
     stride = sizes_of(meta.stride())
@@ -182,29 +184,31 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
     return written_over(low, node, const(value, compute_type(meta.dtype)), expr, tuple(inner), stride, place)
 
 
-def written_over(low: Lowering, node: torch.fx.Node, base: Expr, part: Expr, size: Sizes, stride: Sizes, place: Size) -> Value:
+def written_over(
+    low: Lowering, node: torch.fx.Node, base: Expr, part: Expr, size: Sizes, stride: Sizes, place: Size
+) -> TensorExpr:
     """The node's result: `base`, with `part` (of `size`) over it at the strides and the offset."""
     meta = meta_of(node)
     buffer = low.memory_to_change(node, base)
     low.store_in(buffer, part, size, stride, place)
-    return Value(sizes_of(meta.shape), meta.dtype, low.load(buffer))
+    return TensorExpr(sizes_of(meta.shape), meta.dtype, low.load(buffer))
 
 
 @lowers("slice_scatter.default")
 def lower_slice_scatter(
     low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
-) -> Value:
+) -> TensorExpr:
     return over_slice(low, node, low.value(x).expr, low.value(source), dim, start, step)
 
 
 @lowers("slice_backward.default")
 def lower_slice_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any
-) -> Value:
+) -> TensorExpr:
     return over_slice(low, node, zero(node), low.value(grad), dim, start, step)
 
 
-def over_slice(low: Lowering, node: torch.fx.Node, base: Expr, part: Value, dim: int, start: Any, step: Any) -> Value:
+def over_slice(low: Lowering, node: torch.fx.Node, base: Expr, part: TensorExpr, dim: int, start: Any, step: Any) -> TensorExpr:
     stride, whole = sizes_of(meta_of(node).stride()), sizes_of(meta_of(node).shape)
     dim = axis(dim, len(whole))
     inner: Sizes = tuple(mul(s, size_of(step)) if i == dim else s for i, s in enumerate(stride))
@@ -212,16 +216,16 @@ def over_slice(low: Lowering, node: torch.fx.Node, base: Expr, part: Value, dim:
 
 
 @lowers("select_scatter.default")
-def lower_select_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int, index: Any) -> Value:
+def lower_select_scatter(low: Lowering, node: torch.fx.Node, x: Any, source: Any, dim: int, index: Any) -> TensorExpr:
     return over_selected(low, node, low.value(x).expr, low.value(source), dim, index)
 
 
 @lowers("select_backward.default")
-def lower_select_backward(low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, dim: int, index: Any) -> Value:
+def lower_select_backward(low: Lowering, node: torch.fx.Node, grad: Any, sizes: Any, dim: int, index: Any) -> TensorExpr:
     return over_selected(low, node, zero(node), low.value(grad), dim, index)
 
 
-def over_selected(low: Lowering, node: torch.fx.Node, base: Expr, part: Value, dim: int, index: Any) -> Value:
+def over_selected(low: Lowering, node: torch.fx.Node, base: Expr, part: TensorExpr, dim: int, index: Any) -> TensorExpr:
     stride, whole = sizes_of(meta_of(node).stride()), sizes_of(meta_of(node).shape)
     dim, index = axis(dim, len(whole)), size_of(index)
     if not isinstance(index, int):

@@ -128,8 +128,8 @@ class Comparison:
         #: The last statement that an operator's result is made by.
         self.last = {(node, member.compute.out.name): member for step in self.steps if isinstance(step, Group)
                      for member in step.members for node in member.compute.origins
-                     if self.low.home.get(node) == member.compute.out.name}
-        for node, name in self.low.home.items():
+                     if self.low.storage.get(node) == member.compute.out.name}
+        for node, name in self.low.storage.items():
             if node.op in ("placeholder", "get_attr"):
                 self._set(name, eager.values.get(node.name))
 
@@ -156,11 +156,11 @@ class Comparison:
     def _called(self, step: Extern) -> None:
         """ATen's results are eager's."""
         for node in (step.node, *step.node.users):
-            if self.low.home.get(node) in step.results:
-                self._set(self.low.home[node], self.eager.values.get(node.name))
+            if self.low.storage.get(node) in step.results:
+                self._set(self.low.storage[node], self.eager.values.get(node.name))
         for node in step.node.all_input_nodes:
-            if self.low.home.get(node) in step.mutates:
-                self._set(self.low.home[node], self.eager.written.get((step.node.name, node.name)))
+            if self.low.storage.get(node) in step.mutates:
+                self._set(self.low.storage[node], self.eager.written.get((step.node.name, node.name)))
 
     def _kernel(self, group: Group) -> None:
         if by_triton(group.device):

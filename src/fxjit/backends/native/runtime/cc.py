@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Final
 
 from fxjit import config, logs
+from fxjit.backends.store.artifacts import LIBRARY, Cache, KernelCache, count, open_cache
+from fxjit.backends.store.folder import Folder, Scratch, hold, sweep
 from fxjit.errors import CppCompileError
 
 from ..target import has_libmvec
-from .cache import LIBRARY, Cache, KernelCache, count, open_cache
 from .child import Child
-from .folder import Folder, Scratch, hold, sweep
 from .library import load
 
 log = logs.artifact("cache")

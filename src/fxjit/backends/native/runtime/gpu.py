@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from fxjit import _C, config, logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
 
 from ..codegen.triton import NAME, Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
-from .cache import get_facts, put_facts
 from .interpreted import InterpretedKernel
 from .launch_configuration import evaluate, is_wide
 from .triton_compile import OPTIONS, Binary, compiler, triton_version
@@ -33,7 +33,7 @@ log = logs.artifact("autotuning")
 # Without a GPU in this machine, kernels are compiled for this one.
 ABSENT = (9, 0)
 # Below this many bytes a kernel's time is its launch, whatever its blocks.
-WORTH_MEASURING = 16 * 2**20
+TUNED_BYTES = 16 * 2**20
 REPEATS = 5
 
 
@@ -93,13 +93,13 @@ class KernelCaller:
         if kept is not None:
             self.config = kept
             return [kept]
-        if not config.triton.autotune or not is_here() or not self.worth_measuring():
+        if not config.triton.autotune or not is_here() or not self.gains_from_tuning():
             self.config = self.kernel.configs[0]
         return self.kernel.configs if self.config is None else [self.config]
 
-    def worth_measuring(self) -> bool:
+    def gains_from_tuning(self) -> bool:
         span = evaluate(self.kernel, self.kernel.span, self.likely)
-        return len(self.kernel.configs) > 1 and (config.triton.max_autotune or span * 4 >= WORTH_MEASURING)
+        return len(self.kernel.configs) > 1 and (config.triton.max_autotune or span * 4 >= TUNED_BYTES)
 
     def start(self) -> None:
         for chosen in self.candidates():

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from fxjit import logs
-
-from .folder import Scratch, hold
+from fxjit.backends.store.folder import Scratch, hold
 
 log = logs.artifact("cache")
 

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from fxjit import config, logs
+from fxjit.backends.store.artifacts import BINARY, Cache, count, open_cache
 from fxjit.errors import TritonCompileError
-
-from .cache import BINARY, Cache, count, open_cache
 
 log = logs.artifact("cache")
 MOST_PROCESSES = 8

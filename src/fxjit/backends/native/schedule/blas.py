@@ -100,7 +100,7 @@ def place_of(node: torch.fx.Node, low: Lowering) -> tuple[Sizes, Sizes, Size] | 
     """(sizes, strides, offset from its root) of a value in memory."""
     root = origin(node)
     meta, base = meta_of(node), meta_of(root)
-    if base.dtype is not meta.dtype or (node not in low.home and root not in low.home):
+    if base.dtype is not meta.dtype or (node not in low.storage and root not in low.storage):
         return None
     return sizes_of(meta.shape), sizes_of(meta.stride()), low.relative_offset(meta, base)
 

@@ -14,16 +14,18 @@ def collapse(group: Group) -> Group:
     outer_accesses = [strides[: len(group.outer)] for member in group.members for strides in accesses(member.compute)]
     outer_runs = runs(group.outer, outer_accesses)
     inner_runs: dict[int, list[list[int]]] = {}
-    for slot in {member.slot for member in group.members if member.inner}:
-        mates = [member for member in group.members if member.slot == slot and member.inner]
+    for loop_nest in {member.loop_nest for member in group.members if member.inner}:
+        mates = [member for member in group.members if member.loop_nest == loop_nest and member.inner]
         base = len(group.outer)
         tails = [strides[base:] for member in mates for strides in accesses(member.compute) if len(strides) > base]
-        inner_runs[slot] = runs(mates[0].inner, tails)
+        inner_runs[loop_nest] = runs(mates[0].inner, tails)
     members = [
-        merge(member, group.outer, outer_runs, inner_runs.get(member.slot, []) if member.inner else [])
+        merge(member, group.outer, outer_runs, inner_runs.get(member.loop_nest, []) if member.inner else [])
         for member in group.members
     ]
-    return Group(merged_sizes(group.outer, outer_runs), members, group.lane, group.split, group.reducing, group.name)
+    return Group(
+        merged_sizes(group.outer, outer_runs), members, group.column_reduction, group.split, group.reducing, group.name
+    )
 
 
 def accesses(compute: Compute) -> Iterable[Sizes]:
@@ -69,4 +71,4 @@ def merge(member: Member, outer: Sizes, outer_runs: list[list[int]], inner_runs:
     made = compute.over(
         *loops, pick(compute.stride), lambda expr: reindex(expr, lambda strides, offset: (pick(strides), offset))
     )
-    return Member(made, new_inner, member.slot)
+    return Member(made, new_inner, member.loop_nest)

@@ -3,10 +3,10 @@
 Statements come in graph order and each either joins a group that stands after everything it needs, or starts one; the
 groups stay in a total order in which every value is made before it is read, so no cycle can arise. A group is a loop
 nest over `outer`; a member runs once an outer index ("row") or over further loops of its own ("inner"), reducing them
-or not. Inner loops of one size are merged into one `slot` unless one needs what the other has reduced.
+or not. Inner loops of one size are merged into one loop nest (`Member.loop_nest`) unless one needs what the other has reduced.
 
-`lane`: the loops of the innermost outer dimension run inside the reducing loops (a reduction over columns).
-`split`: few outer indices and many inner ones, so the threads share the inner loops; such a group has one slot.
+`column_reduction`: the loops of the innermost outer dimension run inside the reducing loops (a reduction over columns).
+`split`: few outer indices and many inner ones, so the threads share the inner loops; such a group has one loop nest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Member:
 
     compute: Compute
     inner: Sizes
-    slot: int = 0
+    loop_nest: int = 0
 
     @property
     def is_row(self) -> bool:
@@ -63,7 +63,7 @@ class Member:
 class Group:
     outer: Sizes
     members: list[Member] = field(default_factory=list)
-    lane: bool = False
+    column_reduction: bool = False
     split: bool = False
     reducing: bool = False
     name: str = ""
@@ -120,7 +120,7 @@ def fuse(statements: Iterable[Statement], hints: Hints) -> list[Step]:
         fuser.place(statement)
     for step in fuser.steps:
         if isinstance(step, Group):
-            assign_slots(step)
+            assign_loop_nests(step)
     return fuser.steps
 
 
@@ -167,8 +167,8 @@ class Fuser:
     def start(self, compute: Compute) -> Group:
         group = Group(compute.size, [Member(compute, compute.rsize)], reducing=compute.has_order)
         if group.reducing:
-            group.lane = reduces_columns(compute, self.hints)
-            group.split = shares_reduction(compute, group.lane, self.hints)
+            group.column_reduction = reduces_columns(compute, self.hints)
+            group.split = shares_reduction(compute, group.column_reduction, self.hints)
         return group
 
     def earliest(self, compute: Compute, reads: set[str]) -> int:
@@ -218,7 +218,7 @@ class Fuser:
         if compute.has_order:
             if not group.reducing:
                 return None
-            if group.lane != reduces_columns(compute, self.hints):
+            if group.column_reduction != reduces_columns(compute, self.hints):
                 return None
             outer, inner = compute.size, compute.rsize
         else:
@@ -232,7 +232,7 @@ class Fuser:
         common = refine(group.outer, outer)
         if common is None:
             return None
-        # The same inner loops in the same pieces, so that they can share a slot.
+        # The same inner loops in the same pieces, so that they can share a loop nest.
         wanted = next((m.inner for m in group.members if m.inner and equal(prod(m.inner), prod(inner))), ())
         inner_common = refine(wanted, inner) if inner and wanted else inner
         if inner_common is None:
@@ -242,7 +242,7 @@ class Fuser:
             for m in group.members
         ]
         members.append(redomain(Member(compute, inner), common, inner_common))
-        return Group(common, members, group.lane, group.split, group.reducing)
+        return Group(common, members, group.column_reduction, group.split, group.reducing)
 
     def as_row(self, group: Group, compute: Compute) -> Group | None:
         """A statement without loops of its own, run once an outer index of a reducing group."""
@@ -252,7 +252,7 @@ class Fuser:
         if common is None:
             return None
         members = [redomain(m, common, m.inner) for m in group.members]
-        return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.lane, group.split, True)
+        return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.column_reduction, group.split, True)
 
     def as_permuted(self, group: Group, compute: Compute) -> Group | None:
         """A statement that reads what the group reduced or scanned, with its loops in the group's order, not its memory's."""
@@ -279,14 +279,16 @@ class Fuser:
         """A reduction or a scan joins a pointwise group: its outer loops become the group's."""
         if not compute.has_order or group.reducing:
             return None
-        lane = reduces_columns(compute, self.hints)
-        split = shares_reduction(compute, lane, self.hints)
+        columns = reduces_columns(compute, self.hints)
+        split = shares_reduction(compute, columns, self.hints)
         if equal(prod(group.outer), prod(compute.size)) and compute.size != ():
             common = refine(group.outer, compute.size)
             if common is None:
                 return None
             members = [redomain(m, common, ()) for m in group.members]
-            return Group(common, [*members, redomain(Member(compute, compute.rsize), common, compute.rsize)], lane, split, True)
+            return Group(
+                common, [*members, redomain(Member(compute, compute.rsize), common, compute.rsize)], columns, split, True
+            )
         whole = refine(group.outer, compute.domain)
         if whole is None:
             return None
@@ -295,7 +297,7 @@ class Fuser:
             return None
         outer, inner = whole[:cut], whole[cut:]
         members = [redomain(Member(m.compute, ()), outer, inner, whole) for m in group.members]
-        return Group(outer, [*members, redomain(Member(compute, compute.rsize), outer, inner)], lane, split, True)
+        return Group(outer, [*members, redomain(Member(compute, compute.rsize), outer, inner)], columns, split, True)
 
 
 def cut_at(sizes: Sizes, product: Size) -> int | None:
@@ -388,11 +390,11 @@ def reduces_columns(compute: Compute, hints: Hints) -> bool:
 
 
 def keeps_neighbours(group: Group, hints: Hints) -> bool:
-    """Whether vectors of lanes store side by side. Rows and columns of sizes that divide each other can be cut to the same
-    loops (512 x 128 as 128 x 4 x 128), in which neighbours would be far from each other."""
-    lane = len(group.outer) - 1
-    return not group.lane or not any(
-        abs(hints(member.compute.stride[lane])) > 1 and any(hints(step) == 1 for step in member.compute.stride[lane + 1 :])
+    """Whether vectors across columns store side by side. Rows and columns of sizes that divide each other can be cut to the
+    same loops (512 x 128 as 128 x 4 x 128), in which neighbours would be far from each other."""
+    last = len(group.outer) - 1
+    return not group.column_reduction or not any(
+        abs(hints(member.compute.stride[last])) > 1 and any(hints(step) == 1 for step in member.compute.stride[last + 1 :])
         for member in group.members
         if not member.gives_row
     )
@@ -429,7 +431,7 @@ def reads_same_place(load: Load, producer: Member, reader: Member, outer: Sizes)
 
 
 def legal(group: Group, hints: Hints) -> bool:
-    """Every value made in the group is read in it only where it was made, and its slots can be laid out."""
+    """Every value made in the group is read in it only where it was made, and its loop nests can be laid out."""
     makers: dict[str, Member] = {}
     readers: dict[str, list[tuple[Load, Member]]] = {}
     for member in group.members:
@@ -444,58 +446,58 @@ def legal(group: Group, hints: Hints) -> bool:
         if member.compute.out.name in makers:
             return False
         makers[member.compute.out.name] = member
-    assign_slots(group)
+    assign_loop_nests(group)
     if waits_for_scans(group):
         return False
     for name, writer in makers.items():
         # Memory that is read before it is written: each place by the iteration that writes it, and not later.
         for load, reader in readers.get(name, ()):
             before = group.members.index(reader) <= group.members.index(writer)
-            if before and not (reads_same_place(load, writer, reader, group.outer) and reader.slot <= writer.slot):
+            if before and not (reads_same_place(load, writer, reader, group.outer) and reader.loop_nest <= writer.loop_nest):
                 return False
     inner = [member for member in group.members if not member.is_row]
-    return not group.split or all(member.slot == 0 and member.compute.scan is None for member in inner)
+    return not group.split or all(member.loop_nest == 0 and member.compute.scan is None for member in inner)
 
 
 def waits_for_scans(group: Group) -> bool:
     """Whether vectors would read what a scan along memory has just stored one by one, which processors are slow at."""
-    if group.lane or by_triton(group.device):
+    if group.column_reduction or by_triton(group.device):
         return False
     scans = {member.compute.out.name: member for member in group.members if member.compute.scan is not None}
     return any(
-        load.buffer in scans and member.slot > scans[load.buffer].slot and not member.is_row
+        load.buffer in scans and member.loop_nest > scans[load.buffer].loop_nest and not member.is_row
         for member in group.members
         for load in member.compute.loads()
     )
 
 
-def assign_slots(group: Group) -> None:
-    """Slot t's inner loops run, then the rows of slot t; a row before any inner loop has slot -1."""
+def assign_loop_nests(group: Group) -> None:
+    """The inner loops of nest t run, then its rows; a row before any inner loop has nest -1."""
     makers: dict[str, Member] = {}
-    slots: dict[int, list[Member]] = {}
+    loop_nests: dict[int, list[Member]] = {}
     for member in group.members:
-        slot = -1 if member.is_row else 0
+        loop_nest = -1 if member.is_row else 0
         for load in member.compute.loads():
             producer = makers.get(load.buffer)
             if producer is None:
                 continue
             if member.is_row or not producer.gives_row:
-                slot = max(slot, producer.slot)
+                loop_nest = max(loop_nest, producer.loop_nest)
             else:
-                slot = max(slot, producer.slot + 1)
+                loop_nest = max(loop_nest, producer.loop_nest + 1)
         if not member.is_row:
-            while not all(share_a_loop(member, mate, group.lane) for mate in slots.get(slot, ())):
-                slot += 1
-            slots.setdefault(slot, []).append(member)
-        member.slot = slot
+            while not all(share_a_loop(member, mate, group.column_reduction) for mate in loop_nests.get(loop_nest, ())):
+                loop_nest += 1
+            loop_nests.setdefault(loop_nest, []).append(member)
+        member.loop_nest = loop_nest
         makers[member.compute.out.name] = member
 
 
-def share_a_loop(a: Member, b: Member, lane: bool) -> bool:
+def share_a_loop(a: Member, b: Member, column_reduction: bool) -> bool:
     """The same loops; and a scan along memory, which goes one by one, does not hold up what vectors compute faster."""
     if not same_sizes(a.inner, b.inner):
         return False
-    return lane or not any(
+    return column_reduction or not any(
         each.compute.scan is not None and wants_vectors(other.compute.expr) for each, other in ((a, b), (b, a))
     )
 

@@ -17,7 +17,7 @@ from ..hints import Hints
 from ..index import Size, Sizes, add, contiguous_strides, magnitude, mul, prod
 from ..ir import Buffer, Compute, Expr, Gather, Load, compute_type, loads, substitute
 from .collapse import accesses, collapse
-from .fuse import Group, Member, assign_slots
+from .fuse import Group, Member, assign_loop_nests
 from .product_fusion import Dot, ProductGroup
 
 # The longest row that a program holds whole; over columns, the tallest column.
@@ -35,7 +35,7 @@ WIDEST_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class KernelSchedule:
     """One kernel: a group with how it runs.
 
     `kind`: pointwise, tiled (blocks over dimension `across` and the last one), persistent, looped, split into `chunks`, or
@@ -44,36 +44,40 @@ class Nest:
 
     group: Group
     kind: str
-    hidden: frozenset[str]
+    in_registers: frozenset[str]
     across: int = 0
     chunks: int = 1
     dot: Dot | None = None
 
 
-def nests(group: Group, hidden: frozenset[str], hints: Hints) -> list[Nest]:
-    """The kernels that run a group, in order. Buffers of `hidden` that cross from one to the next become memory."""
+def kernel_schedules(group: Group, in_registers: frozenset[str], hints: Hints) -> list[KernelSchedule]:
+    """The kernels that run a group, in order. Buffers of `in_registers` that cross from one to the next become memory."""
     if isinstance(group, ProductGroup):
-        return [Nest(group, "product", hidden, len(group.outer) - 2, dot=group.dot)]
+        return [KernelSchedule(group, "product", in_registers, len(group.outer) - 2, dot=group.dot)]
     if group.scatters:
-        return [Nest(collapse(group), "pointwise", hidden)]
+        return [KernelSchedule(collapse(group), "pointwise", in_registers)]
     if not group.reducing:
-        return [pointwise(group, hidden, hints)]
+        return [pointwise(group, in_registers, hints)]
     if group.split and any(member.compute.reduction is not None for member in group.members):
-        return [nest for part in in_chunks(group, hidden, hints) for nest in part]
+        return [schedule for part in in_chunks(group, in_registers, hints) for schedule in part]
     if fits(group, hints):
-        return [Nest(collapse(group), "persistent", hidden)]
-    once = recomputed(group, hidden)
+        return [KernelSchedule(collapse(group), "persistent", in_registers)]
+    once = recomputed(group, in_registers)
     if once is not None:
-        return [Nest(collapse(once), "looped", hidden)]
-    parts = slot_by_slot(group)
+        return [KernelSchedule(collapse(once), "looped", in_registers)]
+    parts = split_by_loop_nest(group)
     crossing = read_by_others(parts)
-    return [nest for part in parts for nest in nests(part, hidden - crossing, hints)]
+    return [schedule for part in parts for schedule in kernel_schedules(part, in_registers - crossing, hints)]
 
 
-def pointwise(group: Group, hidden: frozenset[str], hints: Hints) -> Nest:
+def pointwise(group: Group, in_registers: frozenset[str], hints: Hints) -> KernelSchedule:
     merged = collapse(group)
     across = transposed_dimension(merged, hints)
-    return Nest(merged, "pointwise", hidden) if across is None else Nest(merged, "tiled", hidden, across)
+    return (
+        KernelSchedule(merged, "pointwise", in_registers)
+        if across is None
+        else KernelSchedule(merged, "tiled", in_registers, across)
+    )
 
 
 def transposed_dimension(group: Group, hints: Hints) -> int | None:
@@ -94,12 +98,12 @@ def transposed_dimension(group: Group, hints: Hints) -> int | None:
 
 
 def row_lengths(group: Group) -> dict[int, Size]:
-    return {member.slot: prod(member.inner) for member in group.members if not member.is_row}
+    return {member.loop_nest: prod(member.inner) for member in group.members if not member.is_row}
 
 
 def fits(group: Group, hints: Hints) -> bool:
     """Whether a program can hold all it needs of a row."""
-    limit = TALLEST_COLUMN if group.lane else LONGEST_ROW
+    limit = TALLEST_COLUMN if group.column_reduction else LONGEST_ROW
     lengths = row_lengths(group).values()
     if not all(isinstance(length, int) and 0 < length <= limit for length in lengths):
         return False
@@ -112,8 +116,8 @@ def fits(group: Group, hints: Hints) -> bool:
 # Rows that are looped over
 
 
-def recomputed(group: Group, hidden: frozenset[str]) -> Group | None:
-    """The group with what a slot needs of an earlier one's loop computed again there; None where that would be wrong."""
+def recomputed(group: Group, in_registers: frozenset[str]) -> Group | None:
+    """The group with what a loop nest needs of an earlier one's loop computed again there; None where that would be wrong."""
     makers = {member.compute.out.name: member for member in group.members}
     expressions: dict[str, Expr] = {}
     members: list[Member] = []
@@ -122,11 +126,11 @@ def recomputed(group: Group, hidden: frozenset[str]) -> Group | None:
         if expr is None:
             return None
         made = replace(member.compute, expr=expr) if expr is not member.compute.expr else member.compute
-        members.append(Member(made, member.inner, member.slot))
+        members.append(Member(made, member.inner, member.loop_nest))
         expressions[member.compute.out.name] = made.expr
     used = {load.buffer for member in members for load in member.compute.loads()}
-    kept = [m for m in members if m.compute.out.name in used or m.compute.out.name not in hidden]
-    return Group(group.outer, kept, group.lane, group.split, group.reducing, group.name)
+    kept = [m for m in members if m.compute.out.name in used or m.compute.out.name not in in_registers]
+    return Group(group.outer, kept, group.column_reduction, group.split, group.reducing, group.name)
 
 
 def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Expr]) -> Expr | None:
@@ -137,7 +141,7 @@ def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Ex
         if (maker := makers.get(load.buffer)) is not None
         and load.buffer in expressions
         and not maker.gives_row
-        and maker.slot != member.slot
+        and maker.loop_nest != member.loop_nest
     ]
     if not crossing:
         return member.compute.expr
@@ -147,20 +151,24 @@ def inlined(member: Member, makers: dict[str, Member], expressions: dict[str, Ex
         for inner in loads(expressions[load.buffer]):
             writer = makers.get(inner.buffer)
             # Memory that the group has written meanwhile does not hold what the value was computed from.
-            if writer is not None and not (writer.gives_row and inner.buffer in expressions) and writer.slot < member.slot:
+            if (
+                writer is not None
+                and not (writer.gives_row and inner.buffer in expressions)
+                and writer.loop_nest < member.loop_nest
+            ):
                 return None
     wanted = {id(load) for load in crossing}
     return substitute(member.compute.expr, lambda load: expressions[load.buffer] if id(load) in wanted else load)
 
 
-def slot_by_slot(group: Group) -> list[Group]:
-    """One group a slot; values cross between them in memory."""
+def split_by_loop_nest(group: Group) -> list[Group]:
+    """One group a loop nest; values cross between them in memory."""
     parts: list[Group] = []
-    for slot in sorted({member.slot for member in group.members}):
-        chosen = [Member(member.compute, member.inner) for member in group.members if member.slot == slot]
+    for loop_nest in sorted({member.loop_nest for member in group.members}):
+        chosen = [Member(member.compute, member.inner) for member in group.members if member.loop_nest == loop_nest]
         rows_only = all(member.is_row for member in chosen)
-        part = Group(group.outer, chosen, group.lane and not rows_only, False, not rows_only)
-        assign_slots(part)
+        part = Group(group.outer, chosen, group.column_reduction and not rows_only, False, not rows_only)
+        assign_loop_nests(part)
         parts.append(part)
     return parts
 
@@ -178,36 +186,36 @@ def read_by_others(parts: list[Group]) -> frozenset[str]:
 # Few long rows
 
 
-def in_chunks(group: Group, hidden: frozenset[str], hints: Hints) -> list[list[Nest]]:
-    """A group of one slot, as chunks of its rows and what is made of their results."""
-    before = [member for member in group.members if member.slot == -1]
+def in_chunks(group: Group, in_registers: frozenset[str], hints: Hints) -> list[list[KernelSchedule]]:
+    """A group of one loop nest, as chunks of its rows and what is made of their results."""
+    before = [member for member in group.members if member.loop_nest == -1]
     inner = [member for member in group.members if not member.is_row]
-    after = [member for member in group.members if member.is_row and member.slot != -1]
+    after = [member for member in group.members if member.is_row and member.loop_nest != -1]
     chunks = chunk_count(group, inner[0].inner, hints)
     partial = {m.compute.out.name: partial_of(m, group.outer, chunks) for m in inner if m.compute.reduction is not None}
-    first = [Member(m.compute, m.inner, m.slot) for m in before]
+    first = [Member(m.compute, m.inner, m.loop_nest) for m in before]
     for member in inner:
         out = partial.get(member.compute.out.name)
         compute = member.compute if out is None else replace(member.compute, out=out, stride=out.stride[:-1], offset=0)
-        first.append(Member(compute, member.inner, member.slot))
+        first.append(Member(compute, member.inner, member.loop_nest))
     second = [Member(m.compute, ()) for m in before]
     second += [Member(combined(m, partial[m.compute.out.name], chunks), (chunks,)) for m in inner if m.compute.reduction]
     second += [Member(m.compute, ()) for m in after]
     last = Group(group.outer, second, False, False, True)
-    assign_slots(last)
+    assign_loop_nests(last)
     rows = frozenset(m.compute.out.name for m in before)
-    head = collapse(Group(group.outer, first, group.lane, True, True))
+    head = collapse(Group(group.outer, first, group.column_reduction, True, True))
     return [
-        [Nest(head, "split", hidden | rows, chunks=chunks)],
-        nests(last, hidden, hints),
+        [KernelSchedule(head, "split", in_registers | rows, chunks=chunks)],
+        kernel_schedules(last, in_registers, hints),
     ]
 
 
 def chunk_count(group: Group, inner: Sizes, hints: Hints) -> int:
     columns = hints(prod(inner))
     rows = hints(prod(group.outer))
-    programs = -(-rows // 64) if group.lane else rows
-    least = max(1, CHUNK // 64 if group.lane else CHUNK)
+    programs = -(-rows // 64) if group.column_reduction else rows
+    least = max(1, CHUNK // 64 if group.column_reduction else CHUNK)
     return max(1, min(PROGRAMS // max(programs, 1), -(-columns // least)))
 
 
@@ -226,18 +234,18 @@ def combined(member: Member, partial: Buffer, chunks: int) -> Compute:
     return replace(old, rsize=(chunks,), expr=load)
 
 
-def largest_span(nest: Nest, parameters: Iterable[sympy.Expr]) -> Size:
+def largest_span(schedule: KernelSchedule, parameters: Iterable[sympy.Expr]) -> Size:
     """At least as far as any index of the kernel goes, and as large as its parameters: its iterations, and the last place of
     each access."""
     spans: list[Size] = []
-    for member in nest.group.members:
-        compute, domain = member.compute, nest.group.outer + member.inner
+    for member in schedule.group.members:
+        compute, domain = member.compute, schedule.group.outer + member.inner
         read = (load for expr in compute.exprs for load in loads(expr))
         places = [(compute.stride, compute.offset), *((load.strides, load.offset) for load in read)]
         spans += [magnitude(prod(domain)), *reaches(domain, places), *gathered(compute.gathers())]
-    if nest.dot is not None:
-        *batches, m, n = nest.group.outer
-        for expr, domain in ((nest.dot.a, (*batches, m, nest.dot.k)), (nest.dot.b, (*batches, nest.dot.k, n))):
+    if schedule.dot is not None:
+        *batches, m, n = schedule.group.outer
+        for expr, domain in ((schedule.dot.a, (*batches, m, schedule.dot.k)), (schedule.dot.b, (*batches, schedule.dot.k, n))):
             spans += [*reaches(domain, ((load.strides, load.offset) for load in loads(expr)))]
             spans += gathered(gather for load in loads(expr) for gather in load.gathers)
     counted = {factor for span in spans if not isinstance(span, int) for factor in sympy.Mul.make_args(span)}
@@ -246,7 +254,7 @@ def largest_span(nest: Nest, parameters: Iterable[sympy.Expr]) -> Size:
     for span in dict.fromkeys(span for span in spans if not isinstance(span, int)):
         total = add(total, span)
     # Chunks are whole blocks: together they go past the end.
-    return total if nest.kind != "split" else add(total, nest.chunks * WIDEST_BLOCK)
+    return total if schedule.kind != "split" else add(total, schedule.chunks * WIDEST_BLOCK)
 
 
 def reaches(domain: Sizes, places: Iterable[tuple[Sizes, Size]]) -> Iterator[Size]:

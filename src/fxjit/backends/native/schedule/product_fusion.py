@@ -51,7 +51,7 @@ class Dot:
     k: Size
     a: Expr
     b: Expr
-    storage: torch.dtype
+    memory_dtype: torch.dtype
     tf32: bool
 
     def loads(self) -> list[Load]:
@@ -111,7 +111,7 @@ class ProductFusion:
         before: list[Step] = []
         a_expr, b_expr = self.operand(a, left, before), self.operand(b, right, before)
         dtype = meta_of(self.node).dtype
-        out = self.low.buffers[self.low.home[self.node]].as_kind("temp")
+        out = self.low.buffers[self.low.storage[self.node]].as_kind("temp")
         sums = f"{out.name}_sums"
         value: Expr = Load(sums, torch.float32, torch.float32, contiguous_strides(size), 0)
         if bias is not None:
@@ -163,18 +163,18 @@ class ProductFusion:
         root = origin(node)
         meta, base = meta_of(node), meta_of(root)
         lead = len(size) - meta.dim()
-        if root not in self.low.home or base.dtype is not meta.dtype or lead < 0:
+        if root not in self.low.storage or base.dtype is not meta.dtype or lead < 0:
             return None
         sizes = sizes_of(meta.shape)
         if not all(each == 1 or equal(each, full) for each, full in zip(sizes, size[lead:], strict=True)):
             return None
         strides = (0,) * lead + tuple(0 if n == 1 else s for n, s in zip(sizes, sizes_of(meta.stride()), strict=True))
-        return Load(self.low.home[root], torch.float32, meta.dtype, strides, self.low.relative_offset(meta, base))
+        return Load(self.low.storage[root], torch.float32, meta.dtype, strides, self.low.relative_offset(meta, base))
 
     def operand(self, given: Any, sizes: Sizes, before: list[Step]) -> Expr:
         """An operand over its own loops: what is computed there, or what is read."""
         strides = (*([given.batch] if len(sizes) == 3 else []), given.row, given.column)
-        name, dtype = self.low.home[origin(given.node)], meta_of(given.node).dtype
+        name, dtype = self.low.storage[origin(given.node)], meta_of(given.node).dtype
         step, expr = self.prologue(name, sizes, strides, given.offset)
         if expr is None:
             return Load(name, dtype, dtype, strides, given.offset)
@@ -260,7 +260,7 @@ class Batched:
 def batched(node: torch.fx.Node, low: Lowering) -> Batched | None:
     root = origin(node)
     meta, base = meta_of(node), meta_of(root)
-    if base.dtype is not meta.dtype or root not in low.home:
+    if base.dtype is not meta.dtype or root not in low.storage:
         return None
     batch, row, column = sizes_of(meta.stride())
     return Batched(node, batch, row, column, low.relative_offset(meta, base))

@@ -33,7 +33,7 @@ def _file(line: Line, depths: dict[str, int]) -> int:
     return depth
 
 
-def cut(lines: list[Line]) -> list[list[Line]]:
+def fission(lines: list[Line]) -> list[list[Line]]:
     """The lines in order, as stages; one where the body is short or not serial."""
     whole: dict[str, int] = {}
     longest = max((_file(line, whole) for line in lines), default=0)
@@ -58,7 +58,7 @@ def cut(lines: list[Line]) -> list[list[Line]]:
     return stages
 
 
-def tiled(stages: Sequence[Sequence[Line]], index: str, size: str, simd: str) -> list[str]:
+def tiled_loops(stages: Sequence[Sequence[Line]], index: str, size: str, simd: str) -> list[str]:
     """The body of the loop over tiles that begin at `lo`: one loop over `index` for each stage."""
     found = [(line.defines, line.ctype, k) for k, stage in enumerate(stages) for line in stage if line.defines is not None]
     kinds, maker = {name: kind for name, kind, _ in found}, {name: k for name, _, k in found}

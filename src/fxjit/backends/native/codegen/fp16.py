@@ -91,7 +91,7 @@ static FX void fx_widen_row(float *to, const fx_bf16 *from, int64_t n) {
 
 
 @dataclass(slots=True)
-class Rows:
+class ConvertedRows:
     """What one vector loop has in arrays.
 
     `loop` is the name of the loop's variable among those of an expression's dimensions, `start` its first value, `place` an

@@ -14,7 +14,7 @@ from ..schedule.fuse import Member
 #: Bytes of a result that are asked for by pieces. Smaller ones have large pages (runtime/_steps.c), or memory used before.
 LARGE = 64 << 20
 #: Elements of a loop between two looks at how far the memory has been asked for.
-LOOK = 65536
+INTERVAL = 65536
 
 SUPPORT = r"""#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 extern "C" int madvise(void *, unsigned long, int) noexcept;
@@ -35,7 +35,7 @@ static FX void fx_ahead(void *at, int64_t bytes, void *end) {
 """
 
 
-def asked_ahead(member: Member, outer: Sizes, hints: Hints) -> bool:
+def is_prefetched(member: Member, outer: Sizes, hints: Hints) -> bool:
     """Whether the member's result is large and written from its beginning to its end as the `outer` loops go on."""
     out, stride, count = member.compute.out, member.compute.stride, len(outer)
     if hints(mul(out.extent, out.dtype.itemsize)) < LARGE or not 0 < count <= len(stride):

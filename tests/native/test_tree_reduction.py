@@ -1,4 +1,4 @@
-"""Totals over short rows, made of whole vectors (codegen/folds.py)."""
+"""Totals over short rows, made of whole vectors (codegen/tree_reduction.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit.backends.native import pipeline
-from fxjit.backends.native.codegen import folds
+from fxjit.backends.native.codegen import tree_reduction
 
 
 def rows(columns: int) -> torch.Tensor:
@@ -69,7 +69,7 @@ def test_a_row_that_is_kept_is_not_put_down_twice(sources):
     assert sources[0].count("fold<") == 2 and sources[0].count("float w_") == 1
 
 
-@pytest.mark.parametrize("columns", [folds.LEAST - 1, folds.MOST + 1])
+@pytest.mark.parametrize("columns", [tree_reduction.LEAST - 1, tree_reduction.MOST + 1])
 def test_other_rows_have_totals_of_the_compiler(columns, sources, assert_same_as_eager):
     assert_same_as_eager(lambda x: ((x * 2).sum(-1), (x * 2).amax(-1)), rows(columns))
     assert "fx_row<" not in sources[0]

@@ -79,12 +79,12 @@ template <class T> struct fx_row {
 """
 
 
-def folded(count: Size, totals: Sequence[tuple[str | None, str]]) -> bool:
+def is_applicable(count: Size, totals: Sequence[tuple[str | None, str]]) -> bool:
     """Whether the totals, (kind, C type) each, over rows of `count` elements are made here."""
     short = isinstance(count, int) and LEAST <= count <= MOST
     return short and bool(totals) and all(kind in KINDS and ctype in TYPES for kind, ctype in totals)
 
 
-def fold(name: str, ctype: str, kind: str, count: Size) -> str:
+def total(name: str, ctype: str, kind: str, count: Size) -> str:
     """The total of the kind over an array of that name."""
     return f"fx_row<{ctype}>::fold<fx_row<{ctype}>::{kind}, {count}>({name})"

@@ -1,4 +1,4 @@
-"""Memory asked for ahead of the loops that write large results (codegen/pages.py): the results stay what they are."""
+"""Memory asked for ahead of the loops that write large results (codegen/page_prefetch.py): the results stay what they are."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit import config
 from fxjit.backends.native import pipeline
-from fxjit.backends.native.codegen import pages
+from fxjit.backends.native.codegen import page_prefetch
 
 
 @pytest.fixture(autouse=True)
 def large_from_a_megabyte(monkeypatch):
-    monkeypatch.setattr(pages, "LARGE", 1 << 20)
+    monkeypatch.setattr(page_prefetch, "LARGE", 1 << 20)
 
 
 FUNCTIONS = {

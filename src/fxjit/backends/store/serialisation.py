@@ -14,19 +14,20 @@ from torch._functorch._aot_autograd.schemas import OutputType
 
 from fxjit.backends.aot.runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout
 
-from ..executor.aten_calls import FunctionName
-from ..executor.program import EncodedProgram
-
-_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (
-    CallPlan, InputRecord, OutputRecord, BackwardRecord, TangentLayout, EncodedProgram, FunctionName)}
+_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (CallPlan, InputRecord, OutputRecord, BackwardRecord, TangentLayout)}
 #: Bytes of a tensor that is written with the program that holds it.
 LARGEST = 1 << 16
 _InverseReturnMode: Any = _functionalization.InverseReturnMode  # type: ignore[attr-defined]  # not in the stubs
 _TORCH = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 
 
-class NotPlain(Exception):
+class NotSerialisable(Exception):
     """A value that cannot be kept; the text says what it is."""
+
+
+def register(*classes: type) -> None:
+    """Dataclasses of a backend that its programs are made of."""
+    _CLASSES.update({cls.__name__: cls for cls in classes})
 
 
 def pack(value: Any) -> Any:
@@ -62,14 +63,14 @@ def pack(value: Any) -> Any:
     if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         return [type(value).__name__, {field.name: pack(getattr(value, field.name)) for field in fields}]
-    raise NotPlain(f"a value of type {type(value).__name__}")
+    raise NotSerialisable(f"a value of type {type(value).__name__}")
 
 
 def _numbers_of(tensor: torch.Tensor) -> tuple[Any, Any, Any]:
     """Type, shape and bytes of a small constant: a graph makes it of numbers in its own text."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
     if not plain or tensor.numel() * tensor.element_size() > LARGEST or not tensor.is_contiguous() or tensor.is_quantized:
-        raise NotPlain("a tensor")
+        raise NotSerialisable("a tensor")
     data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return pack(tensor.dtype), pack(tuple(tensor.shape)), pack(data)
 

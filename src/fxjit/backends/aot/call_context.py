@@ -1,0 +1,34 @@
+"""What the wrappers around a compiled graph go by, from what its compile gave."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..eager import eager
+from . import rules
+from .backend import CompileResult
+from .runtime.double_backward import DoubleBackward, may_run_twice
+from .runtime.version_counters import VersionCounterEffects
+from .runtime.wrappers import CallContext
+
+
+def call_context(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], result: CompileResult,
+                 restore: Callable[[Any], Any] | None) -> CallContext:
+    """What the wrappers go by; the same for a graph that was just compiled and for one from the store."""
+    plan, versions = result.plan, result.versions
+    if plan is not None:
+        versions = VersionCounterEffects(plan.preserves_version, plan.bumps_version)
+
+    def run_as_captured(*args: Any) -> Any:
+        rules.report(rules.rule("input-aliasing"), gm)
+        return eager(gm, example_inputs)(*args)
+
+    differentiated_twice = functools.partial(rules.report, rules.rule("double-backward"), gm)
+    double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and may_run_twice(plan) else None
+    by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
+    return CallContext(gm, example_inputs, plan, versions, by_kernels, run_as_captured, double_backward, restore)

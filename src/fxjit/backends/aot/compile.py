@@ -1,0 +1,44 @@
+"""A graph that the store does not have: through AOTAutograd, by the rules, to compiled graphs and a call plan."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..graph.facts import mutated_without_version
+from . import rules
+from .artifacts import plan_call
+from .backend import BackendConfig, CompileResult, StoreEntry
+from .runtime.version_counters import VersionCounterEffects, reshaped_inputs
+from .trace import trace_and_compile
+
+
+def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
+                 entry: StoreEntry | None) -> CompileResult:
+    """The compiled graphs and how they are called, kept in the store; or the rule by which the graph runs as captured."""
+    with contextlib.nullcontext() if entry is None else entry.recording():
+        try:
+            result = _through_aot(gm, example_inputs, backend)
+        except rules.RunAsCaptured as decision:
+            result = CompileResult(rule=decision.rule.id, because=decision.because)
+    if entry is not None and result.call is None:
+        entry.keep(result)
+    return result
+
+
+def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> CompileResult:
+    autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
+    call, artifacts = trace_and_compile(gm, example_inputs, backend)
+    candidate = rules.Candidate(gm, example_inputs, artifacts=artifacts, is_unprofitable=backend.is_unprofitable)
+    rules.check("compiled graphs", candidate)
+    preserved = mutated_without_version(gm, example_inputs, artifacts.mutated_inputs)
+    plan = plan_call(artifacts, gm, len(example_inputs), autocast, preserved)
+    rules.check("call plan", replace(candidate, plan=plan))
+    if plan is not None:
+        return CompileResult(artifacts.graphs, plan)
+    return CompileResult(artifacts.graphs, None, call, VersionCounterEffects(preserved, (), reshaped_inputs(artifacts.meta)))
