@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 #: The oldest and the newest release that the whole test suite was run on.
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -29,3 +34,16 @@ def warn_if_untried(version: str) -> None:
     if (said := untried(version)) is not None:
         warnings.warn(f"{said} What fxjit needs may have changed there: `python -m fxjit doctor` tries it out.",
                       RuntimeWarning, stacklevel=3)
+
+
+@functools.cache
+def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
+    """Whether ATen's softshrink converts its bound to a half type before it subtracts it on a CPU (torch 2.15 does, 2.13 does
+    not)."""
+    import torch  # here, as `doctor` asks this module about a machine that may have none
+
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    with torch.inference_mode():
+        x = torch.tensor(0.30078125, dtype=dtype)
+        return bool(torch.nn.functional.softshrink(x, 0.3) == x - torch.tensor(0.3, dtype=dtype))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas"}
+LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas",
+       "torch_compat"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -31,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "process_state": set(),
     "generated": set(),
     "schemas": set(),
-    "tensor_shim": LOW | {"torch_compat"},
+    "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
     "backends.graph": LOW,
@@ -98,7 +99,7 @@ LAYERS: dict[str, set[str]] = {
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "torch_compat": set(),
-    "doctor": LOW | {"tensor_shim", "backends", "api", "torch_compat"},
+    "doctor": LOW | {"tensor_shim", "backends", "api"},
     "replay": LOW | {"backends"},
 }
 PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import everything

@@ -11,6 +11,8 @@ import torch.fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
+from fxjit.torch_compat import rounds_bound_of_softshrink
+
 from ..index import Sizes, contiguous_strides, equal, sizes_of
 from ..ir import SUPPORTED, Buffer, Const, Expr, Load, TensorExpr, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, MATH_OF_TWO, cast, compare, const, op, where
@@ -419,6 +421,9 @@ def lower_masked_fill(low: Lowering, node: torch.fx.Node, x: Any, mask: Any, fil
 @lowers("clamp.default", "clamp.Tensor")
 def lower_clamp(low: Lowering, node: torch.fx.Node, x: Any, min: Any = None, max: Any = None) -> TensorExpr:
     size, dtype = out_size(node), meta_of(node).dtype
+    for each in (min, max):
+        if isinstance(each, int) and not (dtype.is_floating_point or dtype is torch.bool) and each < torch.iinfo(dtype).min:
+            raise NoLowering("a bound below what the type holds")  # wraps around up to torch 2.13, is no bound or refused later
     bounds = [None if each is None else element(low, fitting(each, dtype), size, dtype) for each in (min, max)]
     return result(node, clamp(operand(low, low.value(x), size, dtype), *bounds))
 
@@ -566,7 +571,9 @@ def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, th
 
 @lowers("softshrink.default")
 def lower_softshrink(low: Lowering, node: torch.fx.Node, x: Any, bound: Any = 0.5) -> TensorExpr:
-    expr = low.value(x).expr
+    expr, dtype = low.value(x).expr, meta_of(node).dtype
+    if low.device.type == "cpu" and rounds_bound_of_softshrink(dtype):
+        bound = held(bound, dtype)
     upper, lower = const(bound, expr.dtype), const(-bound, expr.dtype)
     inside = where(op("isnan", expr, dtype=torch.bool), expr, const(0, expr.dtype))
     below = where(compare("lt", expr, lower), op("sub", expr, lower), inside)
