@@ -71,13 +71,21 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def appears(text: str) -> bool:
-    """Whether there is such a process, soon: a shell has yet to become the compiler."""
+def soon(holds: Callable[[], bool]) -> bool:
+    """Whether it holds now or within half a minute: a shell becomes the compiler, a killed program ends, in its own time."""
     for _ in range(600):
-        if processes_with(text):
+        if holds():
             return True
         time.sleep(0.05)
     return False
+
+
+def appears(text: str) -> bool:
+    return soon(lambda: bool(processes_with(text)))
+
+
+def none_left(text: str) -> bool:
+    return soon(lambda: not processes_with(text))
 
 
 # One warning, and eager's results
@@ -123,7 +131,7 @@ def test_a_compiler_that(what: str, folder: Path, tmp_path: Path, monkeypatch: p
     for result in results:
         torch.testing.assert_close(result, f(x))
         torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], torch.autograd.grad(f(x).sum(), x)[0])
-    assert not processes_with("600.25"), "no compiler outlives its call"
+    assert none_left("600.25"), "no compiler outlives its call"
     assert not list((tmp_path / "temporary").glob("fxjit-*")) and not list(folder.glob("fxjit-*"))
 
 
@@ -151,7 +159,7 @@ def test_a_compiler_that_is_odd_when_asked_what_it_is(said: str, tmp_path: Path,
         warnings.simplefilter("always")
         torch.testing.assert_close(fxjit.compile(lambda x: x.exp() + 4)(x), x.exp() + 4)
     assert ["does not finish" in str(each.message) for each in caught] == ([True] if said.startswith("exec") else [])
-    assert not processes_with("600.25")
+    assert none_left("600.25")
 
 
 def test_no_compiler_warns_once_and_calls_aten() -> None:
@@ -219,7 +227,7 @@ def test_a_compiler_that_nobody_waits_for_is_stopped(how: str, tmp_path: Path) -
             begin()
         except (ZeroDivisionError, KeyboardInterrupt):
             pass
-    assert not processes_with("600.25")
+    assert none_left("600.25")
     assert not list((tmp_path / "temporary").iterdir())
     assert held[0].child is None
 
@@ -229,7 +237,7 @@ def test_ctrl_c_while_waiting_stops_the_compiler(tmp_path: Path) -> None:
     with config.patch({"cpp.compiler": slow}), pytest.raises(KeyboardInterrupt):
         cc.start(SOURCE.format(1)).library()
         time.sleep(5)
-    assert not processes_with("600.25")
+    assert none_left("600.25")
 
 
 def test_a_process_that_ends_stops_its_compilers(tmp_path: Path, folder: Path) -> None:
@@ -237,7 +245,7 @@ def test_a_process_that_ends_stops_its_compilers(tmp_path: Path, folder: Path) -
     code = f"from fxjit.backends.native.runtime import cc\nheld = cc.start({SOURCE.format(1)!r})\n"
     environment = config.child_environment(FXJIT_CACHE_DIR=str(folder.parent), FXJIT_CPP_COMPILER=slow, TMPDIR=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=120, check=True)
-    assert not processes_with("600.25")
+    assert none_left("600.25")
 
 
 def test_a_fork_in_the_middle_compiles_for_itself() -> None:
@@ -266,7 +274,7 @@ def test_a_child_says_how_it_ended() -> None:
     assert Child(["sh", "-c", "sleep 600.25 & echo said"]).wait(10) == ("", "said\n")
     with pytest.raises(TimeoutError):
         Child(["sh", "-c", "exec >&- 2>&-; sleep 600.25"]).wait(0.2)
-    assert time.monotonic() - start < 60 and not processes_with("600.25")
+    assert time.monotonic() - start < 60 and none_left("600.25")
 
 
 # Disks
