@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.backends.aot import artifacts, driver
+from fxjit.backends.aot import artifacts
+from fxjit.backends.aot import compile as compile_module
 from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 BACKENDS = ("aot_eager", "native")
@@ -32,7 +33,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(driver, "plan_call", noted)
+    monkeypatch.setattr(compile_module, "plan_call", noted)
     return seen
 
 
