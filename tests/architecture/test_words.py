@@ -15,12 +15,6 @@ from fxjit import config
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fxjit"
-#: Names that still have a retired word. The list may only shrink.
-STILL_THERE: frozenset[str] = frozenset(
-    """
-    ask better_as_captured draw drawn is_worth_it
-    """.split()
-)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _C_FUNCTION = re.compile(r"^(?:[A-Za-z_][\w]*[ *]+)*?([a-z_]\w*)\(", re.MULTILINE)
 
@@ -97,7 +91,7 @@ def files() -> list[Path]:
 
 @pytest.mark.parametrize("path", files(), ids=module_of)
 def test_no_retired_word_is_in_a_name(path: Path):
-    found = found_in(path) - STILL_THERE
+    found = found_in(path)
     assert not found, f"{sorted(found)}: docs/glossary.md has the words to use instead"
 
 

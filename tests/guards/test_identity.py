@@ -109,7 +109,7 @@ def memo_of_deepcopy(x, s, o):
 QUESTIONS = [is_, is_not, operator_is, equals, contains, index, count, dict_keys, set_elements, ids_in_a_set, equal_ids]
 
 
-def same_as_eager_in_turn(question: Callable[..., Any], kind: str, one_first: bool) -> None:
+def assert_same_as_eager_in_turn(question: Callable[..., Any], kind: str, one_first: bool) -> None:
     a, b, x = KINDS[kind](), KINDS[kind](), torch.zeros(1)
     calls = [(a, a), (a, b), (a, a)] if one_first else [(a, b), (a, a), (a, b)]
     try:
@@ -126,13 +126,13 @@ def same_as_eager_in_turn(question: Callable[..., Any], kind: str, one_first: bo
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_question_of_identity(kind: str, question: Callable[..., Any], one_first: bool):
-    same_as_eager_in_turn(question, kind, one_first)
+    assert_same_as_eager_in_turn(question, kind, one_first)
 
 
 @pytest.mark.parametrize("one_first", [False, True], ids=["two, then one", "one, then two"])
 @pytest.mark.parametrize("kind", ["instance", "list", "dict", "set", "deque", "bytearray", "module"])
 def test_the_memo_of_deepcopy(kind: str, one_first: bool):
-    same_as_eager_in_turn(memo_of_deepcopy, kind, one_first)
+    assert_same_as_eager_in_turn(memo_of_deepcopy, kind, one_first)
 
 
 PARENT = Thing()

@@ -406,7 +406,7 @@ record(snapshot *s, const tree *t, int index, PyObject *value)
 }
 
 static int
-is_worth_it(const tree *t, int index, PyObject *value)
+pays_to_note(const tree *t, int index, PyObject *value)
 {
     const node *n = &t->nodes[index];
     if (PyType_Check(value)) {
@@ -427,7 +427,7 @@ is_worth_it(const tree *t, int index, PyObject *value)
 static int
 record_anchor(snapshot *s, const tree *t, int index, PyObject *value)
 {
-    if (!is_worth_it(t, index, value)) {
+    if (!pays_to_note(t, index, value)) {
         return 0;
     }
     int done = record(s, t, index, value);

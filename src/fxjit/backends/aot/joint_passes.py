@@ -85,4 +85,4 @@ def mark_integer_outputs(forward: torch.fx.GraphModule, backward: torch.fx.Graph
                  and not (meta.is_floating_point() or meta.is_complex())}
     for node in backward.graph.find_nodes(op="placeholder"):
         if node.name in auxiliary:
-            node.meta["fxjit_result_beside"] = True
+            node.meta["fxjit_auxiliary_output"] = True

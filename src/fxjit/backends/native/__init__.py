@@ -47,9 +47,9 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
 
 
 def _is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
-    from .choose.profitability import better_as_captured
+    from .choose.profitability import is_unprofitable
 
-    return better_as_captured(gm, plan, graphs)
+    return is_unprofitable(gm, plan, graphs)
 
 
 def _compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:

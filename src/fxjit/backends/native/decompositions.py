@@ -117,13 +117,13 @@ def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
     """`fxjit::mask_like(x, p)`: bools drawn in the layout of `x`. ATen's functional `bernoulli` draws in a layout of its own,
     which on some processors means other numbers than eager's dropout draws."""
 
-    def draw(x: torch.Tensor, p: float) -> torch.Tensor:
+    def sample(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(x, dtype=torch.bool).bernoulli_(p)
 
     def fake(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(x, dtype=torch.bool)
 
-    return own_operator("mask_like(Tensor x, float p) -> Tensor", draw, fake, (torch.Tag.nondeterministic_seeded,))
+    return own_operator("mask_like(Tensor x, float p) -> Tensor", sample, fake, (torch.Tag.nondeterministic_seeded,))
 
 
 @functools.cache

@@ -64,7 +64,7 @@ def _pass_over(elements: int) -> float:
     return elements * (CACHED_PASS if elements <= CACHED else MEMORY_PASS)
 
 
-def better_as_captured(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
+def is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
     """Whether the captured graph, run operator by operator, costs less than its compiled parts."""
     parts = [graph for graph in graphs.values() if isinstance(graph, CompiledGraph)]
     if not config.small_graphs_as_captured or set(graphs) != {"forward", "backward"} or len(parts) != len(graphs):

@@ -403,4 +403,4 @@ def shape_may_differ(node: torch.fx.Node, low: Lowering, launched: set[str]) -> 
 
 def is_auxiliary_input(node: torch.fx.Node, low: Lowering, launched: set[str]) -> bool:
     """Whether an input is such a result of the forward graph, and its shape is relied on here."""
-    return bool(node.meta.get("fxjit_result_beside")) and node in low.storage and read_by_shape(node, low, launched)
+    return bool(node.meta.get("fxjit_auxiliary_output")) and node in low.storage and read_by_shape(node, low, launched)

@@ -161,15 +161,15 @@ def bernoulli(low: Lowering, node: torch.fx.Node, p: float) -> Expr:
 
 @lowers("rand.default", "rand_like.default")
 def lower_rand(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
-    return drawn(low, node, uniform)
+    return lower_random(low, node, uniform)
 
 
 @lowers("randn.default", "randn_like.default")
 def lower_randn(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
-    return drawn(low, node, normal)
+    return lower_random(low, node, normal)
 
 
-def drawn(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype], Expr]) -> TensorExpr:
+def lower_random(low: Lowering, node: torch.fx.Node, how: Callable[[Expr, torch.dtype], Expr]) -> TensorExpr:
     dtype = meta_of(node).dtype
     if dtype not in UNIFORM_BITS:
         raise NoLowering(f"random numbers of {dtype}")

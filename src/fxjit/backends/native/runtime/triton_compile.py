@@ -66,7 +66,7 @@ class Worker:
             env=config.child_environment(TRITON_CACHE_DIR=self.folder.name, TRITON_INTERPRET="0", PYTHONWARNINGS="ignore"),
         )
 
-    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+    def request(self, job: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(job) + "\n")
@@ -140,7 +140,7 @@ class Compiler:
         if worker is None:
             worker = Worker()
         try:
-            answer = worker.ask(job)
+            answer = worker.request(job)
         except TritonCompileError:
             if worker.process.poll() is None:
                 self.idle.append(worker)
