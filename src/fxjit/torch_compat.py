@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: The oldest and the newest release that the whole test suite was run on.
+#: The oldest and the newest release that the test suite was run on, in part or whole (noxfile.py runs all of it).
 OLDEST, NEWEST = (2, 11), (2, 15)
 #: The same for pip.
 REQUIREMENT = f"torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
