@@ -38,7 +38,7 @@ def scan_of(x):
 
 
 def map_of(x):
-    return map(lambda row, y: row.sin() + y, x, x[0])
+    return map(lambda row, y: row.sin() + y, x, x[0] + 1)
 
 
 def associative_scan_of(x):
