@@ -57,7 +57,8 @@ class Buckets:
         if module is None:
             return None
         later = module.bucket_bytes_cap
-        first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if module.bucket_bytes_cap_default else later
+        default: int = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]  # from C
+        first = default if module.bucket_bytes_cap_default else later
         reduced = frozenset(id(each) for each in module._module_parameters if each.requires_grad)
         return cls(reduced, min(first, later), later)
 
