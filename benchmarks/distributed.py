@@ -1,9 +1,9 @@
 """`python -m benchmarks.distributed`: training steps under DistributedDataParallel, on a network of a given speed.
 
 The ranks are processes of this machine, over gloo. A communication hook delays each bucket as a network would that sends one
-bucket after the other: `latency + bytes / bandwidth`, from when the network is free. Eager, fxjit with `optimize_ddp` off and on,
-and torch.compile take turns in the same processes; medians of rank 0's steps; only the ratios mean something. Printed as Markdown;
-docs/performance.md has it.
+bucket after the other: `latency + bytes / bandwidth`, from when the network is free. Eager, fxjit with `optimize_ddp` off and
+on, and torch.compile take turns in the same processes; medians of rank 0's steps; only the ratios mean something. Printed as
+Markdown; docs/performance.md has it.
 """
 
 from __future__ import annotations
