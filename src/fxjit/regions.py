@@ -93,7 +93,7 @@ def on_miss(
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    if not stance.on_miss(code, region.key) or _under_a_transform():
+    if not (entries.is_owed(code, region.key) or stance.on_miss(code, region.key)) or _under_a_transform():
         return None
     if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
