@@ -214,7 +214,7 @@ def test_code_that_cannot_be_handed_over_is_compiled_in_the_foreground(monkeypat
     assert fxjit.wait_for_compiles(120)
     with config.patch(error_on_recompile=True, recompile_limit=1), fxjit.set_stance("fail_on_recompile"):
         results += [compiled(torch.ones(3)), compiled(torch.ones(3))]
-    assert_same([torch.ones(3).exp() * 2] * 3, results, rtol=1e-6)
+    assert_same([torch.ones(3).exp() * 2 for _ in range(3)], results, rtol=1e-6)
     assert counters["tiers"] == {"deferred": 1, "refused": 1} and not counters["recompiles"]
     assert counters["native"]["kernels"] == 1
 
