@@ -1,6 +1,6 @@
 """Dicts (with OrderedDict and defaultdict), their views and iterators, and mappingproxy.
 
-A dict that existed before the frame is *open* at first: a lookup guards the one key it asks for. As soon as somebody
+A dict that existed before the frame is *open* at first: a lookup guards the one key it looks up. As soon as somebody
 iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that).
 """
 
@@ -86,7 +86,7 @@ class DictValue(Undoable):
                 continue
             known = isinstance(key, _KNOWN_BY_IDENTITY)
             key_value = t.make(key) if known else t.wrap(key, DictKeySource(source, index))
-            hashed = key_of(t, key_value, self._items)  # before the key is asked for its hash for real
+            hashed = key_of(t, key_value, self._items)  # before the key is hashed for real
             self._items[hashed] = (key_value.realize(), self._lazy(real, key))
 
     def _lazy(self, real: Mapping[Any, Any], key: Any) -> Value:
