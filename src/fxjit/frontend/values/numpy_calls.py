@@ -65,6 +65,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
     def call(*args: Any, **kwargs: Any) -> Any:
         return _unwrapped(counterpart(*_wrapped(args), **_wrapped(kwargs)))
 
+    call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
     # What backends/store/fingerprints.py knows it by in another process.
     call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
