@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from . import _C, config, events, stance
+from . import _C, config, events, stance, torch_private
 from .errors import FxjitError
 from .frontend import entries
 from .options import RegionOptions, region_options
@@ -140,6 +140,7 @@ def _under_a_transform() -> bool:
     """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, a mode of `__torch_function__`,
     `torch.export` or `torch.jit.trace` is at work outside: it wants to see each operator itself. Asked before the compiler is
     imported, since torch.export puts others in the place of builtin functions meanwhile."""
+    torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
     traced = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
