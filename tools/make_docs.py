@@ -158,10 +158,10 @@ def _first_sentence(path: Path) -> str:
 
 
 POLICIES = {
-    CANNOT_RUN: "Without one of these no frame can be compiled. `doctor` and the first call say: this fxjit was tried with torch "
-                "2.11 to 2.15; torch X lacks NAME.",
-    FEATURE_OFF: "Without one of these its feature is off: one warning names both, what would use it breaks the graph or runs as "
-                 "it was captured, and the rest works.",
+    CANNOT_RUN: "Without one of these no frame can be compiled. `doctor` and the first call say: this fxjit was tried with "
+                "torch 2.11 to 2.15; torch X lacks NAME.",
+    FEATURE_OFF: "Without one of these its feature is off: one warning names both, what would use it breaks the graph or "
+                 "runs as it was captured, and the rest works.",
     FALLBACK: "Without one of these what it is for is done another way, or cannot occur.",
 }  # fmt: skip
 
@@ -183,7 +183,8 @@ def torch_names_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"torch_names.md": torch_names_page, "reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
+PAGES = {"torch_names.md": torch_names_page,
+         "reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
          "MAP.md": map_page}
 
 

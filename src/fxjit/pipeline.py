@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import dis
 import gc
+import operator
 import threading
 import time
 import types
@@ -230,7 +231,7 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
     try:
         return _make_entry(options, frame, result, trace, seconds)
     except RecursionError as error:  # containers nested as deep as Python goes
-        size = len(frame.code.co_code) // 2
+        size = len(frame.code.co_code)
         leave_trace(SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}), error)
     except BreakGraph as signal:
         leave_trace(SkipFrameSignal(signal.reason, signal.context, signal.user_stack), signal)
@@ -253,8 +254,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
-        events.log_passed_by(frame.code, "nothing of it goes in a graph")
-        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
+        _captured_nothing(options, frame)
         return None
     compiled = None
     if graph is not None:
@@ -316,10 +316,33 @@ class _Payload:
 
 
 def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:
-    """A frame that ran to its end and put nothing in a graph gains nothing from new bytecode."""
-    if graph is not None or config.allow_empty_graphs:
+    """A frame that ran to its end and put nothing in a graph, or nothing but arithmetic on Python's numbers, gains nothing from
+    new bytecode."""
+    if config.allow_empty_graphs or not isinstance(result.end, Return):
         return False
-    return isinstance(result.end, Return)
+    return graph is None or all(map(_is_arithmetic, graph.graph.nodes))
+
+
+def _is_arithmetic(node: torch.fx.Node) -> bool:
+    if node.op == "output":
+        return True
+    if not isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and node.target in _ARITHMETIC)
+
+
+_ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
+
+
+def _captured_nothing(options: Options, frame: Frame) -> None:
+    """The frame is passed by from now on. One that the user compiled is told of, and traced for some other calls before."""
+    users = entries.is_users(frame.code, options)
+    if users:
+        events.report_skip(frame.code, "skip-nothing-captured", {})
+    else:
+        events.log_passed_by(frame.code, "nothing of it goes in a graph")
+    if not users or entries.count_empty(frame.code, options) >= config.recompile_limit:
+        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:

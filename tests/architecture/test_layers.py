@@ -85,7 +85,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
-    | {"guards", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
+    | {"guards", "skips", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,
