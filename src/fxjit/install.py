@@ -135,7 +135,7 @@ def _torch_compile(
 ) -> Any:
     """`torch.compile` while the drop-in is installed: its default backend is ours. What torch compiles for itself (the
     wrappers of higher-order operators that are called eagerly) stays with torch's compiler, which they are written for."""
-    if _torchs_own.asks(sys._getframe(1).f_globals, model):
+    if _torchs_own.applies_to(sys._getframe(1).f_globals, model):
         return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
                            disable=disable, **unused)
     if unused:
@@ -158,7 +158,7 @@ class _TorchsOwn:
     def at_work(self) -> bool:
         return getattr(self._thread, "at_work", False)
 
-    def asks(self, callers_globals: Mapping[str, Any], model: Any) -> bool:
+    def applies_to(self, callers_globals: Mapping[str, Any], model: Any) -> bool:
         """Whether code of torch compiles a function of torch."""
         return _is_torchs(callers_globals) and _is_torchs(getattr(inspect.unwrap(model), "__globals__", {}))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
+import functools
 import gc
 import operator
 import threading
@@ -17,7 +18,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch._guards
@@ -26,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, generated, logs, process_state, resume
+from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.counters import add_time
 from fxjit.errors import (
@@ -395,11 +397,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
-    results: Any = graph.graph.output_node().args[0]
-    outputs = len(results)  # now: the backend may change the graph
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
-            compiled: Any = options.backend(graph, examples)
+            compile_part = functools.partial(_run_backend, options)
+            compiled = split_by_ddp_bucket(graph, examples, compile_part) or compile_part(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
     except Exception as error:  # a backend may be anybody's
@@ -418,13 +419,20 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     if trace.policy.decided_on_random():
         trace.policy.history.random_inputs = False
         leave_trace(RetraceFrame("the backend decided on a random number"))
+    # What the backend calls while it runs is not the user's program: the hook does not look at it.
+    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+
+
+def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What the backend makes of a graph, whose results are counted where the backend is not ours."""
+    results: Any = graph.graph.output_node().args[0]
+    outputs = len(results)  # now: the backend may change the graph
+    compiled: Any = options.backend(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
-    if outputs and not is_built_in(options.chosen_backend):
-        compiled = checking_results(compiled, options.backend_name, outputs)
-    # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+    unchecked = is_built_in(options.chosen_backend) or not outputs
+    return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 
 
 def _breaks_a_promise(tree: Any, frame: Frame) -> bool:

@@ -37,6 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "skips": LOW,
     "backends.graph": LOW,
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
+    "backends.graph.buckets": LOW | {"backends.graph"},
     "backends.eager": LOW | {"backends.graph.facts"},
     "backends.door": LOW | {"backends.eager"},
     "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
