@@ -8,8 +8,10 @@ small network, eager's numbers beside ours.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -165,7 +167,7 @@ def table() -> dict[str, list[str]]:
 def sweep(names: Iterable[str]) -> dict[str, str]:
     """Small training steps with each of these names taken out of torch, one by one: what went wrong, or what fxjit warned of,
     by name. Each runs in a process forked from one that has imported torch and nothing of fxjit."""
-
+    _import_what_a_step_imports()
     found = {}
     for name in names:
         reading, writing = os.pipe()
@@ -183,6 +185,16 @@ def sweep(names: Iterable[str]) -> dict[str, str]:
         os.waitpid(child, 0)
         print(f"{name}: {found[name]}", flush=True)
     return found
+
+
+def _import_what_a_step_imports() -> None:
+    """All of torch that a step imports, so that what is missing afterwards is missing for fxjit, and not for torch itself."""
+    text = ("import sys; sys.path.insert(0, sys.argv[1]); import torch_names; torch_names._train(''); "
+            "print(*(name for name in sys.modules if name.startswith('torch.')))")
+    done = subprocess.run([sys.executable, "-c", text, str(ROOT / "tools")], capture_output=True, text=True, check=True)
+    for name in done.stdout.splitlines()[-1].split():
+        with contextlib.suppress(ImportError):  # a name that is no module's own
+            importlib.import_module(name)
 
 
 def _step_without(name: str) -> str:

@@ -33,6 +33,7 @@ DOORS: Final = {
     "compiled graphs": ("backends/aot", "backends/native", "backends/graph", "backends/store"),
     "compiled graphs on the disk": ("backends/store", "backends/native/stored"),
     "CUDA graphs": ("backends/cudagraphs",),
+    "buckets of DistributedDataParallel": ("backends/graph/buckets",),
     "logs of torch": ("install",),
 }
 
