@@ -22,9 +22,11 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot import BackendConfig, compile_with_aot
+    from fxjit.backends.graph.facts import has_symbols
 
-    from .decompositions import has_symbols, kept_whole, table
+    from .decompositions import kept_whole, table
     from .runtime.cc import compiling
+    from .runtime.child import stop_all
 
     store: dict[str, Any] = {}
     if torch_private.is_on("compiled graphs on the disk", thoroughly=True):
@@ -34,7 +36,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
-            _compile_aten, "native", table, joint_passes, is_unprofitable=_is_unprofitable, **store))
+            _compile_aten, "native", table, joint_passes, abandon=stop_all, is_unprofitable=_is_unprofitable, **store))
 
 
 @needs("compiled graphs")
