@@ -109,16 +109,6 @@ def derivative_of_upsampling(operator: Any, ndim: int) -> Callable[..., torch.Te
     return looks_like
 
 
-def has_symbols(gm: torch.fx.GraphModule) -> bool:
-    """Whether an input is a symbol or has one among its sizes, or nobody noted what the inputs are."""
-    for node in gm.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value", node.meta.get("val"))
-        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
-        if any(size is None or isinstance(size, torch.SymInt) for size in sizes):
-            return True
-    return False
-
-
 @functools.cache
 def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
     """`fxjit::mask_like(x, p)`: bools drawn in the layout of `x`. ATen's functional `bernoulli` draws in a layout of its own,
