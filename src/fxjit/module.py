@@ -13,7 +13,7 @@ import torch
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
-from . import _C
+from . import _C, torch_private
 from .options import RegionOptions
 from .regions import inlining, note_options, on_miss
 from .skips import is_librarys, marks
@@ -52,11 +52,12 @@ class OptimizedModule(nn.Module):
             disabled = _C.DisabledFunction(module.__call__)
             marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]  # not only functions
             return disabled
-        target = inlining(module) if _needs_own_frame(module) else module.__call__
-        region = _C.Region(options, None if self.frozen else on_miss)
-        compiled = _C.CompiledFunction(target, region)
+        own_frame = inlining(module) if _needs_own_frame(module) else None
+        compiled = _C.CompiledFunction(own_frame or module.__call__, _C.Region(options, None if self.frozen else on_miss))
         marks.set_compiled(compiled, module.__call__)
-        note_options(module.forward, options)
+        for entered in (module.forward, own_frame):
+            if entered is not None:
+                note_options(entered, options)
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +138,7 @@ class OptimizedModule(nn.Module):
         return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
 
 
-_C.know_modules(nn.Module, vars(_torch_module), torch._C._get_tracing_state, OptimizedModule)
+_C.know_modules(nn.Module, vars(_torch_module), torch_private.get("torch._C._get_tracing_state"), OptimizedModule)
 
 
 def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:

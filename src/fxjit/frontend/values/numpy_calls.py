@@ -17,14 +17,13 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-import torch._numpy
 import torch.fx
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 
-tnp: Any = torch._numpy
+tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 #: Python's types that NumPy takes for types of its own.
 _NUMBERS: Final = (bool, int, float, complex)
