@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
+import functools
 import gc
+import operator
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch._guards
@@ -25,7 +27,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, generated, logs, process_state, resume
+from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
+from fxjit.backends.tiers import Deferred, Offer, offered
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -122,7 +126,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     if method is not None:
         _skip(options, frame, SkipFrameSignal("skip-torch-replaced", {"method": method}))
         return None
-    known = entries.of(frame.code, options)
+    known = [] if entries.settle(frame.code, options) else entries.of(frame.code, options)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
@@ -238,7 +242,7 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
     try:
         return _make_entry(options, frame, result, trace, seconds)
     except RecursionError as error:  # containers nested as deep as Python goes
-        size = len(frame.code.co_code) // 2
+        size = len(frame.code.co_code)
         leave_trace(SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}), error)
     except BreakGraph as signal:
         leave_trace(SkipFrameSignal(signal.reason, signal.context, signal.user_stack), signal)
@@ -261,14 +265,17 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
-        events.log_passed_by(frame.code, "nothing of it goes in a graph")
-        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
+        _captured_nothing(options, frame)
         return None
-    compiled = None
+    compiled, stored = None, list[weakref.ref[_C.Entry]]()
+    offer = _offer_for(options, frame.code, stored)
     if graph is not None:
-        with _stage("backend", name, seconds), process_state.queried() as states:
+        allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
+        with _stage("backend", name, seconds), process_state.queried() as states, allowed:
             compiled = _call_backend(options, graph, result, trace)
-        for state in sorted(states if is_built_in(options.chosen_backend) else process_state.QUERYABLE):
+        # A compile that is under way says only at its end which states its code depends on.
+        known = is_built_in(options.chosen_backend) and not offer.deferred
+        for state in sorted(states if known else process_state.QUERYABLE):
             result.guards.add(AmbientIs(state, ambient.read(state)))
         if speculated is not None and compiled is not None:
             compiled = _speculative(options, frame.code, compiled, graph, speculated)
@@ -289,7 +296,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     _C.safe_point()
-    entry = _C.Entry(tree, new_code, _Payload(result, graph))
+    entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
+    stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, result.guards.weakly_held())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
@@ -314,10 +322,32 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     return _C.DisabledFunction(speculative, opaque=True)
 
 
+def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_C.Entry]]) -> Offer:
+    """What the graphs of a frame may be deferred by. The entry is told once there is one; it holds what is deferred, and goes
+    where its code cannot be exchanged."""
+    code_ref, key_ref = weakref.ref(code), weakref.ref(options)
+
+    def refused(background: bool) -> None:
+        known, key, stored = code_ref(), key_ref(), entry[0]() if entry else None
+        if known is not None and key is not None and stored is not None:
+            history_of(known).background = background
+            entries.owe(known, key, stored)
+
+    return Offer(code.co_qualname, refused)
+
+
+def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
+    """Whether a compile in the background can say all that one in the foreground says in this call."""
+    native = options.chosen_backend in ("native", "fxjit") and not options.tells_failures
+    return config.tiers and native and history_of(code).background and trace.policy.promises_nothing()
+
+
 class _Payload:
     """What explain and the debug folder find on an entry."""
 
-    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None) -> None:
+    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred]) -> None:
+        #: Its graphs that were given to helper processes.
+        self.deferred = deferred
         self.guards = result.guards
         self.arg_names = result.arg_names
         self.freevars = result.code.freevars
@@ -325,10 +355,33 @@ class _Payload:
 
 
 def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:
-    """A frame that ran to its end and put nothing in a graph gains nothing from new bytecode."""
-    if graph is not None or config.allow_empty_graphs:
+    """A frame that ran to its end and put nothing in a graph, or nothing but arithmetic on Python's numbers, gains nothing from
+    new bytecode."""
+    if config.allow_empty_graphs or not isinstance(result.end, Return):
         return False
-    return isinstance(result.end, Return)
+    return graph is None or all(map(_is_arithmetic, graph.graph.nodes))
+
+
+def _is_arithmetic(node: torch.fx.Node) -> bool:
+    if node.op == "output":
+        return True
+    if not isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and node.target in _ARITHMETIC)
+
+
+_ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
+
+
+def _captured_nothing(options: Options, frame: Frame) -> None:
+    """The frame is passed by from now on. One that the user compiled is told of, and traced for some other calls before."""
+    users = entries.is_users(frame.code, options)
+    if users:
+        events.report_skip(frame.code, "skip-nothing-captured", {})
+    else:
+        events.log_passed_by(frame.code, "nothing of it goes in a graph")
+    if not users or entries.count_empty(frame.code, options) >= config.recompile_limit:
+        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:
@@ -384,11 +437,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
-    results: Any = graph.graph.output_node().args[0]
-    outputs = len(results)  # now: the backend may change the graph
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
-            compiled: Any = options.backend(graph, examples)
+            compile_part = functools.partial(_run_backend, options)
+            compiled = split_by_ddp_bucket(graph, examples, compile_part) or compile_part(graph, examples)
     except FxjitError:
         raise
     except Exception as error:  # a backend may be anybody's
@@ -409,13 +461,20 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     if trace.policy.decided_on_random():
         trace.policy.history.random_inputs = False
         leave_trace(RetraceFrame("the backend decided on a random number"))
+    # What the backend calls while it runs is not the user's program: the hook does not look at it.
+    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+
+
+def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What the backend makes of a graph, whose results are counted where the backend is not ours."""
+    results: Any = graph.graph.output_node().args[0]
+    outputs = len(results)  # now: the backend may change the graph
+    compiled: Any = options.backend(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
-    if outputs and not is_built_in(options.chosen_backend):
-        compiled = checking_results(compiled, options.backend_name, outputs)
-    # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+    unchecked = is_built_in(options.chosen_backend) or not outputs
+    return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 
 
 def _breaks_a_promise(tree: Any, frame: Frame) -> bool:
