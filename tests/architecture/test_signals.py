@@ -62,9 +62,16 @@ def test_a_signal_is_raised_with_its_cause():
 AT_RUN_TIME = ("resume", "backends/eager.py", "backends/aot/runtime", "regions.py")
 
 
+def ends_the_process(function: ast.AST) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "_exit" for node in ast.walk(function))
+
+
 def broad_handlers(tree: ast.Module) -> Iterator[ast.ExceptHandler]:
+    """Those that catch every exception, but for functions after which there is no process that it could arrive in."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and ends_the_process(node)]
+    final = {id(node) for function in functions for node in ast.walk(function)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler) and id(node) not in final:
             caught = {each.id for each in ast.walk(node.type or ast.Name("BaseException")) if isinstance(each, ast.Name)}
             if caught & {"Exception", "BaseException", "_AnyError"}:
                 yield node
