@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from . import _C, config, events, stance
+from . import _C, config, events, stance, torch_private
 from .errors import FxjitError, is_foreign
 from .frontend import entries
 from .options import RegionOptions, region_options
@@ -187,6 +188,7 @@ def _outside() -> str | None:
     """What is at work outside and wants to see each operator itself: a transform (vmap, grad), forward differentiation, a
     dispatch mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Asked before the compiler
     is imported, since torch.export puts others in the place of builtin functions meanwhile."""
+    torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     if torch._C._functorch.maybe_current_level() is not None:
         return "a transform of torch.func"
@@ -205,8 +207,9 @@ def _under_a_mode(torch: Any) -> bool:
     """Whether a mode of `__torch_function__` is active other than a default device."""
     if not torch._C._len_torch_function_stack():
         return False
+    device = sys.modules.get("torch.utils._device")  # which torch imports when the first default device is set
     modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+    return device is None or any(type(mode) is not device.DeviceContext for mode in modes)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from fxjit import _C, logs
+from fxjit import _C, logs, torch_private
 from fxjit.counters import counters
 from fxjit.errors import FxjitError, is_foreign
 from fxjit.frontend.bytecode.asm import Asm
@@ -25,12 +25,15 @@ _log = logs.artifact("recompiles")
 _MAX_FAILURES = 3
 
 
+_saved_tensors_hooks: Final = torch_private.get_or(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
+
+
 def may_start_over(error: BaseException) -> bool:
     """Whether what a graph raised is an error of the graph's own, which the user's code raises again where it belongs. Hooks
     for saved tensors have seen part of the graph, count what they see, and may end it by an exception of theirs, as
     checkpointing does: the program does not run a second time under them."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return not is_foreign(error) and not isinstance(error, FxjitError) and hooks is None
+    return not is_foreign(error) and not isinstance(error, FxjitError) and _saved_tensors_hooks(True) is None
 
 
 class SpeculativeGraph:

@@ -17,6 +17,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, get_overridable_functions
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
@@ -290,4 +291,5 @@ def _tensor_like(cls: type) -> torch.Tensor:
         plain = torch.empty(0)
         if cls is torch.Tensor:
             return plain
-        return torch.Tensor._make_subclass(cls, plain)
+        made: torch.Tensor = torch_private.get("torch.Tensor._make_subclass")(cls, plain)
+        return made
