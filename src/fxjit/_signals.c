@@ -20,7 +20,7 @@
 static struct {
     unsigned long owner;                 /* the thread; 0: nobody defers */
     PyObject *raised;                    /* what waits for the end */
-    _PyErr_StackItem *handled;           /* what the program handled when it began */
+    PyObject *handled;                   /* the exception that the program was handling when it began, or NULL */
     PyObject *handlers[MAX_SIGNALS];     /* the program's, kept: it may have taken ours for them */
     char replaced[MAX_SIGNALS];          /* ours stands in its place now */
 } deferral;
@@ -77,10 +77,11 @@ on_signal(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     /* What the compile is handling is not the context of what the program raises. */
     PyThreadState *tstate = PyThreadState_Get();
-    _PyErr_StackItem own = {.exc_value = NULL, .previous_item = deferral.handled}, *before = tstate->exc_info;
+    _PyErr_StackItem own = {.exc_value = Py_XNewRef(deferral.handled), .previous_item = NULL}, *before = tstate->exc_info;
     tstate->exc_info = &own;
     result = PyObject_Vectorcall(handler, args, 2, NULL);
     tstate->exc_info = before;
+    Py_XDECREF(own.exc_value);
     Py_DECREF(handler);
     if (result == NULL) {
         keep_raised();
@@ -149,7 +150,7 @@ fx_defer_signals(void)
     if (here <= 0) {
         return here;
     }
-    deferral.handled = PyThreadState_Get()->exc_info;
+    deferral.handled = PyErr_GetHandledException();
     deferral.owner = PyThread_get_thread_ident();
     for (int number = 1; number < MAX_SIGNALS && number < NSIG; number++) {
         if (number == SIGKILL || number == SIGSTOP) {
@@ -187,7 +188,7 @@ fx_stop_deferring_signals(void)
         deferral.replaced[number] = 0;
     }
     deferral.owner = 0;
-    deferral.handled = NULL;
+    Py_CLEAR(deferral.handled);
     return deferral.raised != NULL;
 }
 

@@ -319,6 +319,25 @@ def test_a_handler_that_returns_runs_at_once_and_stays() -> None:
     assert calls == [1] and signal.getsignal(signal.SIGALRM) is handler and signal.getsignal(signal.SIGINT) is handler
 
 
+def test_the_context_is_what_the_program_was_handling() -> None:
+    handlers = Handlers(TimeIsUp)
+    signal.signal(signal.SIGALRM, handlers.method)
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        try:
+            raise KeyError
+        except KeyError:
+            signal.raise_signal(signal.SIGALRM)
+        return gm.forward
+
+    try:
+        raise ValueError
+    except ValueError as outer:
+        with pytest.raises(TimeIsUp) as caught:
+            fxjit.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+        assert caught.value.__context__ is outer
+
+
 def test_two_signals_in_one_compile_arrive_as_one_chain() -> None:
     handlers = Handlers(TimeIsUp)
     signal.signal(signal.SIGALRM, handlers.method)
