@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import fxjit
 
@@ -80,7 +81,9 @@ def assert_same(a: Any, b: Any, where: str = "result", rtol: float = 0.0) -> Non
         return
     if isinstance(a, torch.Tensor):
         assert tensor_facts(a) == tensor_facts(b), where
-        if a.device.type != "meta":
+        if is_traceable_wrapper_subclass(a):
+            assert_same_wrappers(a, b, where, rtol)
+        elif a.device.type != "meta":
             torch.testing.assert_close(a, b, rtol=rtol, atol=rtol, equal_nan=True)
     elif isinstance(a, (np.ndarray, np.generic)):
         assert (a.dtype, a.shape) == (b.dtype, b.shape), where
@@ -105,6 +108,14 @@ def assert_same(a: Any, b: Any, where: str = "result", rtol: float = 0.0) -> Non
     else:
         assert not isinstance(a, enum.Enum), f"{where}: {a!r} and {b!r} are two"
         assert a == b, f"{where}: {a!r} and {b!r}"
+
+
+def assert_same_wrappers(a: Any, b: Any, where: str, rtol: float = 0.0) -> None:
+    """Tensors of a wrapper subclass, made of the same and with the same metadata."""
+    (attrs, metadata), (others, other_metadata) = a.__tensor_flatten__(), b.__tensor_flatten__()
+    assert list(attrs) == list(others) and metadata == other_metadata, where
+    for attr in attrs:
+        assert_same(getattr(a, attr), getattr(b, attr), f"{where}.{attr}", rtol)
 
 
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:

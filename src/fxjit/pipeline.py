@@ -45,6 +45,8 @@ from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals
@@ -374,9 +376,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
+    backend: Any = options.backend if not overrides.inlined_in(graph) else without_torch_function(options.backend)
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
-            compiled: Any = options.backend(graph, examples)
+            compiled: Any = backend(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
     except Exception as error:  # a backend may be anybody's
@@ -400,6 +403,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
             f"a backend must return a callable, not {type(compiled).__name__}"))
     if outputs and not is_built_in(options.chosen_backend):
         compiled = checking_results(compiled, options.backend_name, outputs)
+    if backend is not options.backend:
+        compiled = without_torch_function(compiled)
     # What the backend calls while it runs is not the user's program: the hook does not look at it.
     return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
 

@@ -36,6 +36,8 @@ _DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (comp
 
 #: What `__new__` makes of classes with such a base.
 NEW: Final[list[tuple[type, Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]]] = []
+#: What a call of classes with such a base makes as a whole; None where `__new__` and `__init__` are traced.
+CALLS: Final[list[tuple[type, Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value | None]]]] = []
 
 
 class ClassValue(GuardedOperators):
@@ -194,6 +196,9 @@ class ClassValue(GuardedOperators):
         cls = self.cls
         if issubclass(cls, BaseException):
             return exceptions.instantiate(t, cls, args, kwargs)
+        made = next((made for root, make in CALLS if issubclass(cls, root) and (made := make(t, cls, args, kwargs))), None)
+        if made is not None:
+            return made
         new, new_owner = descriptors.look_up(t, cls, "__new__")
         python_new = new.__func__ if isinstance(new, staticmethod) else new
         if isinstance(python_new, types.FunctionType) and new_owner is not None:

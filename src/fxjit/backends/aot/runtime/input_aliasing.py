@@ -14,8 +14,9 @@ import torch
 import torch.fx
 
 from fxjit import _C, tensor_shim
+from fxjit.tensor_wrappers import flattened, is_wrapper
 
-from ...graph.facts import storages_of, written_storages
+from ...graph.facts import mutated_inputs
 from ...graph.layout import byte_range
 
 #: Two inputs whose memory meets: their indices, and how many elements the second begins behind the first.
@@ -27,8 +28,9 @@ def checking_aliases(call: Callable[..., Any], gm: torch.fx.GraphModule, example
     """`call`, and `fallback` for inputs that share memory otherwise than the example inputs. Only `call` where the graph
     mutates no input, or has no other tensor."""
     places = gm.graph.find_nodes(op="placeholder")
-    memory = written_storages(gm)
-    mutated = [place for place, node in enumerate(places) if not storages_of([node]).isdisjoint(memory)]
+    mutated = mutated_inputs(gm)
+    if mutated and any(map(is_wrapper, example_inputs)):
+        return _checking_wrappers(call, frozenset(mutated), fallback)
     # In bytes; negative for mutated inputs, zero for what has no memory of its own.
     itemsizes = tuple(_itemsize(each) * (-1 if place in mutated else 1) for place, each in enumerate(example_inputs))
     if len(places) != len(example_inputs) or not mutated or sum(map(bool, itemsizes)) < 2 or not tensor_shim.ensure():
@@ -39,6 +41,17 @@ def checking_aliases(call: Callable[..., Any], gm: torch.fx.GraphModule, example
         if (expected or may_alias(args, itemsizes)) and _aliases(args, mutated) != expected:
             return fallback(*args)
         return call(*args)
+
+    return run
+
+
+def _checking_wrappers(call: Callable[..., Any], mutated: frozenset[int], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """The same where inputs are wrappers, for which graphs are compiled only where nothing that is written is shared."""
+    def run(*args: Any) -> Any:
+        pieces = [(place, each) for place, arg in enumerate(args) if isinstance(arg, torch.Tensor) for each in flattened(arg)]
+        inner = [each for _, each in pieces]
+        written = [index for index, (place, _) in enumerate(pieces) if place in mutated]
+        return fallback(*args) if _aliases(inner, written) else call(*args)
 
     return run
 
