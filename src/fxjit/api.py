@@ -19,7 +19,7 @@ from . import _C, events, regions, stance
 from .counters import reset as reset_counters
 from .errors import InvalidArgument
 from .options import RegionOptions, region_options
-from .regions import call_method, code_of, dress, is_tracing, note_options, on_miss, options_of, visible
+from .regions import call_method, code_of, dress, is_tracing, note_options, on_miss, options_of, report_code_kind, visible
 from .skips import marks
 from .skips.marks import Mark, error_on_graph_break
 
@@ -110,10 +110,14 @@ def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> An
 
 def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
     fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
-    compiled = _C.CompiledFunction(visible(fn), _C.Region(chosen, on_miss))
+    target = visible(fn)
+    compiled = _C.CompiledFunction(target, _C.Region(chosen, on_miss))
     dress(compiled, fn)
     marks.set_compiled(compiled, fn)
     note_options(fn, chosen)
+    if target is not fn:
+        note_options(target, chosen)
+    report_code_kind(target)
     return compiled
 
 

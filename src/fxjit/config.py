@@ -44,13 +44,11 @@ class _Row:
     doc: str
     in_cache_key: bool
     choices: tuple[Any, ...]
-    only_default: str
 
 
-def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = (), only_default: str = "") -> T:
-    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels.
-    `only_default`: why no other value can be had yet; setting one is an error that says so."""
-    return cast(T, _Row(default, doc, in_cache_key, choices, only_default))
+def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
+    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels."""
+    return cast(T, _Row(default, doc, in_cache_key, choices))
 
 
 # What happens to a frame
@@ -105,9 +103,8 @@ guard_nn_modules: bool = _row(
     "else of a module run code that was compiled for what it was."
 )
 optimize_ddp: bool = _row(
-    False,
-    "Split graphs at the bucket boundaries of DistributedDataParallel. Not there yet: anything but False is refused.",
-    only_default="graphs are not split for DistributedDataParallel; its hooks run when the backward of a graph ends",
+    True, "Cut the graphs of modules in DistributedDataParallel at the boundaries of their buckets, so that the all-reduce of "
+    "one bucket runs while the backward of the next computes. Off: all are reduced when the backward of a graph ends."
 )
 fallback_random: bool = _row(
     False, "Draw the same random numbers as eager on a GPU too, by ATen. On a CPU they always are.", in_cache_key=True
@@ -196,7 +193,6 @@ ALIASES: Mapping[str, str] = {
 }
 SETTINGS: dict[str, Setting] = {}
 _CHOICES: dict[str, tuple[Any, ...]] = {}
-_ONLY_DEFAULT: dict[str, str] = {}
 _listeners: list[Callable[[str, Any], None]] = []
 _PUBLIC_FUNCTIONS = frozenset({"patch", "to_dict", "cache_key", "describe", "reset", "on_change"})
 
@@ -345,8 +341,6 @@ def _checked(name: str, value: Any) -> Any:
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
-    if name in _ONLY_DEFAULT and value != setting.default:
-        raise ConfigError(f"fxjit.config.{name} can only be {setting.default!r} for now: {_ONLY_DEFAULT[name]}.")
     if typing.get_origin(setting.type) is frozenset:
         return _callables(name, value)
     if type(value) in accepted:
@@ -415,8 +409,6 @@ def _collect() -> None:
             setting = SETTINGS[name] = Setting(name, kind, row.default, env, row.doc, row.in_cache_key)
             if row.choices:
                 _CHOICES[name] = row.choices
-            if row.only_default:
-                _ONLY_DEFAULT[name] = row.only_default
             holder[attribute] = _checked(name, _from_environment(setting))
     known = {setting.env for setting in SETTINGS.values()}
     for variable in os.environ:

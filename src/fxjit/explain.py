@@ -123,10 +123,10 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             found.run_as_captured.append((found.graph_count + (not at_a_call), event))
 
     inner = getattr(fn, "_orig_mod", fn)
-    # Not region_options(): entries that exist already must not be used.
-    compiled = api.compile_with(RegionOptions(keep_graph, None, {}, False, None), inner)
     start = time.perf_counter()
     with events.listen(listener):
+        # Not region_options(): entries that exist already must not be used.
+        compiled = api.compile_with(RegionOptions(keep_graph, None, {}, False, None), inner)
         compiled(*args, **kwargs)
     found.seconds = time.perf_counter() - start
     return found

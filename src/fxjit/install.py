@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -56,6 +58,7 @@ def install() -> None:
         return
     import torch
 
+    _torchs_own.compile = torch.compile
     _replaced.put(torch, "compile", _torch_compile)
     _replaced.put(torch.nn.Module, "compile", _module_compile)
     for name, ours in _SHARED.items():
@@ -86,7 +89,7 @@ def installed() -> bool:
 def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
-    theirs, register_theirs = dynamo.disable, dynamo.register_backend
+    theirs, register_theirs, optimize_theirs = dynamo.disable, dynamo.register_backend, dynamo.optimize
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
         """Torch disables functions of its own through this one too, without a wrapper; those stay with torch."""
@@ -102,9 +105,13 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
             return register_theirs(compiler_fn, name, tags)
         return registry.register_backend(compiler_fn, name, tags)
 
+    def optimize(*args: Any, **kwargs: Any) -> Any:
+        """Torch's own `torch.compile` ends here too: where torch compiles for itself, with torch's compiler."""
+        return (optimize_theirs if _torchs_own.at_work else _dynamo_optimize)(*args, **kwargs)
+
     special = {
         "explain": explain,
-        "optimize": _dynamo_optimize,
+        "optimize": optimize,
         "disable": disable,
         "register_backend": register_backend,
     }
@@ -125,13 +132,48 @@ def _torch_compile(
     disable: bool = False,
     **unused: Any,
 ) -> Any:
-    """`torch.compile` while the drop-in is installed: its default backend is ours."""
+    """`torch.compile` while the drop-in is installed: its default backend is ours. What torch compiles for itself (the
+    wrappers of higher-order operators that are called eagerly) stays with torch's compiler, which they are written for."""
+    if _torchs_own.applies_to(sys._getframe(1).f_globals, model):
+        return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
+                           disable=disable, **unused)
     if unused:
         warnings.warn(f"fxjit ignores these arguments of torch.compile: {', '.join(unused)}.", stacklevel=2)
     chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
     if model is None:
         return lambda fn: api.compile_with(chosen, fn, disable)
     return api.compile_with(chosen, model, disable)
+
+
+class _TorchsOwn:
+    """torch.compile as torch has it, for functions of torch that torch itself compiles."""
+
+    compile: Callable[..., Any]
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @property
+    def at_work(self) -> bool:
+        return getattr(self._thread, "at_work", False)
+
+    def applies_to(self, callers_globals: Mapping[str, Any], model: Any) -> bool:
+        """Whether code of torch compiles a function of torch."""
+        return _is_torchs(callers_globals) and _is_torchs(getattr(inspect.unwrap(model), "__globals__", {}))
+
+    def __call__(self, model: Any, **arguments: Any) -> Any:
+        self._thread.at_work = True
+        try:
+            return self.compile(model, **{name: value for name, value in arguments.items() if value is not None})
+        finally:
+            self._thread.at_work = False
+
+
+def _is_torchs(module_globals: Mapping[str, Any]) -> bool:
+    return str(module_globals.get("__name__", "")).partition(".")[0] == "torch"
+
+
+_torchs_own = _TorchsOwn()
 
 
 def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:

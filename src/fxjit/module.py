@@ -52,11 +52,12 @@ class OptimizedModule(nn.Module):
             disabled = _C.DisabledFunction(module.__call__)
             marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]  # not only functions
             return disabled
-        target = inlining(module) if _needs_own_frame(module) else module.__call__
-        region = _C.Region(options, None if self.frozen else on_miss)
-        compiled = _C.CompiledFunction(target, region)
+        own_frame = inlining(module) if _needs_own_frame(module) else None
+        compiled = _C.CompiledFunction(own_frame or module.__call__, _C.Region(options, None if self.frozen else on_miss))
         marks.set_compiled(compiled, module.__call__)
-        note_options(module.forward, options)
+        for entered in (module.forward, own_frame):
+            if entered is not None:
+                note_options(entered, options)
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
+import functools
 import gc
+import operator
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch._guards
@@ -25,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, generated, logs, process_state, resume
+from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.counters import add_time
 from fxjit.errors import (
@@ -232,7 +235,7 @@ def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
     try:
         return _make_entry(options, frame, result, trace, seconds)
     except RecursionError as error:  # containers nested as deep as Python goes
-        size = len(frame.code.co_code) // 2
+        size = len(frame.code.co_code)
         leave_trace(SkipFrameSignal("skip-too-big", {"function": frame.code.co_qualname, "size": size}), error)
     except BreakGraph as signal:
         leave_trace(SkipFrameSignal(signal.reason, signal.context, signal.user_stack), signal)
@@ -255,8 +258,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
-        events.log_passed_by(frame.code, "nothing of it goes in a graph")
-        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
+        _captured_nothing(options, frame)
         return None
     compiled = None
     if graph is not None:
@@ -318,10 +320,33 @@ class _Payload:
 
 
 def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:
-    """A frame that ran to its end and put nothing in a graph gains nothing from new bytecode."""
-    if graph is not None or config.allow_empty_graphs:
+    """A frame that ran to its end and put nothing in a graph, or nothing but arithmetic on Python's numbers, gains nothing from
+    new bytecode."""
+    if config.allow_empty_graphs or not isinstance(result.end, Return):
         return False
-    return isinstance(result.end, Return)
+    return graph is None or all(map(_is_arithmetic, graph.graph.nodes))
+
+
+def _is_arithmetic(node: torch.fx.Node) -> bool:
+    if node.op == "output":
+        return True
+    if not isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and node.target in _ARITHMETIC)
+
+
+_ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
+
+
+def _captured_nothing(options: Options, frame: Frame) -> None:
+    """The frame is passed by from now on. One that the user compiled is told of, and traced for some other calls before."""
+    users = entries.is_users(frame.code, options)
+    if users:
+        events.report_skip(frame.code, "skip-nothing-captured", {})
+    else:
+        events.log_passed_by(frame.code, "nothing of it goes in a graph")
+    if not users or entries.count_empty(frame.code, options) >= config.recompile_limit:
+        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:
@@ -374,12 +399,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
-    results: Any = graph.graph.output_node().args[0]
-    outputs = len(results)  # now: the backend may change the graph
-    backend: Any = options.backend if not overrides.inlined_in(graph) else without_torch_function(options.backend)
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
-            compiled: Any = backend(graph, examples)
+            compile_part = functools.partial(_run_backend, options)
+            compiled = split_by_ddp_bucket(graph, examples, compile_part) or compile_part(graph, examples)
     except (FxjitError, KeyboardInterrupt):
         raise
     except Exception as error:  # a backend may be anybody's
@@ -398,15 +421,22 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     if trace.policy.decided_on_random():
         trace.policy.history.random_inputs = False
         leave_trace(RetraceFrame("the backend decided on a random number"))
+    # What the backend calls while it runs is not the user's program: the hook does not look at it.
+    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+
+
+def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What the backend makes of a graph, whose results are counted where the backend is not ours."""
+    results: Any = graph.graph.output_node().args[0]
+    outputs = len(results)  # now: the backend may change the graph
+    inlined = overrides.inlined_in(graph)
+    compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
-    if outputs and not is_built_in(options.chosen_backend):
-        compiled = checking_results(compiled, options.backend_name, outputs)
-    if backend is not options.backend:
-        compiled = without_torch_function(compiled)
-    # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+    compiled = without_torch_function(compiled) if inlined else compiled
+    unchecked = is_built_in(options.chosen_backend) or not outputs
+    return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 
 
 def _breaks_a_promise(tree: Any, frame: Frame) -> bool:

@@ -574,13 +574,13 @@ SKIPS = (
     Reason(
         "skip-code-kind",
         "Frame of a kind that is not compiled",
-        "`{function}` is {kind}.",
+        "`{function}` is {rule}.",
         ("Move the tensor code into a plain function.",),
     ),
     Reason(
         "skip-too-big",
         "Code object is too big",
-        "`{function}` has {size} instructions.",
+        "`{function}` has {size} bytes of bytecode.",
         ("Split the function.",),
     ),
     Reason(
@@ -616,6 +616,12 @@ SKIPS = (
         "A function of Python that tracing relies on was replaced",
         "`{name}` is not Python's own now, so that `{function}` cannot be traced; it is when Python's is back.",
         ("Call functions of your own by names of their own.",),
+    ),
+    Reason(
+        "skip-seen-from-outside",
+        "Call from inside something that sees each operator",
+        "`{function}` was called inside {outside}, which has to see each operator itself: the call runs eagerly.",
+        ("Put the transform or the mode inside of the function that is compiled.",),
     ),
     Reason(
         "skip-nothing-captured",

@@ -19,7 +19,7 @@ from . import _C, config, events, stance
 from .errors import FxjitError
 from .frontend import entries
 from .options import RegionOptions, region_options
-from .skips import frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
+from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
@@ -88,14 +88,18 @@ def on_miss(
         return None
     verdict = frame_verdict(code, globals_, func)
     if verdict.skip:
-        entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
-        events.log_passed_by(code, verdict.rule)
+        _pass_by(region.key, code, verdict)
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    if not stance.on_miss(code, region.key) or _under_a_transform():
+    if not stance.on_miss(code, region.key):
         return None
-    if not (config.compile_tensorless_frames or mentions_tensors(code, args, closure, globals_)):
+    outside = _outside()
+    if outside is not None:
+        _leave_to(outside, region.key, code)
+        return None
+    wanted = config.compile_tensorless_frames or entries.is_users(code, region.key) or marks.code_resumes(code)
+    if not (wanted or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
         return None
     before, _tracing.on = getattr(_tracing, "on", False), True
@@ -112,6 +116,31 @@ def on_miss(
         _tracing.on = before
 
 
+def _pass_by(key: RegionOptions, code: CodeType, verdict: FrameVerdict) -> None:
+    """A frame that a rule keeps the hook from, from now on. Of what the user asked to compile that is reported."""
+    entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
+    if entries.is_users(code, key) and verdict.reason == "skip-too-big":
+        events.report_skip(code, verdict.reason, {"size": len(code.co_code)})
+    else:
+        events.log_passed_by(code, verdict.rule)
+
+
+def report_code_kind(fn: Any) -> None:
+    """The user compiles `fn`. The hook sees no frame of generators and coroutines, of which nothing is ever captured."""
+    code = code_of(fn)
+    verdict = frame_verdict(code, {}) if code is not None else None
+    if code is not None and verdict is not None and verdict.reason == "skip-code-kind":
+        events.report_skip(code, verdict.reason, {"rule": verdict.rule})
+
+
+def _leave_to(outside: str, key: RegionOptions, code: CodeType) -> None:
+    """A frame that runs eagerly this time, since `outside` wants to see each operator."""
+    if entries.is_users(code, key) and entries.first_time(code, key, outside):
+        events.report_skip(code, "skip-seen-from-outside", {"outside": outside})
+    else:
+        events.log_passed_by(code, outside)
+
+
 _AnyError: Final = Exception  # where a program has something else in the place of the builtin
 
 
@@ -119,7 +148,7 @@ def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: d
     """A frame that is not compiled because `name` is not Python's own now. What says so calls the same functions: what they
     then raise is no error of the program's."""
     try:
-        if frame_verdict(code, globals_, func).skip or not stance.on_miss(code, region.key) or _under_a_transform():
+        if frame_verdict(code, globals_, func).skip or not stance.on_miss(code, region.key) or _outside() is not None:
             return
         if region.key.fullgraph:
             raise events.unsupported("skip-python-replaced", {"name": name, "function": code.co_qualname}, None)
@@ -136,14 +165,22 @@ def _may_not_fail(chosen: RegionOptions) -> bool:
     return chosen.fullgraph or recompiles
 
 
-def _under_a_transform() -> bool:
-    """Whether a transform (vmap, grad), forward differentiation, a dispatch mode, a mode of `__torch_function__`,
-    `torch.export` or `torch.jit.trace` is at work outside: it wants to see each operator itself. Asked before the compiler is
-    imported, since torch.export puts others in the place of builtin functions meanwhile."""
+def _outside() -> str | None:
+    """What is at work outside and wants to see each operator itself: a transform (vmap, grad), forward differentiation, a
+    dispatch mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Asked before the compiler
+    is imported, since torch.export puts others in the place of builtin functions meanwhile."""
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
-    outside = torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
-    traced = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
-    return bool(outside or traced or torch.autograd.forward_ad._current_level >= 0 or _under_a_mode(torch))
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "a transform of torch.func"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a dispatch mode"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if torch.compiler.is_exporting():
+        return "torch.export"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward differentiation"
+    return "a mode of __torch_function__" if _under_a_mode(torch) else None
 
 
 def _under_a_mode(torch: Any) -> bool:
@@ -156,6 +193,7 @@ def _under_a_mode(torch: Any) -> bool:
 
 def _tensorless(code: CodeType, key: Any) -> None:
     """A frame that has to do with tensors another time may not have today; after many such days it is left alone."""
+    events.log_passed_by(code, "nothing that it can reach is a tensor")
     ref, count = _tensorless_calls.get(id(code), (None, 0))
     count = count + 1 if ref is not None and ref() is code else 1
     _tensorless_calls[id(code)] = (weakref.ref(code), count)
@@ -170,14 +208,14 @@ def _pipeline() -> Any:
 
 def options_of(fn: Any) -> RegionOptions:
     """What `fn` was last compiled with."""
-    code = code_of(fn)
+    code = _own_code(fn)
     found = _last_options.get(id(code)) if code is not None else None
     return found[1] if found is not None else region_options()
 
 
 def note_options(fn: Any, chosen: RegionOptions) -> None:
     """`fn` was compiled, by itself or as part of a module: `run` of it finds the entries, and it counts for their limit."""
-    code = code_of(fn)
+    code = _own_code(fn)
     if code is not None:
         key = id(code)
         inner = marks.unwrapped(fn)
@@ -197,6 +235,11 @@ def code_of(fn: Any) -> CodeType | None:
     fn = marks.unwrapped(fn)
     code = getattr(fn.__func__ if isinstance(fn, MethodType) else fn, "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+def _own_code(fn: Any) -> CodeType | None:
+    """The code that a call of `fn` runs: its own, or that of its class's `__call__`."""
+    return code_of(fn) or code_of(call_method(fn))
 
 
 def call_method(fn: Any) -> Any:

@@ -130,16 +130,10 @@ def test_a_wrong_value_or_name_in_the_environment_is_said():
     assert done.returncode == 0 and "Did you mean 'FXJIT_RECOMPILE_LIMIT'" in done.stderr
 
 
-# Names that programs written for torch.compile set; what each stands for is always on, or not there to be turned on.
-ACCEPTED_ONLY = {
-    "optimize_ddp",
-}
-
-
 def test_every_setting_is_read_somewhere():
     source = Path(config.__file__).parent
     text = "".join(path.read_text() for path in source.rglob("*.py") if path.name not in ("config.py", "doctor.py"))
     unread = {name for name in config.SETTINGS if not re.search(rf"config\.{re.escape(name)}\b", text)}
     groups = {"cpp.compiler", "cpp.fast_math", "cpp.simd", "cpp.openmp", "cpp.require", "cpp.extra_flags"}
     groups |= {"triton.cudagraphs", "triton.max_autotune"}
-    assert unread - groups <= ACCEPTED_ONLY, sorted(unread - groups - ACCEPTED_ONLY)
+    assert unread <= groups, sorted(unread - groups)

@@ -38,6 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "skips": LOW,
     "backends.graph": LOW,
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
+    "backends.graph.buckets": LOW | {"backends.graph"},
     "backends.eager": LOW | {"backends.graph.facts"},
     "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
     "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.graph", "backends.aot.runtime"},
@@ -84,7 +85,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "frontend": FRONTEND_LOW | {"frontend"},
     "resume": LOW
-    | {"guards", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
+    | {"guards", "skips", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
     "verify": LOW,

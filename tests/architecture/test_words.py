@@ -114,5 +114,11 @@ def test_a_word_counts_where_it_is_retired(module: str, name: str, expected: boo
     assert any(each.is_in(module, words_of(name)) for each in retired()) is expected
 
 
+def test_the_comparison_with_eager_has_one_place():
+    tests = Path(__file__).parents[1]
+    paths = [path for path in tests.rglob("*.py") if "\ndef assert_same_as_eager(" in path.read_text()]
+    assert {path.relative_to(tests).as_posix() for path in paths} == {"differential.py", "torchvalues/conftest.py"}
+
+
 if __name__ == "__main__":
     print(*sorted({name for path in files() for name in found_in(path)}))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same
 
 import fxjit
 from fxjit.backends.aot.rules import RULES
@@ -168,17 +169,6 @@ def outcome(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     return results, [each.stride() for each in results], [*inputs], gradients
 
 
-def assert_equal(ours: Any, theirs: Any) -> None:
-    if isinstance(theirs, torch.Tensor):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    elif isinstance(theirs, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_equal(one, other)
-    else:
-        assert ours == theirs
-
-
 def test_each_rule_has_a_program() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS
@@ -194,7 +184,7 @@ def test_a_program_runs_as_captured_by_its_rule(id: str, caplog: pytest.LogCaptu
         for run in (program.run, compiled):
             torch.manual_seed(0)
             outcomes.append(outcome(run, program.inputs()))
-    assert_equal(outcomes[1], outcomes[0])
+    assert_same(*outcomes)
     assert counters["run_as_captured"] == {id: 1}
     assert sum(f"as it was captured ({id})" in each.getMessage() for each in caplog.records) == 1
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import KERNELS, assert_same_call, scaled
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit import config
@@ -53,14 +54,6 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-TOLERANCE = {
-    torch.float32: (1.3e-5, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-    torch.float16: (1e-2, 2e-3),
-    torch.bfloat16: (2e-2, 2e-2),
-}
-
-
 def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", scale: float = 1.0) -> None:
     """Values within the type's tolerance (NaN equal to NaN), the same dtype, shape and strides."""
     assert actual.dtype is expected.dtype, f"{what}: {actual.dtype}, eager {expected.dtype}"
@@ -69,7 +62,7 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str = "", sc
     assert expected.numel() == 0 or all(a == b for a, b in strides), (
         f"{what}: strides {actual.stride()}, eager {expected.stride()}"
     )
-    rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    rtol, atol = KERNELS.get(expected.dtype, (0.0, 0.0))
     torch.testing.assert_close(
         actual, expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True, msg=lambda text: f"{what}: {text}"
     )
@@ -81,14 +74,13 @@ def assert_same_fixture() -> Callable[..., None]:
 
 
 @pytest.fixture
-def assert_same_as_eager() -> Callable[..., None]:
-    """Each result of a function is eager's when every operator that has a lowering is a kernel."""
+def assert_kernels_same() -> Callable[..., None]:
+    """A call comes to the same as in eager when every operator that has a lowering is a kernel."""
 
     def check(
         function: Callable[..., Any], *inputs: Any, mode: str = "fake", scale: float = 1.0, decompositions: Any = None
     ) -> None:
-        actual = to_kernels(function, *inputs, mode=mode, decompositions=decompositions)(*inputs)
-        for place, (mine, theirs) in enumerate(zip(actual, function(*inputs), strict=True)):
-            assert_same(mine, theirs, str(place), scale=scale)
+        compiled = to_kernels(function, *inputs, mode=mode, decompositions=decompositions)
+        assert_same_call(lambda *args: list(function(*args)), compiled, *inputs, rtol=scaled(scale), strides=False)
 
     return check

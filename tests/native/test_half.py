@@ -46,14 +46,14 @@ def test_floats_about_every_half_are_rounded(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("length", [1, 17, 64, 200])
-def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_same_as_eager: Callable[..., None]) -> None:
+def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_kernels_same: Callable[..., None]) -> None:
     """Wherever in a row it stands; zeros of both signs and infinities are numbers like others."""
     x = torch.randn(length + 4, length).to(dtype)
     x[torch.arange(length), torch.arange(length)] = float("nan")
     x[length] = float("-inf")
     x[length + 1] = float("inf")
     x[length + 2] = -0.0
-    assert_same_as_eager(lambda x: [x.amax(-1), x.amin(-1), torch.maximum(x, x.flip(0)), torch.softmax(x, -1)], x)
+    assert_kernels_same(lambda x: [x.amax(-1), x.amin(-1), torch.maximum(x, x.flip(0)), torch.softmax(x, -1)], x)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_extremes_are_found_among_the_numbers_they_are_of(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_same_as_eager: Callable[..., None]) -> None:
+def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_kernels_same: Callable[..., None]) -> None:
     """What leaves the type is infinite or zero there, and a number between two others is one of them."""
 
     def of_extremes(x: torch.Tensor) -> list[torch.Tensor]:
@@ -139,7 +139,7 @@ def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_same
 
     x = torch.randn(64, 65).to(dtype)
     for function in (of_extremes, of_jumps, of_places, of_signs, of_derivatives, of_quotients):
-        assert_same_as_eager(function, x)
+        assert_kernels_same(function, x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -185,7 +185,7 @@ def in_rows(dtype: torch.dtype, rows: int, length: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("length", [3, 15, 16, 17, 64, 200, 257, 1024, 1025, 2500])
-def test_rows_are_converted_around_loops(dtype: torch.dtype, length: int, assert_same_as_eager: Callable[..., None]) -> None:
+def test_rows_are_converted_around_loops(dtype: torch.dtype, length: int, assert_kernels_same: Callable[..., None]) -> None:
     """What a loop reads and stores may be converted in arrays beside it: whole rows, tiles of long ones, what is left over."""
 
     def elementwise(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
@@ -200,7 +200,7 @@ def test_rows_are_converted_around_loops(dtype: torch.dtype, length: int, assert
 
     x, y, w = in_rows(dtype, 9, length)
     for function in (elementwise, over_rows, over_columns):
-        assert_same_as_eager(function, x, y, w, scale=2)
+        assert_kernels_same(function, x, y, w, scale=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

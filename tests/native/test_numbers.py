@@ -66,13 +66,13 @@ def test_a_bound_below_an_unsigned_type(kernels: Kernels, bounds: dict[str, int]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32], ids=str)
-def test_numbers_that_wrap_around_or_are_infinite_are_held(assert_same_as_eager: SameAsEager, dtype: torch.dtype) -> None:
+def test_numbers_that_wrap_around_or_are_infinite_are_held(assert_kernels_same: SameAsEager, dtype: torch.dtype) -> None:
     def function(x: torch.Tensor) -> list[torch.Tensor]:
         large, small = (float("inf"), float("-inf")) if dtype.is_floating_point else (200, -1)
         given = [x.masked_fill(x > 1, large), x.clamp(max=large), torch.full_like(x, small), F.pad(x, (1, 2), value=large)]
         return [*given, x + 70000, x * 300, x == 300, x - 129]
 
-    assert_same_as_eager(function, torch.tensor([1, 2, 3, 100]).to(dtype))
+    assert_kernels_same(function, torch.tensor([1, 2, 3, 100]).to(dtype))
 
 
 DIVISIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
@@ -91,7 +91,7 @@ def test_a_divisor_that_is_zero_to_the_type_raises(kernels: Kernels, name: str, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_constants_become_the_integers_that_eager_makes_of_them(assert_same_as_eager: SameAsEager, dtype: torch.dtype) -> None:
+def test_constants_become_the_integers_that_eager_makes_of_them(assert_kernels_same: SameAsEager, dtype: torch.dtype) -> None:
     """NaN, infinity and what is too large, known while compiling or not."""
 
     def function(x: torch.Tensor) -> list[torch.Tensor]:
@@ -101,7 +101,7 @@ def test_constants_become_the_integers_that_eager_makes_of_them(assert_same_as_e
         return [value.to(integer) for value in values for integer in integers]
 
     special = torch.tensor([float("nan"), float("inf"), float("-inf"), 1e4, -200.0, 0.0, 1.0, -1.0])
-    assert_same_as_eager(function, torch.cat([special, torch.arange(-35.0, 36.0)]).to(dtype))
+    assert_kernels_same(function, torch.cat([special, torch.arange(-35.0, 36.0)]).to(dtype))
 
 
 OF_NO_BOOLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -129,11 +129,11 @@ def test_types_that_eager_refuses_are_refused(
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64], ids=str)
-def test_shifts_beyond_the_width(assert_same_as_eager: SameAsEager, dtype: torch.dtype) -> None:
+def test_shifts_beyond_the_width(assert_kernels_same: SameAsEager, dtype: torch.dtype) -> None:
     def function(x: torch.Tensor) -> list[torch.Tensor]:
         return [shifted for width in (0, 1, 7, 8, 63, 100) for shifted in (x << width, x >> width, (x + 1) >> width)]
 
-    assert_same_as_eager(function, torch.tensor([1, 3, 100, 127, -1, -100, 200]).to(dtype))
+    assert_kernels_same(function, torch.tensor([1, 3, 100, 127, -1, -100, 200]).to(dtype))
 
 
 LABELS = torch.tensor([[1, 0, -1, 2], [3, -1, 0, 0], [-1, 1, 1, 1]])

@@ -310,7 +310,7 @@ def test_shapes(kernels, assert_same, shape):
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_nothing_is_read_where_there_is_nothing(assert_same_as_eager, mode):
+def test_nothing_is_read_where_there_is_nothing(assert_kernels_same, mode):
     """Values that do not depend on a loop are read ahead of it, and an empty tensor has no memory to read from."""
     x, y, z = torch.randn(0, 3), torch.randn(3, 0), torch.randn(4, 5)
 
@@ -321,7 +321,7 @@ def test_nothing_is_read_where_there_is_nothing(assert_same_as_eager, mode):
             tail * 2 + tail[:, :1], (tail + z[0]).sum(0), (tail * 2).sum(1), y.amax(0), torch.softmax(x, 1),
         ]  # fmt: skip
 
-    assert_same_as_eager(function, x, y, z, mode=mode)
+    assert_kernels_same(function, x, y, z, mode=mode)
 
 
 LAYOUTS = {
@@ -353,23 +353,23 @@ def test_layouts(kernels, assert_same, layout):
         assert_same(actual, expected, layout)
 
 
-def test_channels_last(assert_same_as_eager):
+def test_channels_last(assert_kernels_same):
     x = torch.randn(2, 3, 5, 4).to(memory_format=torch.channels_last)
     bias = torch.randn(3, 1, 1)
 
     def function(x, bias):
         return [(x + bias).relu(), x.sum((0, 2, 3)), x.mean((2, 3)), (x * 2).contiguous()]
 
-    assert_same_as_eager(function, x, bias)
+    assert_kernels_same(function, x, bias)
 
 
-def test_broadcasting(assert_same_as_eager):
+def test_broadcasting(assert_kernels_same):
     a, b, c, d = torch.randn(4, 1, 5), torch.randn(3, 1), torch.randn(5), torch.tensor(2.0)
 
     def function(a, b, c, d):
         return [a + b, a * c - d, (a + b + c).sum(1), torch.where(c > 0, a, b), a.expand(4, 3, 5) * b, d * d]
 
-    assert_same_as_eager(function, a, b, c, d)
+    assert_kernels_same(function, a, b, c, d)
 
 
 REDUCTIONS = {
@@ -395,7 +395,7 @@ def test_reductions(kernels, assert_same, dims, dtype):
 
 
 @pytest.mark.parametrize("shape", [(100_000,), (3, 40_000), (40_000, 3), (2000, 100), (70, 3, 700)], ids=str)
-def test_long_reductions(assert_same_as_eager, shape):
+def test_long_reductions(assert_kernels_same, shape):
     torch.manual_seed(6)
     x = torch.rand(shape) + 0.5
 
@@ -413,7 +413,7 @@ def test_long_reductions(assert_same_as_eager, shape):
             (x + 1).amax(-1),
         ]
 
-    assert_same_as_eager(function, x)
+    assert_kernels_same(function, x)
 
 
 def test_integer_sums_do_not_overflow(kernels, assert_same):
@@ -450,16 +450,16 @@ def test_softmax(kernels, assert_same, dim, dtype):
 
 @pytest.mark.parametrize("shape,dims", [((3, 1), 1), ((1, 1), None), ((2, 1, 1), (1, 2)), ((1, 3), 1)])
 @pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25, 3.0])
-def test_norms_whose_squares_leave_the_type(assert_same_as_eager, shape, dims, size):
+def test_norms_whose_squares_leave_the_type(assert_kernels_same, shape, dims, size):
     """That of one number is its size."""
 
     def function(x):
         return [torch.linalg.vector_norm(x, 2, dims), torch.linalg.vector_norm(x, 1, dims, keepdim=True)]
 
-    assert_same_as_eager(function, torch.full(shape, -size))
+    assert_kernels_same(function, torch.full(shape, -size))
 
 
-def test_normalisations(assert_same_as_eager):
+def test_normalisations(assert_kernels_same):
     torch.manual_seed(7)
     x, w, b, g = torch.randn(6, 8, 16), torch.randn(16), torch.randn(16), torch.randn(4, 8, 5, 5)
     cw, cb, rm, rv = torch.randn(8), torch.randn(8), torch.randn(8), torch.rand(8) + 0.1
@@ -473,10 +473,10 @@ def test_normalisations(assert_same_as_eager):
         ]  # fmt: skip
 
     inputs = (x, w, b, g, cw, cb, rm, rv)
-    assert_same_as_eager(function, *inputs, scale=4)
+    assert_kernels_same(function, *inputs, scale=4)
 
 
-def test_views_are_followed_by_index_arithmetic(assert_same_as_eager):
+def test_views_are_followed_by_index_arithmetic(assert_kernels_same):
     x = torch.randn(4, 6, 8)
 
     def function(x):
@@ -490,10 +490,10 @@ def test_views_are_followed_by_index_arithmetic(assert_same_as_eager):
             *[piece + 3 for piece in y.chunk(3, -1)], y.unfold(2, 3, 2) + 1,
         ]  # fmt: skip
 
-    assert_same_as_eager(function, x)
+    assert_kernels_same(function, x)
 
 
-def test_putting_together(assert_same_as_eager):
+def test_putting_together(assert_kernels_same):
     a, b = torch.randn(3, 4), torch.randn(3, 4)
 
     def function(a, b):
@@ -505,10 +505,10 @@ def test_putting_together(assert_same_as_eager):
             torch.cat([a, b]).relu().sum(0), torch.hstack([a, b]).exp(),
         ]  # fmt: skip
 
-    assert_same_as_eager(function, a, b)
+    assert_kernels_same(function, a, b)
 
 
-def test_made_of_nothing(assert_same_as_eager):
+def test_made_of_nothing(assert_kernels_same):
     x = torch.randn(5, 5)
 
     def function(x):
@@ -519,10 +519,10 @@ def test_made_of_nothing(assert_same_as_eager):
             torch.zeros_like(x, dtype=torch.int64),
         ]  # fmt: skip
 
-    assert_same_as_eager(function, x)
+    assert_kernels_same(function, x)
 
 
-def test_reads_at_computed_places(assert_same_as_eager):
+def test_reads_at_computed_places(assert_kernels_same):
     table, index, x = torch.randn(10, 6), torch.randint(0, 10, (4, 3)), torch.randn(5, 7)
     rows, columns, along = torch.tensor([0, -1, 3]), torch.tensor([1, 2, -3]), torch.randint(0, 7, (5, 2))
 
@@ -534,7 +534,7 @@ def test_reads_at_computed_places(assert_same_as_eager):
         ]  # fmt: skip
 
     inputs = (table, index, x, rows, columns, along)
-    assert_same_as_eager(function, *inputs)
+    assert_kernels_same(function, *inputs)
 
 
 def test_an_index_out_of_bounds_raises(kernels):
@@ -582,7 +582,7 @@ def test_derivatives(kernels, assert_same):
         assert_same(actual, expected, name, scale=4)
 
 
-def test_max_pooling(assert_same_as_eager):
+def test_max_pooling(assert_kernels_same):
     x = torch.randn(2, 3, 9, 8)
     x[0, 0, 3, 3] = float("nan")
     x[0, 1, 2:4, 2:4] = 1.0
@@ -597,7 +597,7 @@ def test_max_pooling(assert_same_as_eager):
         ]
         return [each for case in cases for each in case] + [F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.max_pool2d(x, 5, 1, 2)]
 
-    assert_same_as_eager(function, x)
+    assert_kernels_same(function, x)
 
 
 def test_booleans_are_bytes_in_memory():

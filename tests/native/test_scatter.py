@@ -22,7 +22,7 @@ def numbers(*shape, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("dtype,mode", [*((dtype, "fake") for dtype in TYPES), *((dtype, "symbolic") for dtype in TYPES[::4])])
-def test_all_ways_to_store(assert_same_as_eager, dtype, mode):
+def test_all_ways_to_store(assert_kernels_same, dtype, mode):
     """Indices repeat: the last value stands, sums are added in eager's order."""
 
     def function(x, index, source):
@@ -40,10 +40,10 @@ def test_all_ways_to_store(assert_same_as_eager, dtype, mode):
         ]  # fmt: skip
 
     x, source = numbers(4, 5, dtype=dtype), numbers(4, 3, dtype=dtype)
-    assert_same_as_eager(function, x, torch.tensor([[0, 2, 2], [4, 4, 4], [1, 0, 3], [2, 2, 2]]), source, mode=mode)
+    assert_kernels_same(function, x, torch.tensor([[0, 2, 2], [4, 4, 4], [1, 0, 3], [2, 2, 2]]), source, mode=mode)
 
 
-def test_bools_and_masks(assert_same_as_eager):
+def test_bools_and_masks(assert_kernels_same):
     def function(x, mask, row):
         flags = mask.clone()
         return [
@@ -56,7 +56,7 @@ def test_bools_and_masks(assert_same_as_eager):
         ]  # fmt: skip
 
     x = numbers(4, 5)
-    assert_same_as_eager(function, x, x > 0, torch.arange(5.0))
+    assert_kernels_same(function, x, x > 0, torch.arange(5.0))
     # As many values as the mask has places.
     values = torch.arange(float((x > 0).sum()))
     compiled = fxjit.compile(lambda x, v: torch.clone(x).index_put_((x > 0,), v))
@@ -105,7 +105,7 @@ def test_not_a_number_and_signs(kernels):
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
-def test_nothing_to_store_and_nowhere(assert_same_as_eager, mode):
+def test_nothing_to_store_and_nowhere(assert_kernels_same, mode):
     def function(x, none, empty):
         few = none[:, 0]
         return [
@@ -113,7 +113,7 @@ def test_nothing_to_store_and_nowhere(assert_same_as_eager, mode):
             empty.scatter(0, none, empty), empty.index_add(1, few, empty[:, :0] * 2),
         ]  # fmt: skip
 
-    assert_same_as_eager(function, torch.randn(4, 5), torch.zeros(0, 5, dtype=torch.int64), torch.randn(0, 5), mode=mode)
+    assert_kernels_same(function, torch.randn(4, 5), torch.zeros(0, 5, dtype=torch.int64), torch.randn(0, 5), mode=mode)
 
 
 WRONG = {

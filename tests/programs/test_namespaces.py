@@ -9,8 +9,7 @@ import textwrap
 import types
 
 import torch
-
-import fxjit
+from tests.differential import assert_same_as_eager
 
 X = torch.ones(2)
 HOLDER = types.ModuleType("holder")
@@ -23,13 +22,15 @@ def fresh():
     return function
 
 
-def assert_same_as_eager(program):
+def assert_same_function(program):
     """Eager and compiled give the same, and leave the same in the function that they are given."""
-    given, given_compiled = fresh(), fresh()
-    want = program(given, X)
-    got = fxjit.compile(program, backend="eager")(given_compiled, X)
-    assert got == want
-    assert given_compiled.__dict__ == given.__dict__
+    given = []
+
+    def make():
+        given.append(fresh())
+        return given[-1], X
+
+    assert_same_as_eager(program, make=make, state=lambda: given[-1].__dict__, fullgraph=False)
 
 
 def test_a_functions_namespace_has_what_was_just_set():
@@ -40,7 +41,7 @@ def test_a_functions_namespace_has_what_was_just_set():
         del function.first
         return dict(function.__dict__), list(vars(function).items()), "first" in function.__dict__, len(function.__dict__)
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
 
 
 def test_a_functions_namespace_stays_the_same_object():
@@ -52,7 +53,7 @@ def test_a_functions_namespace_stays_the_same_object():
         namespace.setdefault("third", 3)
         return dict(namespace), function.second, namespace.pop("first"), hasattr(function, "first"), namespace is vars(function)
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
 
 
 def test_what_a_function_has_of_its_own_is_not_in_it():
@@ -62,7 +63,7 @@ def test_what_a_function_has_of_its_own_is_not_in_it():
         function.__name__ = "renamed"
         return dict(function.__dict__), function.__doc__, function.__name__
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
 
 
 def test_update_wrapper_takes_attributes_set_before():
@@ -75,7 +76,7 @@ def test_update_wrapper_takes_attributes_set_before():
         functools.update_wrapper(wrapper, function)
         return wrapper.mark, wrapper.__wrapped__ is function, wrapper.__doc__
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
 
 
 def test_a_modules_namespace_has_what_was_just_set():
@@ -89,7 +90,7 @@ def test_a_modules_namespace_has_what_was_just_set():
         del HOLDER.value, HOLDER.other
         return found, "value" in namespace, math.__dict__["pi"]
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
     assert not hasattr(HOLDER, "value") and not hasattr(HOLDER, "other")
 
 
@@ -107,7 +108,7 @@ def test_the_table_of_modules():
 
         return *found, textwrap is HOLDER, len([name for name in list(sys.modules) if name == "math"])
 
-    assert_same_as_eager(program)
+    assert_same_function(program)
     assert sys.modules["textwrap"] is textwrap
 
 
@@ -130,4 +131,4 @@ def test_cells_compare_by_what_they_hold():
         x = x + 1
         return cell(2) < cell(3), cell(-36) == cell(-36.0), cell(1) != cell(2), empty() == empty(), empty() < cell("text")
 
-    assert_same_as_eager(program)
+    assert_same_function(program)

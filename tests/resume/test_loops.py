@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.differential import assert_same_as_eager  # noqa: E402
+
 import fxjit  # noqa: E402
 from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
 
@@ -21,19 +23,8 @@ def _resume() -> Iterator[None]:
         yield
 
 
-def assert_same_as_eager(fn: Callable[..., Any], *args: Any, graphs: int | None = None) -> None:
-    """`fn` gives what it gives eagerly and skips nothing; in that many graphs."""
-    fxjit.reset()
-    backend = EagerAndRecordGraphs()
-    compiled = fxjit.compile(fn, backend=backend)
-    for _ in range(2):
-        torch.manual_seed(0)
-        expected = fn(torch.ones(3), *args)
-        torch.manual_seed(0)
-        assert str(compiled(torch.ones(3), *args)) == str(expected)
-    assert not fxjit.counters["skip"], fxjit.counters
-    if graphs is not None:
-        assert len(backend.graphs) == graphs
+def assert_same_loops(fn: Callable[..., Any], *args: Any, **options: Any) -> None:
+    assert_same_as_eager(fn, torch.ones(3), *args, fullgraph=False, skips=False, **options)
 
 
 def steps(x: Any, n: int) -> Any:
@@ -47,10 +38,10 @@ def steps(x: Any, n: int) -> Any:
 
 def test_the_parts_of_a_loop_are_compiled_whatever_the_number_of_iterations() -> None:
     for n in (0, 1, 2, 3, 50):
-        assert_same_as_eager(steps, n)
+        assert_same_loops(steps, n)
     # before and first half; second half; first half (twice: `_` was a constant); after
-    assert_same_as_eager(steps, 50, graphs=5)
-    assert_same_as_eager(steps, 5000, graphs=5)
+    assert_same_loops(steps, 50, graphs=5)
+    assert_same_loops(steps, 5000, graphs=5)
 
 
 def test_the_default_gives_up_the_frame() -> None:
@@ -97,8 +88,8 @@ def test_while_and_its_condition_on_data() -> None:
             x = x * 1.5
         return x + 1
 
-    assert_same_as_eager(counted, 20)
-    assert_same_as_eager(on_data)
+    assert_same_loops(counted, 20)
+    assert_same_loops(on_data)
 
 
 def test_loops_in_loops_with_break_continue_and_else() -> None:
@@ -116,8 +107,8 @@ def test_loops_in_loops_with_break_continue_and_else() -> None:
                 break
         return x, i, j
 
-    assert_same_as_eager(fn, 9)
-    assert_same_as_eager(fn, 3)
+    assert_same_loops(fn, 9)
+    assert_same_loops(fn, 3)
 
 
 def test_iterators_of_every_kind_go_on_where_they_were() -> None:
@@ -141,7 +132,7 @@ def test_iterators_of_every_kind_go_on_where_they_were() -> None:
         lambda x: map(lambda k: x * k, range(3)), lambda x: reversed([1, 2, 3]), lambda x: x.reshape(3, 1),
         lambda x: numbers(4), lambda x: filter(None, [0, 1, 2]), lambda x: iter([1, 2, 3]),
     ):  # fmt: skip
-        assert_same_as_eager(over(make))
+        assert_same_loops(over(make))
 
 
 def test_a_list_that_changes_under_its_loop() -> None:
@@ -154,7 +145,7 @@ def test_a_list_that_changes_under_its_loop() -> None:
                 items.append(item + 2)
         return x, items
 
-    assert_same_as_eager(fn)
+    assert_same_loops(fn)
 
 
 def test_a_break_at_one_iteration_only() -> None:
@@ -165,8 +156,8 @@ def test_a_break_at_one_iteration_only() -> None:
                 fxjit.graph_break()
         return x
 
-    assert_same_as_eager(fn, 2, graphs=1)
-    assert_same_as_eager(fn, 30)
+    assert_same_loops(fn, 2, graphs=1)
+    assert_same_loops(fn, 30)
 
 
 def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
@@ -187,10 +178,10 @@ def test_loops_in_functions_that_are_called_and_calls_in_loops() -> None:
     def comprehension(x: Any, n: int) -> Any:
         return [breaks(x * k) for k in range(n)]
 
-    assert_same_as_eager(loops, 20)
-    assert_same_as_eager(outer, 20)
+    assert_same_loops(loops, 20)
+    assert_same_loops(outer, 20)
     with fxjit.config.patch(resume_in_try=True):  # since 3.12 a comprehension puts its variable back as a `finally` would
-        assert_same_as_eager(comprehension, 4)
+        assert_same_loops(comprehension, 4)
 
 
 def test_a_list_that_grows_is_one_entry() -> None:
@@ -202,7 +193,7 @@ def test_a_list_that_grows_is_one_entry() -> None:
             out.append(x * 2)
         return out
 
-    assert_same_as_eager(fn, 20)
+    assert_same_loops(fn, 20)
     assert sum(fxjit.counters["recompiles"].values()) < 3
 
 

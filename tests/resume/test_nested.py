@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.differential import outcome_with_tracebacks  # noqa: E402
+from tests.differential import assert_same_as_eager, outcome_with_tracebacks  # noqa: E402
 
 import fxjit  # noqa: E402
 from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
@@ -29,7 +29,7 @@ seen: list[Any] = []
 def look(tag: Any = None) -> Any:
     """Breaks the graph; remembers who called, and the grad mode."""
     frame, names = sys._getframe(1), []
-    while frame is not None and frame.f_code.co_name != "run":
+    while frame is not None and frame.f_code.co_name != outcome_with_tracebacks.__name__:
         if "fxjit" + "/" not in frame.f_code.co_filename.replace("\\", "/").replace(HERE, ""):
             names.append((frame.f_code.co_name, frame.f_lineno))
         frame = frame.f_back
@@ -42,30 +42,17 @@ def fail() -> None:
     raise KeyError("failed")
 
 
-def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What a call came to: result or exception with its lines, the arguments after it, what `look` saw."""
-    seen.clear()
-    args = copy.deepcopy(args)
-    return str((outcome_with_tracebacks(fn, *args), args, seen, torch.is_grad_enabled()))
-
-
-def assert_same_as_eager(
-    fn: Callable[..., Any], *args: Any, graphs: list[int] | None = None, breaks: int | None = None
-) -> None:
-    """`fn` gives what it gives eagerly, several times. `graphs`: the operators in each; `breaks`: how many were told."""
-    fxjit.reset()
-    fxjit.counters.clear()
-    backend = EagerAndRecordGraphs()
-    compiled = fxjit.compile(fn, backend=backend)
+def assert_same_calls(fn: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """As eager, several times; and `look` sees the same."""
     args = args or (torch.tensor([1.0, 2.0]),)
-    for _ in range(3):
-        assert run(compiled, args) == run(fn, args)
-    sizes = [sum(node.op in ("call_function", "call_method") for node in graph.graph.nodes) for graph in backend.graphs]
-    if graphs is not None:
-        assert sizes == graphs
-        assert not fxjit.counters["recompiles"]
-    if breaks is not None:
-        assert sum(fxjit.counters["graph_break"].values()) == breaks
+
+    def make() -> Any:
+        seen.clear()
+        return copy.deepcopy(args)
+
+    assert_same_as_eager(
+        fn, calls=3, fullgraph=False, make=make, tracebacks=True, state=lambda: list(seen), **options
+    )  # fmt: skip
 
 
 def inner(x: Any) -> Any:
@@ -84,14 +71,14 @@ def test_inner_and_outer_are_two_graphs() -> None:
         y = x + 1
         return inner(y) * 2 + y
 
-    assert_same_as_eager(outer, graphs=[2, 3], breaks=1)
+    assert_same_calls(outer, graphs=[2, 3], breaks=1)
 
 
 def test_three_deep_are_two_graphs() -> None:
     def outer(x: Any) -> Any:
         return middle(x + 1) * middle(x, by=2)
 
-    assert_same_as_eager(outer, graphs=[3, 4, 3], breaks=2)
+    assert_same_calls(outer, graphs=[3, 4, 3], breaks=2)
 
 
 def test_without_the_setting_each_function_has_graphs_of_its_own() -> None:
@@ -100,7 +87,7 @@ def test_without_the_setting_each_function_has_graphs_of_its_own() -> None:
         return inner(y) * 2 + y
 
     with fxjit.config.patch(nested_graph_breaks=False):
-        assert_same_as_eager(outer, graphs=[1, 1, 1, 2])
+        assert_same_calls(outer, graphs=[1, 1, 1, 2])
 
 
 def test_the_break_is_told_once_by_the_inner_functions_line() -> None:
@@ -136,7 +123,7 @@ def test_what_lies_on_the_stacks_meanwhile() -> None:
     def outer(x: Any) -> Any:
         return [x, inner(x), (lambda a, *b, k: (a, b, k))(x * 2, inner(x), *[1], k=inner(x + 1))], f"{len(middle(x))}"
 
-    assert_same_as_eager(outer)
+    assert_same_calls(outer)
 
 
 class Base:
@@ -167,8 +154,8 @@ def test_methods_super_and_callable_objects() -> None:
         obj = Derived(3.0)
         return obj(x) + obj.go(x), obj.by
 
-    assert_same_as_eager(outer)
-    assert_same_as_eager(lambda x, obj: (obj(x), obj.by), torch.ones(2), Base(2.0))
+    assert_same_calls(outer)
+    assert_same_calls(lambda x, obj: (obj(x), obj.by), torch.ones(2), Base(2.0))
 
 class Held:
     def __init__(self, value: Any, by: Any = 2, **more: Any) -> None:
@@ -217,12 +204,12 @@ class Counting(torch.nn.Module):
 
 
 def test_constructors_nest() -> None:
-    assert_same_as_eager(lambda x: Held(x + 1).value * 2, graphs=[2, 2], breaks=1)
-    assert_same_as_eager(lambda x: (HeldTwice(x).last, HeldTwice(x + 1).first))
-    assert_same_as_eager(lambda x: (Record(x * 2).seen, Record(x, seen=[1]).seen, Record(x, 4).total), breaks=3)
-    assert_same_as_eager(lambda x: (lambda made: made.me is made and made.second)(Slotted(x)), graphs=[1, 1], breaks=1)
-    assert_same_as_eager(lambda x: Counting(2.0)(x) + 1, graphs=[2], breaks=1)
-    assert_same_as_eager(lambda x: [x, Held(HeldTwice(x).last, by=x).value, f"{Held(x, **{'c': 1}).value}"])
+    assert_same_calls(lambda x: Held(x + 1).value * 2, graphs=[2, 2], breaks=1)
+    assert_same_calls(lambda x: (HeldTwice(x).last, HeldTwice(x + 1).first))
+    assert_same_calls(lambda x: (Record(x * 2).seen, Record(x, seen=[1]).seen, Record(x, 4).total), breaks=3)
+    assert_same_calls(lambda x: (lambda made: made.me is made and made.second)(Slotted(x)), graphs=[1, 1], breaks=1)
+    assert_same_calls(lambda x: Counting(2.0)(x) + 1, graphs=[2], breaks=1)
+    assert_same_calls(lambda x: [x, Held(HeldTwice(x).last, by=x).value, f"{Held(x, **{'c': 1}).value}"])
 
 
 def test_what_a_constructor_returns_and_raises() -> None:
@@ -245,10 +232,10 @@ def test_what_a_constructor_returns_and_raises() -> None:
         with torch.no_grad():
             return Raises(x + 1).y
 
-    assert_same_as_eager(outer, torch.ones(2), lambda y: None, breaks=1)
-    assert_same_as_eager(outer, torch.ones(2), lambda y: 3)
-    assert_same_as_eager(outer, torch.ones(2), lambda y: y)
-    assert_same_as_eager(made_in_between)
+    assert_same_calls(outer, torch.ones(2), lambda y: None, breaks=1)
+    assert_same_calls(outer, torch.ones(2), lambda y: 3)
+    assert_same_calls(outer, torch.ones(2), lambda y: y)
+    assert_same_calls(made_in_between)
 
 
 def test_objects_that_more_than_init_makes() -> None:
@@ -287,7 +274,7 @@ def test_objects_that_more_than_init_makes() -> None:
             super().__init__("text")
             self.x = x * 2
 
-    assert_same_as_eager(lambda x: (New(x).after, OfMeta(x).y, sorted(Table(x).items()), Problem(x).x))
+    assert_same_calls(lambda x: (New(x).after, OfMeta(x).y, sorted(Table(x).items()), Problem(x).x))
 
 
 class Layer(torch.nn.Module):
@@ -308,7 +295,7 @@ def test_modules_with_the_frames_of_torch_between() -> None:
     def outer(x: Any) -> Any:
         return second(first(x) + 1) * 2
 
-    assert_same_as_eager(outer, graphs=[1, 3, 2], breaks=2)
+    assert_same_calls(outer, graphs=[1, 3, 2], breaks=2)
 
 
 def test_hooks_of_a_module() -> None:
@@ -321,7 +308,7 @@ def test_hooks_of_a_module() -> None:
     layer = Quiet()
     layer.register_forward_pre_hook(lambda module, args: (args[0] - 1,))
     layer.register_forward_hook(lambda module, args, output: output + 1)
-    assert_same_as_eager(lambda x: layer(x) * 2, graphs=[2, 3], breaks=1)
+    assert_same_calls(lambda x: layer(x) * 2, graphs=[2, 3], breaks=1)
 
 
 def test_closures_share_their_cells() -> None:
@@ -341,7 +328,7 @@ def test_closures_share_their_cells() -> None:
         z = step(y)
         return y, z, count, [each() for each in kept], x
 
-    assert_same_as_eager(outer)
+    assert_same_calls(outer)
 
 
 def test_mutations_are_seen_in_order() -> None:
@@ -359,7 +346,7 @@ def test_mutations_are_seen_in_order() -> None:
         items.append(last)
         return table, items
 
-    assert_same_as_eager(outer, torch.ones(2), [1], breaks=1)
+    assert_same_calls(outer, torch.ones(2), [1], breaks=1)
 
 
 def test_blocks_around_and_inside_are_as_they_should_be() -> None:
@@ -381,9 +368,9 @@ def test_blocks_around_and_inside_are_as_they_should_be() -> None:
             b = decorated(x)
         return a, b, block(x), torch.is_grad_enabled()
 
-    assert_same_as_eager(outer)
+    assert_same_calls(outer)
     with torch.no_grad():
-        assert_same_as_eager(outer)
+        assert_same_calls(outer)
 
 
 def test_an_exception_of_the_instruction_goes_through_the_users_functions() -> None:
@@ -406,8 +393,8 @@ def test_an_exception_of_the_instruction_goes_through_the_users_functions() -> N
         except KeyError:
             return x, torch.is_grad_enabled()
 
-    assert_same_as_eager(outer)
-    assert_same_as_eager(catches)
+    assert_same_calls(outer)
+    assert_same_calls(catches)
 
 
 def test_an_exception_of_the_rest_goes_through_the_users_functions() -> None:
@@ -422,7 +409,7 @@ def test_an_exception_of_the_rest_goes_through_the_users_functions() -> None:
         y = x + 1
         return fails(y) + y
 
-    assert_same_as_eager(outer)
+    assert_same_calls(outer)
 
 
 def test_recursion_is_compiled_once_and_not_once_a_level() -> None:
@@ -430,7 +417,7 @@ def test_recursion_is_compiled_once_and_not_once_a_level() -> None:
         look(n)
         return x if n == 0 else down(x + 1, n - 1) * 2
 
-    assert_same_as_eager(lambda x: down(x, 12))
+    assert_same_calls(lambda x: down(x, 12))
     fxjit.reset()
     fxjit.compile(down, backend="eager")(torch.ones(2), 30)
     assert fxjit.counters["frames"]["ok"] < 30
@@ -463,7 +450,7 @@ def test_where_a_caller_cannot_wait_the_break_is_its_own() -> None:
         return Number() + x
 
     for called in (in_loop, in_try, lambda x: list(in_generator(x)), by_builtin, by_operator):
-        assert_same_as_eager(lambda x, called=called: called(x + 1))
+        assert_same_calls(lambda x, called=called: called(x + 1))
 
 
 def test_a_skipped_function_is_skipped_alone() -> None:
@@ -487,7 +474,7 @@ def test_arguments_of_every_kind() -> None:
     def outer(x: Any) -> Any:
         return takes(x), takes(x, 1, 2, 3, k=4, z=5), takes(*[x, 2], **{"k": 1, "y": 2})
 
-    assert_same_as_eager(outer)
+    assert_same_calls(outer)
 
 
 def test_warnings_name_the_line_that_the_user_wrote() -> None:
@@ -548,7 +535,7 @@ def test_functions_of_other_modules_keep_their_globals(tmp_path: Any) -> None:
              "    return y + factor + count"]
     exec(compile("\n".join(lines), str(tmp_path / "elsewhere.py"), "exec"), namespace)
     there = namespace["there"]
-    assert_same_as_eager(lambda x: there(x) + 1, graphs=[1, 3])
+    assert_same_calls(lambda x: there(x) + 1, graphs=[1, 3])
     namespace["factor"] = 7
     assert torch.equal(fxjit.compile(there, backend="eager")(torch.ones(2)), torch.full((2,), 16.0))
 

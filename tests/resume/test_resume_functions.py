@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.differential import outcome_with_tracebacks
+from tests.differential import assert_same_as_eager, outcome_with_tracebacks
 
 import fxjit
 
@@ -12,16 +12,6 @@ import fxjit
 def cut(value=None):
     fxjit.graph_break()
     return value
-
-
-def assert_same_as_eager(fn, *args):
-    """What eager and compiled code agree on."""
-    expected = outcome_with_tracebacks(fn, *args)
-    fxjit.reset()
-    compiled = fxjit.compile(fn, backend="eager")
-    for _ in range(2):
-        assert repr(outcome_with_tracebacks(compiled, *args)) == repr(expected)
-    return expected
 
 
 # -- variables of closures that have no value -----------------------------------------------------------------------
@@ -79,9 +69,9 @@ def caught(x, way):
 @pytest.mark.parametrize("setting", [{}, {"resume_in_try": True}, {"nested_graph_breaks": False}])
 def test_an_unbound_variable_of_a_closure_is_told_of_as_the_frames_own(fn, way, setting):
     with fxjit.config.patch(setting):
-        expected = assert_same_as_eager(fn, torch.ones(2), way)
+        result = assert_same_as_eager(fn, torch.ones(2), way, fullgraph=False, tracebacks=True)
     if way and fn is not caught and not (fn is assigned_on_one_way_only and way > 1):
-        assert expected[1][0][0] is UnboundLocalError
+        assert result[1][0][0] is UnboundLocalError
 
 
 # -- comprehensions that run inline, whose names share slots with cells -----------------------------------------------
@@ -131,7 +121,7 @@ def functions_with_a_free_variable_of_that_name():
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_break_in_a_comprehension_keeps_its_names_apart_from_those_around_it(fn, in_try, nested):
     with fxjit.config.patch(resume_in_try=in_try, resume_in_loops=True, nested_graph_breaks=nested):
-        assert_same_as_eager(fn, torch.ones(2), [1, 5])
+        assert_same_as_eager(fn, torch.ones(2), [1, 5], fullgraph=False, tracebacks=True)
 
 
 # -- constructors, which CPython may run inside the evaluator of their caller ------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fxjit
@@ -30,9 +31,9 @@ def compiles() -> int:
     return counters["frames"]["ok"]
 
 
-def assert_same_as_eager(compiled: Callable[..., Any], fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> None:
+def assert_same_calls(compiled: Callable[..., Any], fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> None:
     for args in calls:
-        torch.testing.assert_close(compiled(*args), fn(*args))
+        assert_same_call(fn, compiled, *args, rtol=1.3e-6)
 
 
 def times_rows(x: torch.Tensor) -> torch.Tensor:
@@ -45,18 +46,18 @@ def sizes(*rows: int) -> list[tuple[torch.Tensor]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_second_size_makes_it_a_symbol(backend: str) -> None:
-    assert_same_as_eager(fxjit.compile(times_rows, backend=backend), times_rows, sizes(3, 4, 7, 2, 9))
+    assert_same_calls(fxjit.compile(times_rows, backend=backend), times_rows, sizes(3, 4, 7, 2, 9))
     assert compiles() == 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dynamic_true_compiles_once(backend: str) -> None:
-    assert_same_as_eager(fxjit.compile(times_rows, backend=backend, dynamic=True), times_rows, sizes(3, 4, 7, 2, 9))
+    assert_same_calls(fxjit.compile(times_rows, backend=backend, dynamic=True), times_rows, sizes(3, 4, 7, 2, 9))
     assert compiles() == 1
 
 
 def test_dynamic_false_compiles_for_each_size() -> None:
-    assert_same_as_eager(fxjit.compile(times_rows, backend="eager", dynamic=False), times_rows, sizes(3, 4, 7))
+    assert_same_calls(fxjit.compile(times_rows, backend="eager", dynamic=False), times_rows, sizes(3, 4, 7))
     assert compiles() == 3
 
 
@@ -65,7 +66,7 @@ def test_sizes_zero_and_one_are_constants(backend: str) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.sum(0) * 2
 
-    assert_same_as_eager(fxjit.compile(fn, backend=backend), fn, sizes(3, 4, 1, 0, 7, 1, 0))
+    assert_same_calls(fxjit.compile(fn, backend=backend), fn, sizes(3, 4, 1, 0, 7, 1, 0))
     assert compiles() == 4
 
 
@@ -75,8 +76,8 @@ def test_equal_looking_code_has_a_history_of_its_own() -> None:
 
     first, second = make(), make()
     assert first.__code__ == second.__code__ and first.__code__ is not second.__code__
-    assert_same_as_eager(fxjit.compile(first, backend="eager"), first, sizes(3))
-    assert_same_as_eager(fxjit.compile(second, backend="eager"), second, sizes(4))
+    assert_same_calls(fxjit.compile(first, backend="eager"), first, sizes(3))
+    assert_same_calls(fxjit.compile(second, backend="eager"), second, sizes(4))
     assert history_of(first.__code__) is not history_of(second.__code__)
     assert history_of(second.__code__).sizes["x"] == (4, 2)
 
@@ -104,7 +105,7 @@ def test_a_marked_size_of_nought_or_one_is_a_constant_and_the_next_varies(first:
     calls = [torch.ones(size, 2) for size in (first, 5, 7)]
     for x in calls:
         fxjit.mark_dynamic(x, 0)
-    assert_same_as_eager(fxjit.compile(times_rows, backend="eager"), times_rows, [(x,) for x in calls])
+    assert_same_calls(fxjit.compile(times_rows, backend="eager"), times_rows, [(x,) for x in calls])
     assert compiles() == 2
 
 
@@ -131,16 +132,16 @@ def test_a_size_that_may_be_dynamic_can_be_fixed_by_the_program() -> None:
 
     x = torch.ones(3, 2)
     fxjit.maybe_mark_dynamic(x, 0)
-    assert_same_as_eager(fxjit.compile(fn, backend="eager"), fn, [(x,), (torch.ones(4, 2),)])
+    assert_same_calls(fxjit.compile(fn, backend="eager"), fn, [(x,), (torch.ones(4, 2),)])
 
 
 def test_a_marked_range_is_guarded() -> None:
     compiled = fxjit.compile(times_rows, backend="eager")
     x = torch.ones(5, 2)
     fxjit.mark_dynamic(x, 0, min=2, max=10)
-    assert_same_as_eager(compiled, times_rows, [(x,), *sizes(7)])
+    assert_same_calls(compiled, times_rows, [(x,), *sizes(7)])
     assert compiles() == 1
-    assert_same_as_eager(compiled, times_rows, sizes(12))
+    assert_same_calls(compiled, times_rows, sizes(12))
     assert compiles() == 2
 
 
@@ -176,12 +177,12 @@ def test_an_int_that_varies_becomes_a_symbol(backend: str) -> None:
     def fn(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * n + torch.zeros(n).sum()
 
-    assert_same_as_eager(fxjit.compile(fn, backend=backend), fn, [(torch.ones(2), n) for n in (3, 4, 7, 9, 5)])
+    assert_same_calls(fxjit.compile(fn, backend=backend), fn, [(torch.ones(2), n) for n in (3, 4, 7, 9, 5)])
     assert compiles() == 2
 
 
 def test_a_float_that_varies_is_right_each_time() -> None:
-    assert_same_as_eager(
+    assert_same_calls(
         fxjit.compile(lambda x, n: x * n, backend="eager"), lambda x, n: x * n, [(torch.ones(2), n) for n in (3.5, 4.5)]
     )
 
@@ -191,7 +192,7 @@ def test_divisibility_is_guarded(backend: str) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.reshape(x.shape[0] // 2, 2) * 2 if x.shape[0] % 2 == 0 else x
 
-    assert_same_as_eager(fxjit.compile(fn, backend=backend, dynamic=True), fn, [(torch.randn(n),) for n in (4, 6, 8, 5, 7, 10)])
+    assert_same_calls(fxjit.compile(fn, backend=backend, dynamic=True), fn, [(torch.randn(n),) for n in (4, 6, 8, 5, 7, 10)])
     assert compiles() == 2
 
 
@@ -221,7 +222,7 @@ def test_item_as_a_symbol_with_checks_that_hold_at_run_time(backend: str) -> Non
 
     with config.patch(capture_scalar_outputs=True):
         compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
-        assert_same_as_eager(compiled, fn, [(torch.randn(8), torch.tensor(n)) for n in (3, 0, 1, 5)])
+        assert_same_calls(compiled, fn, [(torch.randn(8), torch.tensor(n)) for n in (3, 0, 1, 5)])
         assert compiles() == 1
         with pytest.raises(RuntimeError):
             compiled(torch.randn(8), torch.tensor(100))
@@ -231,7 +232,7 @@ def test_item_as_a_symbol_with_checks_that_hold_at_run_time(backend: str) -> Non
 @pytest.mark.parametrize("fn", [lambda x: (x > 0).nonzero().sum(0), lambda x: x[x > 0] * 2], ids=["nonzero", "mask"])
 def test_results_whose_size_depends_on_data(backend: str, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with config.patch(capture_dynamic_output_shape_ops=True):
-        assert_same_as_eager(fxjit.compile(fn, backend=backend, fullgraph=True), fn, [(torch.randn(9),) for _ in range(4)])
+        assert_same_calls(fxjit.compile(fn, backend=backend, fullgraph=True), fn, [(torch.randn(9),) for _ in range(4)])
     assert compiles() == 1
 
 
@@ -243,7 +244,7 @@ def test_shape_environments_go_with_their_entries() -> None:
     counts = []
     for scale in range(5):
         fn = types.FunctionType(times_rows.__code__.replace(co_name=f"times_{scale}"), globals())
-        assert_same_as_eager(fxjit.compile(fn, backend="aot_eager", dynamic=True), fn, sizes(3, 4))
+        assert_same_calls(fxjit.compile(fn, backend="aot_eager", dynamic=True), fn, sizes(3, 4))
         del fn
         counts.append(alive())
     assert counts[-1] == counts[1], "one more for each compile"
@@ -257,13 +258,13 @@ def test_the_hint_of_a_size_that_the_program_needs(caplog: pytest.LogCaptureFixt
     compiled = fxjit.compile(program, backend="eager")
     fxjit.set_logs(recompiles=True)
     try:
-        assert_same_as_eager(compiled, program, sizes(3, 4))
+        assert_same_calls(compiled, program, sizes(3, 4))
     finally:
         fxjit.set_logs(recompiles=False)
     assert "fxjit.maybe_mark_dynamic(x, 0)" in caplog.text
     (x,) = sizes(5)[0]
     fxjit.maybe_mark_dynamic(x, 0)
-    assert_same_as_eager(compiled, program, [(x,)])
+    assert_same_calls(compiled, program, [(x,)])
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -47,25 +45,6 @@ class Containers(nn.Module):
         return x + self.weights[0] * self.weights[1] + self.named["w"] + len(self.layers)
 
 
-def assert_module_same_as_eager(module, *args, backends=("eager", "aot_eager"), calls=2):
-    for backend in backends:
-        fxjit.reset()
-        ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
-        compiled = fxjit.compile(ours, backend=backend, fullgraph=True)
-        for call in range(calls):
-            results = []
-            for fn in (compiled, theirs):
-                torch.manual_seed(call)
-                result = fn(*copy.deepcopy(args))
-                result.sum().backward()
-                results.append(result)
-            torch.testing.assert_close(results[0], results[1])
-        for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad, msg=name)
-        for (name, a), (_, b) in zip(ours.named_buffers(), theirs.named_buffers(), strict=True):
-            torch.testing.assert_close(a, b, msg=name)
-
-
 MODULES = {
     "block": lambda: Block(),
     "containers": lambda: Containers(),
@@ -77,17 +56,17 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules(name):
-    assert_module_same_as_eager(MODULES[name](), torch.randn(3, 4))
+def test_modules(name, assert_same_as_eager):
+    assert_same_as_eager(MODULES[name](), torch.randn(3, 4))
 
 
-def test_convolutions():
+def test_convolutions(assert_same_as_eager):
     module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                            nn.Linear(16, 2))
-    assert_module_same_as_eager(module, torch.randn(2, 1, 4, 4))
+    assert_same_as_eager(module, torch.randn(2, 1, 4, 4))
 
 
-def test_attention():
+def test_attention(assert_same_as_eager):
     class Attend(nn.Module):
         def __init__(self):
             super().__init__()
@@ -96,12 +75,12 @@ def test_attention():
 
         def forward(self, x):
             return self.encoder(x) + self.attention(x, x, x, need_weights=False)[0]
-    assert_module_same_as_eager(Attend(), torch.randn(2, 3, 8))
+    assert_same_as_eager(Attend(), torch.randn(2, 3, 8))
 
 
-def test_embedding():
+def test_embedding(assert_same_as_eager):
     module = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
-    assert_module_same_as_eager(module, torch.randint(0, 10, (2, 3)))
+    assert_same_as_eager(module, torch.randint(0, 10, (2, 3)))
 
 
 def test_training_flag_is_guarded():
@@ -231,7 +210,7 @@ def test_a_lazy_module_that_its_input_does_not_fit():
     torch.testing.assert_close(compiled(x), module(x))
 
 
-def test_super_and_properties():
+def test_super_and_properties(assert_same_as_eager):
     class Base(nn.Module):
         def __init__(self):
             super().__init__()
@@ -247,7 +226,7 @@ def test_super_and_properties():
     class Derived(Base):
         def forward(self, x):
             return super().forward(x) * 3
-    assert_module_same_as_eager(Derived(), torch.randn(3))
+    assert_same_as_eager(Derived(), torch.randn(3))
 
 
 def test_missing_attributes_raise():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.differential import assert_same
+from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
 
@@ -112,13 +112,8 @@ def of(cls, *numbers, **kwargs):
     return torch.tensor(numbers or [1.0, 2.0, 3.0], **kwargs).as_subclass(cls)
 
 
-def assert_same_as_eager(program, *classes, fullgraph=True):
-    """`program` of tensors of these classes: eagerly and compiled the same, and the same becomes of the tensors."""
-    compiled = fxjit.compile(program, backend="eager", fullgraph=fullgraph)
-    for _ in range(2):
-        theirs, ours = [[of(cls) for cls in classes] for _ in range(2)]
-        assert_same(program(*theirs), compiled(*ours))
-        assert_same(theirs, ours, "arguments")
+def assert_same_subclasses(program, *classes, **options):
+    assert_same_as_eager(program, make=lambda: [of(cls) for cls in classes], **options)
 
 
 def compute(s):
@@ -157,7 +152,7 @@ def made_inside(s):
 @pytest.mark.parametrize("program", [compute, read, change, several, functions, made_inside])
 @pytest.mark.parametrize("cls", [Plain, Derived, Swapped, torch.Tensor])
 def test_results_are_what_the_class_says(program, cls):
-    assert_same_as_eager(program, cls)
+    assert_same_subclasses(program, cls)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
@@ -235,7 +230,7 @@ def test_methods_and_operators_of_its_own():
             product = str(error)
         return (s.double(), s.half, s.sum(), torch.sum(s), s + 1, torch.add(s, 1), s[1], len(s), s == s, s != s, -s, list(s),
                 product, super(Methods, s).sum(0), super(Methods, s).shape)
-    assert_same_as_eager(program, Methods)
+    assert_same_subclasses(program, Methods)
 
 
 def test_classes_that_do_not_know_each_other():
@@ -295,7 +290,7 @@ def test_switched_off():
         with torch._C.DisableTorchFunctionSubclass():
             inside, enabled = s + 1, torch._C._is_torch_function_enabled()
         return inside, s + 1, enabled, torch._C._is_torch_function_enabled()
-    assert_same_as_eager(program, Plain)
+    assert_same_subclasses(program, Plain)
 
     def broken(s):
         with torch._C.DisableTorchFunctionSubclass():
@@ -303,7 +298,7 @@ def test_switched_off():
             torch._dynamo.graph_break()
             y = y + s
         return y, s * y
-    assert_same_as_eager(broken, Plain, fullgraph=False)
+    assert_same_subclasses(broken, Plain, fullgraph=False)
 
     def inner(s):
         return s + 1
@@ -321,7 +316,7 @@ def test_breaks_between():
         made.note = "kept"
         torch._dynamo.graph_break()
         return y + 1, s, made, made.note, made * 2
-    assert_same_as_eager(program, Plain, fullgraph=False)
+    assert_same_subclasses(program, Plain, fullgraph=False)
 
 
 def test_another_class_is_another_program():

@@ -123,7 +123,7 @@ def of_parts(ws, x):
 @pytest.mark.parametrize("fn", [clipped, averaged, swapped, of_another_shape, of_parts])
 def test_data_in_a_graph(assert_same_as_eager, fn):
     ws = [torch.nn.Parameter(torch.randn(2, 3), requires_grad=at < 2) for at in range(3)]
-    assert_same_as_eager(fn, ws, torch.randn(2, 3), backends=("eager", "aot_eager", "native"))
+    assert_same_as_eager(fn, ws, torch.randn(2, 3), backend=("eager", "aot_eager", "native"))
 
 
 def test_data_given_before_a_gradient_goes_there():
@@ -206,7 +206,7 @@ def test_attributes(assert_same_as_eager):
 
 def test_attributes_that_are_tensors(assert_same_as_eager):
     assert_same_as_eager(lambda x: (x.T, x.mT, x.H, x.real, x.data), torch.randn(3, 4))
-    assert_same_as_eager(lambda x: (x.real + 0, x.imag + 0), torch.randn(3, dtype=torch.complex64), backends=("eager",))
+    assert_same_as_eager(lambda x: (x.real + 0, x.imag + 0), torch.randn(3, dtype=torch.complex64), backend="eager")
 
 
 def test_shape_is_a_size(assert_same_as_eager):

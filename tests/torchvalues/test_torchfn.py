@@ -69,7 +69,7 @@ def test_a_random_number_that_nobody_uses_is_drawn_too(assert_same_as_eager):
     def fn(x):
         torch.rand(5)
         return torch.rand(3) + x
-    assert_same_as_eager(fn, torch.rand(3), backends=("eager",))
+    assert_same_as_eager(fn, torch.rand(3), backend="eager")
 
 
 def test_types_of_python_as_dtypes(assert_same_as_eager):

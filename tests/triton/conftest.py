@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import KERNELS
 
 pytest.importorskip("triton")
 
@@ -100,14 +101,6 @@ def for_gpu(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch
     return pipeline.compile_graph(gm, inputs, "test", lone_kernels=True).finish()
 
 
-TOLERANCE = {
-    torch.float32: (1.3e-5, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-    torch.float16: (1e-2, 2e-3),
-    torch.bfloat16: (2e-2, 2e-2),
-}
-
-
 def assert_same(actual: Any, expected: Any, what: str = "") -> None:
     """Values within the type's tolerance, and the same types, shapes and strides."""
     if isinstance(expected, (tuple, list)):
@@ -119,7 +112,7 @@ def assert_same(actual: Any, expected: Any, what: str = "") -> None:
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)}, eager {tuple(expected.shape)}"
     strides = [(a, b) for n, a, b in zip(expected.shape, actual.stride(), expected.stride()) if n > 1]
     assert expected.numel() == 0 or all(a == b for a, b in strides), f"{what}: {actual.stride()}, eager {expected.stride()}"
-    rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    rtol, atol = KERNELS.get(expected.dtype, (0.0, 0.0))
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text: f"{what}: {text}")
 
 

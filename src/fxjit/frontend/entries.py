@@ -34,6 +34,8 @@ class _State:
     skip_reasons: list[str] = field(default_factory=list)
     failures: dict[int, _Retry] = field(default_factory=dict)  # by id of the key
     in_vain: dict[int, int] = field(default_factory=dict)  # by id of the key: `compiles_in_vain`
+    empty: dict[int, int] = field(default_factory=dict)  # by id of the key: `count_empty`
+    told: set[tuple[int, str]] = field(default_factory=set)  # ids of keys, and reasons: `first_time`
     # What takes an entry away when an object goes that it is for.
     watches: weakref.WeakKeyDictionary[_C.Entry, list[weakref.ref[Any]]] = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -187,6 +189,26 @@ def note_compiled(code: CodeType, key: object, owner: object) -> None:
 def sharers(code: CodeType, key: object) -> int:
     """How many functions or modules that the user compiled share the entries of this code: at least one."""
     return max(1, len(_compiled.get((id(code), id(key)), ())))
+
+
+def is_users(code: CodeType, key: object) -> bool:
+    """Whether the user compiled this very code: it is traced whatever its arguments are."""
+    return (id(code), id(key)) in _compiled
+
+
+def first_time(code: CodeType, key: object, reason: str) -> bool:
+    """Whether frames of this code run eagerly for this reason for the first time: more often it is not reported."""
+    told, what = _note(code).told, (id(key), reason)
+    new = what not in told
+    told.add(what)
+    return new
+
+
+def count_empty(code: CodeType, key: object) -> int:
+    """Counts a trace that put nothing in a graph, and gives how many there were: other arguments may do more."""
+    empty = _note(code).empty
+    empty[id(key)] = empty.get(id(key), 0) + 1
+    return empty[id(key)]
 
 
 def mark_limit(code: CodeType, key: object) -> None:

@@ -524,7 +524,7 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
     case CHECK_LENGTH:
     case CHECK_HAS_KEY:
         if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) {
-            return DEPENDS_ON_TYPE;
+            return check->kind == CHECK_LENGTH && PyTuple_CheckExact(value) ? DEPENDS_ON_LENGTH : DEPENDS_ON_ITEMS;
         }
         if (check->kind == CHECK_LENGTH && PyList_CheckExact(value)) {
             return DEPENDS_ON_CONTENTS;

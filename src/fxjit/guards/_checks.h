@@ -91,6 +91,8 @@ int fxjit_check_run(fxjit_check *check, PyObject *value);
 /* What the outcome of a check on this very object can change with. */
 typedef enum {
     DEPENDS_ON_TYPE,          /* nothing but the object's type, or not even that */
+    DEPENDS_ON_LENGTH,        /* the length of a tuple */
+    DEPENDS_ON_ITEMS,         /* what an object that never changes holds */
     DEPENDS_ON_CONTENTS,      /* the keys of the object, which is a dict; the length of a list */
     DEPENDS_ON_INSTANCE_DICT, /* the keys of its __dict__ */
     DEPENDS_ON_TENSOR,        /* what a TensorImpl says */

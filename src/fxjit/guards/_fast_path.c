@@ -8,6 +8,11 @@
  *   lookups   items of dicts that change all the time, looked up one by one
  *   deferred  nodes below it that none of these speaks for; walked as usual
  *
+ * An address speaks for an object only while the object cannot have been freed, and another made there: what is reached
+ * through a dict or a class at its version, or through a tuple that is known to be the same, was alive all the time. Items of
+ * lists, and of dicts that are looked into, were not: constants among them are held by the snapshot, of all others the type
+ * is a word, and what is below is recorded by contents. Nothing that may hold a tensor is kept alive.
+ *
  * A word is read only when those before it have shown that its memory is what it was: a dict at its version holds what it
  * held, an object at its type and instance dict has what it had. Where the versions are not the dicts' own memory they
  * come first, and one counter says that none of them moved. Reading all this runs no Python code. Whatever differs, or is
@@ -140,7 +145,7 @@ static inline int
 tensor_holds(const tensor_snapshot *record)
 {
     const tensor_kind *kind = record->kind;
-    if (fxjit_tensor_impl(record->tensor) != record->impl || Py_TYPE(record->tensor) != kind->type) {
+    if (Py_TYPE(record->tensor) != kind->type || fxjit_tensor_impl(record->tensor) != record->impl) {
         return 0;
     }
     const uint64_t *impl = record->impl;

@@ -16,12 +16,15 @@ fxjit_snapshot_free(snapshot *s)
     for (int i = 0; i < s->types.n; i++) {
         Py_DECREF(s->types.at[i]);
     }
+    for (int i = 0; i < s->constants.n; i++) {
+        Py_DECREF(s->constants.at[i]);
+    }
     for (int i = 0; i < s->watched.n; i++) {
         fxjit_unwatch(s->watched.at[i]);
     }
     void *parts[] = {s->words.at,   s->versions.at, s->watched.at, s->owners.at,        s->lookups.at,    s->tensors.at,
-                     s->kinds.at,   s->anchors.at,  s->later.at,   s->types.at,         s->type_pointers.at,
-                     s->open_slots.at, s->walked.at, s->node_kinds, s->slot_values, s->how, s->distinct};
+                     s->kinds.at,   s->anchors.at,  s->later.at,   s->constants.at,     s->types.at,
+                     s->type_pointers.at, s->open_slots.at, s->walked.at, s->node_kinds, s->slot_values, s->how, s->distinct};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         PyMem_Free(parts[i]);
     }
@@ -111,13 +114,20 @@ know_type(snapshot *s, PyTypeObject *type)
 }
 
 static int
-push_type(snapshot *s, PyObject *value)
+push_type(snapshot *s, PyObject *value, int held)
 {
     PyTypeObject *type = Py_TYPE(value);
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(value)) {
+    int is_static = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE);
+    if (held && is_static && !PyModule_Check(value)) {
         return 0; /* such objects keep their class */
     }
-    return know_type(s, type) < 0 ? -1 : push_pointer(s, &value->ob_type, type, NULL);
+    return !is_static && know_type(s, type) < 0 ? -1 : push_pointer(s, &value->ob_type, type, NULL);
+}
+
+static int
+push_constant(snapshot *s, PyObject *value)
+{
+    return PUSH(s->constants, value) < 0 ? -1 : (Py_INCREF(value), 0);
 }
 
 static int
@@ -184,9 +194,11 @@ dict_slot(PyObject *value)
 /* What is known of one object while it is recorded. */
 typedef struct {
     PyObject *value;
+    int held;        /* while the words recorded so far are as they are, the object cannot have been freed */
     PyObject **slot; /* of the instance dict, once recorded */
     int contents;    /* the contents of the container are recorded */
     int list;        /* the list's size and place are */
+    int length;      /* the tuple's is */
     int tensor;      /* the tensor is, with its type */
     int version;     /* the class's version is */
 } recording;
@@ -232,6 +244,18 @@ record_list(snapshot *s, const tree *t, recording *now)
     return 1;
 }
 
+/* The length of a tuple. */
+static int
+record_length(snapshot *s, recording *now)
+{
+    PyObject *tuple = now->value;
+    if (!now->held && !now->length && push_word(s, &((PyVarObject *)tuple)->ob_size, (uint64_t)Py_SIZE(tuple), NULL) < 0) {
+        return -1;
+    }
+    now->length = 1;
+    return 1;
+}
+
 _Static_assert(offsetof(PyTypeObject, tp_finalize) == offsetof(PyTypeObject, tp_version_tag) + sizeof(uint64_t),
                "the version of a class is read as one word, with what lies unused beside it");
 
@@ -262,6 +286,10 @@ record_check(snapshot *s, const tree *t, fxjit_check *check, recording *now)
     switch (fxjit_check_depends(check, now->value)) {
     case DEPENDS_ON_TYPE:
         return 1;
+    case DEPENDS_ON_LENGTH:
+        return record_length(s, now);
+    case DEPENDS_ON_ITEMS:
+        return now->held;
     case DEPENDS_ON_TENSOR: {
         int recorded = push_tensor(s, now->value);
         now->tensor = recorded == 1;
@@ -301,9 +329,9 @@ record_check(snapshot *s, const tree *t, fxjit_check *check, recording *now)
     return push_lookup(s, (lookup){now->value, check, NULL, dict}) < 0 ? -1 : 1;
 }
 
-/* An item of a dict: 1 with *below, borrowed; 0 nothing speaks for it; -1 no memory. */
+/* An item of a dict: 1 with *below, borrowed, and *held; 0 nothing speaks for it; -1 no memory. */
 static int
-record_item(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below)
+record_item(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below, int *held)
 {
     PyObject *value = now->value;
     if (!(PyDict_CheckExact(value) || PyODict_CheckExact(value)) ||
@@ -315,7 +343,8 @@ record_item(snapshot *s, const tree *t, const node *child, recording *now, PyObj
     if (found == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (!is_restless(t, value)) {
+    *held = !is_restless(t, value);
+    if (*held) {
         recorded = record_contents(s, now);
     }
     else if (PyUnicode_CheckExact(child->arg) && fx_dict_has_only_str_keys(value)) {
@@ -328,11 +357,33 @@ record_item(snapshot *s, const tree *t, const node *child, recording *now, PyObj
     return recorded;
 }
 
-/* The child's object where a version, a word or a type speaks for it: 1 with *below, borrowed; else 0, -1. */
+/* An item of a list or tuple: as record_item. */
 static int
-record_child(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below)
+record_item_at(snapshot *s, const tree *t, Py_ssize_t index, recording *now, PyObject **below, int *held)
+{
+    PyObject *value = now->value, *const *item;
+    Py_ssize_t size = Py_SIZE(value);
+    int is_list = PyList_CheckExact(value), recorded;
+    index += index < 0 ? size : 0;
+    if (index < 0 || index >= size) {
+        return 0;
+    }
+    item = is_list ? &((PyListObject *)value)->ob_item[index] : &((PyTupleObject *)value)->ob_item[index];
+    recorded = is_list ? record_list(s, t, now) : record_length(s, now);
+    *below = *item;
+    *held = !is_list && now->held;
+    if (recorded == 1 && !*held) {
+        recorded = push_pointer(s, item, *item, is_list ? value : NULL) < 0 ? -1 : 1;
+    }
+    return recorded;
+}
+
+/* The child's object where a version, a word or a type speaks for it: 1 with *below, borrowed, and *held; else 0, -1. */
+static int
+record_child(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below, int *held)
 {
     PyObject *value = now->value;
+    *held = 1;
     switch (child->get) {
     case GET_TYPE:
         *below = (PyObject *)Py_TYPE(value);
@@ -346,37 +397,33 @@ record_child(snapshot *s, const tree *t, const node *child, recording *now, PyOb
     case GET_INSTANCE_DICT: {
         int recorded = record_slot(s, now);
         *below = recorded == 1 ? *now->slot : NULL;
+        *held = child->num_checks == 0; /* what is below it is there at its version, or looked up */
         return recorded;
     }
-    case GET_ITEM: {
-        int is_list = PyList_CheckExact(value);
-        if ((!is_list && !PyTuple_CheckExact(value)) || child->index == PY_SSIZE_T_MAX) {
-            return record_item(s, t, child, now, below);
+    case GET_ITEM:
+        if ((!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) || child->index == PY_SSIZE_T_MAX) {
+            return record_item(s, t, child, now, below, held);
         }
-        Py_ssize_t size = Py_SIZE(value), index = child->index < 0 ? child->index + size : child->index;
-        if (index < 0 || index >= size) {
-            return 0;
-        }
-        *below = is_list ? PyList_GET_ITEM(value, index) : PyTuple_GET_ITEM(value, index);
-        int recorded = is_list ? record_list(s, t, now) : 1;
-        if (recorded == 1 && is_list) {
-            recorded = push_pointer(s, &((PyListObject *)value)->ob_item[index], *below, value) < 0 ? -1 : 1;
-        }
-        return recorded;
-    }
+        return record_item_at(s, t, child->index, now, below, held);
     default:
         return 0;
     }
 }
 
-/* Notes a node and what is below it. 1 done, 0 the node must be walked, -1 give up. */
+/* Records a node and what is below it. 1 done, 0 the node must be walked, -1 give up. */
 static int
-record(snapshot *s, const tree *t, int index, PyObject *value)
+record(snapshot *s, const tree *t, int index, PyObject *value, int held)
 {
     const node *n = &t->nodes[index];
-    recording now = {value, NULL, 0, 0, 0, 0};
+    if (!held && fxjit_never_changes(value)) {
+        if (push_constant(s, value) < 0) {
+            return -1;
+        }
+        held = 1;
+    }
+    recording now = {.value = value, .held = held};
     int is_tensor = fxjit_tensor_is_plain(value);
-    if (!is_tensor && push_type(s, value) < 0) {
+    if (!is_tensor && push_type(s, value, held) < 0) {
         return -1;
     }
     for (int i = 0; i < n->num_checks; i++) {
@@ -386,14 +433,14 @@ record(snapshot *s, const tree *t, int index, PyObject *value)
             return recorded;
         }
     }
-    if (is_tensor && !now.tensor && push_type(s, value) < 0) {
+    if (is_tensor && !now.tensor && push_type(s, value, held) < 0) {
         return -1;
     }
     for (int child = index + 1; child < n->end; child = t->nodes[child].end) {
         PyObject *below = NULL;
-        int done = record_child(s, t, &t->nodes[child], &now, &below);
+        int below_held, done = record_child(s, t, &t->nodes[child], &now, &below, &below_held);
         if (done == 1) {
-            done = record(s, t, child, below);
+            done = record(s, t, child, below, below_held);
         }
         if (done < 0 || (done == 0 && PUSH(s->later, (deferred){child, value}) < 0)) {
             return -1;
@@ -430,7 +477,7 @@ record_anchor(snapshot *s, const tree *t, int index, PyObject *value)
     if (!pays_to_note(t, index, value)) {
         return 0;
     }
-    int done = record(s, t, index, value);
+    int done = record(s, t, index, value, 1);
     if (done != 1) {
         return done;
     }

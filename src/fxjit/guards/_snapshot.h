@@ -72,6 +72,7 @@ struct fxjit_snapshot {
     LIST(tensor_kind) kinds;
     LIST(anchor) anchors;
     LIST(deferred) later;
+    LIST(PyObject *) constants; /* strong references to those that nothing recorded keeps alive */
     LIST(PyObject *) types; /* weak references */
     LIST(PyTypeObject *) type_pointers;
     LIST(int) open_slots; /* that a check fills */

@@ -14,6 +14,7 @@ from weakref import ref
 
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.resume.function import ResumeFunction, ResumePoint, write_resume_function
+from fxjit.skips import marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def resume_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
     if made is None:
         made = known.resume_functions[point] = write_resume_function(decode(code), point)
         decode(made.code).facts["is_resume_function"] = True
+        marks.set_code_resumes(made.code)
         own = _of(made.code)
         own.original, own.indices, own.index = known.alive, made.indices, point.index
         own.point, own.first = point, made.first

@@ -86,8 +86,6 @@ def _file_verdict(filename: str) -> FrameVerdict:
     path = filename.replace("\\", "/")
     if path.startswith("<frozen "):
         return _passed("the import system")
-    if path.startswith("<eval_with_key>"):
-        return _passed("a graph's own code", recursive=True)
     if path.startswith("<"):
         return TOUCH
     torch_folder = _torch_folder()

@@ -91,6 +91,14 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("error-on-graph-break", "", ("torch._dynamo.error_on_graph_break torch._dynamo.decorators.error_on_graph_break",)),
     ("mark-static", "", ("torch._dynamo.mark_static torch._dynamo.decorators.mark_static fxjit.api.mark_static",)),
     ("user-skip-frame", "", ("torch._dynamo.skip_frame torch._dynamo.decorators.skip_frame fxjit.api.skip_frame",)),
+    (
+        "manager",
+        "",
+        (
+            "torch._dynamo.decorators.override_cudagraphs torch._dynamo.decorators.patch_dynamo_config",
+            "torch._dynamo.decorators.disable_nested_graph_breaks torch._dynamo.decorators.dont_skip_tracing",
+        ),
+    ),
     ("user-debugger", "", ("pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
 )
 

@@ -180,6 +180,15 @@ def set_code_traced(code: CodeType) -> None:
     _remember(code, True)
 
 
+def set_code_resumes(code: CodeType) -> None:
+    """The code of a resume function: the frame that it goes on with was worth tracing, and so is the rest."""
+    _remember(code, "resumes")
+
+
+def code_resumes(code: CodeType) -> bool:
+    return bool(_recalled(code) == "resumes")
+
+
 def set_code_makes_arrays(code: CodeType) -> None:
     """`tensor.numpy()` in frames of this code is how `wrap_numpy` begins: gradients go through it when it is traced."""
     _remember(code, "makes arrays")

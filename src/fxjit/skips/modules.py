@@ -50,10 +50,16 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.__future__": ("TRACE", ""),
     "torch._compile": ("SKIP", "call-compile-api"),
     "torch._dynamo": ("SKIP", "call-compile-api"),
+    "torch._dynamo.external_utils": ("TRACE", ""),  # how its managers decorate functions
     "torch._inductor": ("SKIP", "call-compile-api"),
     "torch.compiler": ("SKIP", "call-compile-api"),
     "torch.export": ("SKIP", "call-compile-api"),
+    "torch.export._tree_utils": ("TRACE", ""),
+    "torch.export._unlift": ("TRACE", ""),  # what an exported program's module does around its graph
+    "torch._export.utils": ("TRACE", ""),
+    "torch._export.non_strict_utils": ("TRACE", ""),
     "torch.fx": ("SKIP", "call-compile-api"),
+    "torch.fx._pytree": ("TRACE", ""),
     "torch.jit": ("CONSTANT", ""),
     "torch.onnx": ("CONSTANT", ""),
     "torch.random": ("SKIP", "call-rng-state"),

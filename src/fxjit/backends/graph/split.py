@@ -43,6 +43,13 @@ def split_by_autograd_component(
     segments = autograd_segments(gm, example_inputs)
     if segments is None:
         return None
+    return compile_segments(gm, example_inputs, segments, compile_part)
+
+
+def compile_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], segments: dict[torch.fx.Node, int],
+                     compile_part: Compile) -> Callable[..., Any] | None:
+    """The graph with each numbered segment of its nodes compiled by itself; None where one would have to pass on what graphs
+    cannot take from one another."""
     inputs = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     required = needed(gm.graph)
     numbers = sorted({*segments.values()})
@@ -131,14 +138,14 @@ def autograd_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
     """Which segment each node of the graph belongs to, counted in order; None where there is nothing to cut."""
     if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
         return None
-    component = _connected(gm)
+    component = connected(gm)
     results = gm.graph.output_node().args[0]
     ends = {component[node] for node in pytree.tree_leaves(results) if isinstance(node, torch.fx.Node) and node in component}
-    if len(ends) < 2 or _writes_to_inputs(gm, example_inputs, component):
+    if len(ends) < 2 or differentiates_writes_to_inputs(gm, example_inputs, component):
         return None
     segments: dict[torch.fx.Node, int] = {}
     current, segment = None, 0
-    modes = _Modes()
+    modes = Modes()
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -157,11 +164,11 @@ def autograd_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
         if segment != before and not modes.plain:
             return None
         segments[node] = segment
-    segments = _joined_by_writes(gm, segments)
+    segments = joined_by_writes(gm, segments)
     return segments if len(set(segments.values())) > 1 else None
 
 
-def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, int]:
+def joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, int]:
     """Memory of the graph's own is written to only by the segment that made it: a part is compiled without knowing which of
     its inputs are one memory, nor what autograd recorded of them."""
     owned = storages_of(gm.graph.find_nodes(op="placeholder"))
@@ -175,7 +182,7 @@ def _joined_by_writes(gm: torch.fx.GraphModule, segments: dict[torch.fx.Node, in
     return {node: segment - sum(each <= segment for each in joined) for node, segment in segments.items()}
 
 
-class _Modes:
+class Modes:
     """Grad mode, autocast and their like, which nodes of the graph turn on and off: no cut may lie between."""
 
     def __init__(self) -> None:
@@ -201,11 +208,11 @@ class _Modes:
         return False
 
 
-def _connected(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
+def connected(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
     """For each value that autograd records and that is no input: the number of the set that it is connected to. What runs
     under `no_grad`, as an optimizer's step, is not recorded, also where it writes to what needs a gradient."""
     parent: dict[torch.fx.Node, torch.fx.Node] = {}
-    modes = _Modes()
+    modes = Modes()
 
     def find(node: torch.fx.Node) -> torch.fx.Node:
         while parent[node] is not node:
@@ -231,8 +238,8 @@ def _needs_grad(node: torch.fx.Node) -> bool:
     return any(tensor.requires_grad for tensor in tensors_of(node))
 
 
-def _writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
-                      component: dict[torch.fx.Node, int]) -> bool:
+def differentiates_writes_to_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
+                                    component: dict[torch.fx.Node, int]) -> bool:
     """Whether an input becomes part of what is differentiated by being written to: parts then meet in it."""
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for node, given in zip(places, example_inputs, strict=True):

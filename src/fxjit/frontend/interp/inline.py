@@ -25,6 +25,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
+from fxjit.frontend.values.fxjit_callables import other_compilers_manager
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
@@ -98,6 +99,8 @@ def _steer(t: Tracer, request: str, args: Sequence[Value], kwargs: Mapping[str, 
     """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
+    if request == "manager":
+        return other_compilers_manager(t, args, kwargs)
     if request == "mark-static":
         return _mark_static(t, *args)
     if request == "user-debugger":

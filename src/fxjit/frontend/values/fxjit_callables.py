@@ -4,15 +4,17 @@ a resume function with which the resume function of its caller begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
-from fxjit import _C
+from fxjit import _C, config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
-from fxjit.frontend.values.contexts import ContextValue, known
-from fxjit.frontend.values.wrap import wraps
+from fxjit.frontend.values.contexts import ContextValue, PassThroughValue, known
+from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 from fxjit.skips import marks
@@ -103,6 +105,41 @@ def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, marks.error_on_graph_break))
     t.guard(ConstIs(AttrSource(source, "error"), obj.error))
     return BreakErrorsValue(obj.error, source)
+
+
+class OtherCompilersManagerValue(PassThroughValue):
+    """A manager of torch._dynamo that says how torch's compiler is to trace, which says nothing to this one."""
+
+    def __init__(self, source: Source | None = None) -> None:
+        super().__init__(contextlib.nullcontext, ())
+        self.source = source
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """As a decorator: the function itself."""
+        return args[0]
+
+
+def other_compilers_manager(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`patch_dynamo_config(...)`, `override_cudagraphs(...)` and their like, called while tracing. Settings that hold for this
+    compiler too are made where the program runs."""
+    if args and issubclass(args[0].pytype(), FunctionType):
+        return args[0]
+    if args:
+        t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
+    _leave_own_settings(t, kwargs)
+    return OtherCompilersManagerValue()
+
+
+def _leave_own_settings(t: Tracer, changes: Iterable[str]) -> None:
+    if any(name in config.SETTINGS and name != "nested_graph_breaks" for name in changes):  # which says where to break at most
+        t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
+
+
+@wraps_if(lambda obj: type(obj).__module__ == "torch._dynamo.decorators" and hasattr(type(obj), "__enter__"))
+def _wrap_other_compilers_manager(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    _leave_own_settings(t, getattr(obj, "changes", {}))
+    return OtherCompilersManagerValue(source)
 
 
 class ContinueValue(Value):
