@@ -92,7 +92,7 @@ def on_miss(
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    if not stance.on_miss(code, region.key):
+    if not (entries.is_owed(code, region.key) or stance.on_miss(code, region.key)):
         return None
     outside = _outside()
     if outside is not None:

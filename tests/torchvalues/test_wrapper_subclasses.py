@@ -7,10 +7,9 @@ import copy
 
 import pytest
 import torch
-from tests.differential import assert_same
+from tests.differential import assert_same, assert_same_as_eager
 from tests.torchvalues.wrapper_classes import NoParts, Scaled, Slotted, Tagged, TaggedByKind, Told
 from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import fxjit
 from fxjit.testing import CompileCounter
@@ -32,44 +31,11 @@ def in_two(*shape):
     return TwoTensor(two(*shape), two(*shape))
 
 
-def plain_parts(values):
-    """The plain tensors of all values, wrappers taken apart."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from plain_parts(value)
-        elif isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
-            yield from plain_parts(getattr(value, name) for name in value.__tensor_flatten__()[0])
-        elif isinstance(value, torch.Tensor):
-            yield value
-
-
-def shared_memory(*values):
-    starts = [part.untyped_storage().data_ptr() for part in plain_parts(values)]
-    return [starts.index(start) for start in starts]
-
-
-def trained(result, args):
-    """The gradients that the arguments get from a sum of the results."""
-    outputs = [each for each in (result if isinstance(result, tuple) else (result,))
-               if isinstance(each, torch.Tensor) and each.requires_grad]
-    if outputs:
-        sum(output.sum() for output in outputs).backward()
-    return [arg.grad for arg in args if isinstance(arg, torch.Tensor) and arg.is_leaf]
-
-
-def assert_same_as_eager(fn, *args, backend="eager", fullgraph=True, calls=2):
-    fxjit.reset()
-    compiled = fxjit.compile(fn, backend=backend, fullgraph=fullgraph)
-    rtol = 0.0 if backend == "eager" else RTOL
-    for _ in range(calls):
-        theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
-        expected, actual = fn(*theirs), compiled(*ours)
-        assert_same(expected, actual, rtol=rtol)
-        assert_same(theirs, ours, "arguments", rtol)
-        assert shared_memory(expected, theirs) == shared_memory(actual, ours)
-        assert_same(trained(expected, theirs), trained(actual, ours), "gradients", rtol)
-    assert fxjit.counters["frames"]["ok"], "no frame was compiled"
+def check(fn, *args, backend="eager", fullgraph=True):
+    """Eager's results, classes, gradients and writes, from a graph that AOTAutograd took apart."""
+    result = assert_same_as_eager(fn, *args, backend=backend, fullgraph=fullgraph, rtol=0.0 if backend == "eager" else RTOL)
     assert not fxjit.counters["run_as_captured"]["wrapper-subclass"], "AOTAutograd refused the graph"
+    return result
 
 
 def pointwise(w, x):
@@ -150,7 +116,7 @@ def loop(w, x):
     (shapes, (Slotted(numbers(3, 4), "here"),)),
 ], ids=lambda each: getattr(each, "__name__", ""))  # fmt: skip
 def test_programs(program, args, backend):
-    assert_same_as_eager(program, *args, backend=backend)
+    check(program, *args, backend=backend)
 
 
 class Linear(torch.nn.Module):
@@ -195,7 +161,7 @@ def test_own_methods_and_properties():
         doubled = Scaled.twice(x)
         return w.product() + doubled, w.largest, w.bits, Scaled.of(x).numbers, type(w).of(x, 4).product(), w.numbers, w.scale
 
-    assert_same_as_eager(program, Scaled.of(numbers(3, 4)), numbers(3, 4), backend="aot_eager")
+    check(program, Scaled.of(numbers(3, 4)), numbers(3, 4), backend="aot_eager")
 
 
 def test_torch_function_beside_torch_dispatch():
@@ -204,7 +170,7 @@ def test_torch_function_beside_torch_dispatch():
         return torch.cos(w), torch.sin(w), w * 2, w.sum()
 
     for backend in BACKENDS:
-        assert_same_as_eager(program, Told(numbers(3), 2), backend=backend)
+        check(program, Told(numbers(3), 2), backend=backend)
 
 
 def compiled_once(fn, **options):
@@ -291,7 +257,7 @@ def test_attributes_that_are_written_break():
     w, x = Scaled.of(numbers(3, 4)), numbers(3, 4)
     with pytest.raises(fxjit.errors.Unsupported, match="bits"):
         fxjit.compile(program, backend="eager", fullgraph=True)(copy.deepcopy(w), x)
-    assert_same_as_eager(program, w, x, fullgraph=False)
+    check(program, w, x, fullgraph=False)
 
 
 def test_leaves_made_in_a_graph_break():
@@ -313,7 +279,7 @@ def test_allow_in_graph():
     def program(x):
         return scaled(x).t(), scaled(x) * 2
 
-    assert_same_as_eager(program, numbers(3, 4), backend="eager")
+    check(program, numbers(3, 4), backend="eager")
 
 
 def test_detach_and_requires_grad():
@@ -323,7 +289,7 @@ def test_detach_and_requires_grad():
         return (loose * 2).detach(), loose.requires_grad
 
     for backend in BACKENDS:
-        assert_same_as_eager(program, two(3, 4, requires_grad=True), backend=backend)
+        check(program, two(3, 4, requires_grad=True), backend=backend)
 
 
 def test_backends_see_the_wrappers():

@@ -18,14 +18,17 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot import BackendConfig, compile_with_aot
+    from fxjit.backends.graph.facts import has_symbols
 
-    from .decompositions import has_symbols, kept_whole, table
+    from .decompositions import kept_whole, table
     from .runtime.cc import compiling
+    from .runtime.child import stop_all
     from .stored import store_entry
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
-            _compile_aten, "native", table, joint_passes, store_entry=store_entry, is_unprofitable=_is_unprofitable))
+            _compile_aten, "native", table, joint_passes, store_entry=store_entry, abandon=stop_all,
+            is_unprofitable=_is_unprofitable))
 
 
 def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

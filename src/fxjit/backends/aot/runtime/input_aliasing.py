@@ -8,6 +8,7 @@ captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,35 +24,50 @@ from ...graph.layout import byte_range
 Alias = tuple[int, int, int]
 
 
-def checking_aliases(call: Callable[..., Any], gm: torch.fx.GraphModule, example_inputs: Sequence[Any],
-                     fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, and `fallback` for inputs that share memory otherwise than the example inputs. Only `call` where the graph
-    mutates no input, or has no other tensor."""
+@dataclass(frozen=True, slots=True)
+class AliasedInputs:
+    """How the inputs of a graph that mutates one share memory."""
+
+    #: In bytes; negative for mutated inputs, zero for what has no memory of its own.
+    itemsizes: tuple[int, ...]
+    mutated: tuple[int, ...]
+    aliases: frozenset[Alias]
+    #: Some are wrapper subclasses: graphs over them are compiled only where nothing that is written is shared (aot/rules.py).
+    has_wrappers: bool = False
+
+
+def aliased_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> AliasedInputs | None:
+    """Of the inputs that a graph is compiled for; None where the graph mutates no input, or has no other tensor."""
     places = gm.graph.find_nodes(op="placeholder")
     mutated = mutated_inputs(gm)
     if mutated and any(map(is_wrapper, example_inputs)):
-        return _checking_wrappers(call, frozenset(mutated), fallback)
-    # In bytes; negative for mutated inputs, zero for what has no memory of its own.
+        return AliasedInputs((), mutated, frozenset(), has_wrappers=True)
     itemsizes = tuple(_itemsize(each) * (-1 if place in mutated else 1) for place, each in enumerate(example_inputs))
     if len(places) != len(example_inputs) or not mutated or sum(map(bool, itemsizes)) < 2 or not tensor_shim.ensure():
-        return call
-    expected, may_alias = _aliases(example_inputs, mutated), _C.memory_meets
+        return None
+    return AliasedInputs(itemsizes, mutated, _aliases(example_inputs, mutated))
+
+
+def checking_aliases(call: Callable[..., Any], expected: AliasedInputs, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, and `fallback` for inputs that share memory otherwise than was expected."""
+    if expected.has_wrappers:
+        return _checking_inner(call, frozenset(expected.mutated), fallback)
+    itemsizes, mutated, aliases, may_alias = expected.itemsizes, expected.mutated, expected.aliases, _C.memory_meets
 
     def run(*args: Any) -> Any:
-        if (expected or may_alias(args, itemsizes)) and _aliases(args, mutated) != expected:
+        if (aliases or may_alias(args, itemsizes)) and _aliases(args, mutated) != aliases:
             return fallback(*args)
         return call(*args)
 
     return run
 
 
-def _checking_wrappers(call: Callable[..., Any], mutated: frozenset[int], fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """The same where inputs are wrappers, for which graphs are compiled only where nothing that is written is shared."""
+def _checking_inner(call: Callable[..., Any], mutated: frozenset[int], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of what wrappers are made of."""
     def run(*args: Any) -> Any:
         pieces = [(place, each) for place, arg in enumerate(args) if isinstance(arg, torch.Tensor) for each in flattened(arg)]
-        inner = [each for _, each in pieces]
         written = [index for index, (place, _) in enumerate(pieces) if place in mutated]
-        return fallback(*args) if _aliases(inner, written) else call(*args)
+        return fallback(*args) if _aliases([each for _, each in pieces], written) else call(*args)
 
     return run
 
@@ -60,13 +76,13 @@ def _itemsize(value: Any) -> int:
     return value.element_size() if isinstance(value, torch.Tensor) and value.layout is torch.strided else 0
 
 
-def _aliases(values: Sequence[Any], mutated: Sequence[int]) -> set[Alias]:
+def _aliases(values: Sequence[Any], mutated: Sequence[int]) -> frozenset[Alias]:
     found = set()
     for place in mutated:
         for other, value in enumerate(values):
             if other != place and _itemsize(value) and (distance := _distance(values[place], value)) is not None:
                 found.add((place, other, distance))
-    return found
+    return frozenset(found)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> int | None:
