@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._C import _disabled_torch_function_impl
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
 
 
 def has_own_dispatch(cls: type) -> bool:
     """Whether operators on tensors of the class are calls of a `__torch_dispatch__` that is not torch's own."""
-    disabled = (torch._C._disabled_torch_dispatch_impl, _disabled_torch_function_impl)
     raw: Any = next((vars(each)["__torch_dispatch__"] for each in cls.__mro__ if "__torch_dispatch__" in vars(each)), None)
-    return raw is not None and raw is not torch.Tensor.__dict__.get("__torch_dispatch__") and raw not in disabled
+    return raw is not vars(torch.Tensor).get("__torch_dispatch__")
 
 
 def is_wrapper(value: object) -> bool:

@@ -20,6 +20,8 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.traits import GuardedOperators
+from fxjit.guards.constants import holds_nan
+from fxjit.guards.kinds import IdIs
 
 HashKey = Hashable
 #: The trace's table of the sources of such keys.
@@ -72,6 +74,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         assert isinstance(known, Hashable)
         if isinstance(value, GuardedOperators):
             value.guard_operators(t, "__hash__", "__eq__")
+        guard_nan_identity(t, value)
         return known
     own = getattr(value, "hash_key", None)
     if own is not None:
@@ -98,6 +101,16 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
     return _queried(t, value, among)
+
+
+def guard_nan_identity(t: Tracer, value: Value) -> None:
+    """A NaN is found only as the object that it is, of which the guard on its value says nothing."""
+    if holds_nan(value.as_constant()):
+        if isinstance(value, TupleValue):
+            for item in value.realized():
+                guard_nan_identity(t, item)
+        elif value.source is not None:
+            t.guard(IdIs(value.source, value.as_constant()))
 
 
 def _late_key(t: Tracer, key: tuple[Any, tuple[Value, ...]], among: Iterable[HashKey]) -> HashKey:
@@ -139,6 +152,13 @@ def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
             if key.value is value or protocol.equal(t, key.value, value):
                 return key
     return QueriedKey(value, known)
+
+
+def has_known_hash(key: HashKey) -> bool:
+    """Whether the key has the hash that the program's own object has: that of an IdentityKey is another."""
+    if isinstance(key, tuple | frozenset):
+        return all(map(has_known_hash, key))
+    return not isinstance(key, IdentityKey | Value)
 
 
 def compared_by_c(keys: Iterable[object]) -> bool:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.modules.module as torch_module
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from fxjit import torch_private
 from fxjit.errors import RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
@@ -195,7 +196,7 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
 
 # -- lazy modules -------------------------------------------------------------------------------------------------
 
-infer_parameters: Final[Any] = LazyModuleMixin._infer_parameters
+infer_parameters: Final[Any] = torch_private.optional("torch.nn.modules.lazy.LazyModuleMixin._infer_parameters")
 
 
 def initialize_lazy_module(t: Tracer, module: Any, args: Sequence[Value]) -> None:

@@ -17,14 +17,13 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-import torch._numpy
 import torch.fx
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 
-tnp: Any = torch._numpy
+tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 #: Python's types that NumPy takes for types of its own.
 _NUMBERS: Final = (bool, int, float, complex)
@@ -65,6 +64,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
     def call(*args: Any, **kwargs: Any) -> Any:
         return _unwrapped(counterpart(*_wrapped(args), **_wrapped(kwargs)))
 
+    call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
     # What backends/store/fingerprints.py knows it by in another process.
     call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for

@@ -18,6 +18,7 @@ from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, get_overri
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
@@ -307,4 +308,5 @@ def _tensor_like(cls: type) -> torch.Tensor:
         plain = torch.empty(0)
         if cls is torch.Tensor:
             return plain
-        return torch.Tensor._make_subclass(cls, plain)
+        made: torch.Tensor = torch_private.get("torch.Tensor._make_subclass")(cls, plain)
+        return made

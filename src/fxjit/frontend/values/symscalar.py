@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -174,7 +175,7 @@ def _whole_quotient(size: Value, by: Value) -> tuple[Value, int] | None:
         return None
     if not isinstance(size, SymValue) or not isinstance(size.sym, torch.SymInt):
         return None
-    statically_known = torch.fx.experimental.symbolic_shapes.statically_known_true
+    statically_known = torch_private.get("torch.fx.experimental.symbolic_shapes.statically_known_true")
     return (size, int(divisor)) if statically_known(size.sym >= 0) else None
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.overrides
 import torch.utils._device
-from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -28,6 +28,8 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.skips import marks
+
+CustomOpDef: Any = torch_private.optional("torch._library.custom_ops.CustomOpDef")
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
