@@ -50,6 +50,8 @@ from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals
@@ -469,10 +471,12 @@ def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: 
     """What the backend makes of a graph, whose results are counted where the backend is not ours."""
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
-    compiled: Any = options.backend(graph, list(example_inputs))
+    inlined = overrides.inlined_in(graph)
+    compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
+    compiled = without_torch_function(compiled) if inlined else compiled
     unchecked = is_built_in(options.chosen_backend) or not outputs
     return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 
