@@ -96,6 +96,10 @@ for _name in MATH:
         scalar(_name, 1, f"fx_{_name}({{0}})", getattr(torch, _name), cost=16, integers=False)
 # Of what is not positive, as softmax has it: half of the time that libmvec takes.
 scalar("exp_below", 1, "fx_exp_below({0})", torch.exp, cost=8, integers=False)
+# Of one exponential of what is not positive; 1 + erf(x) keeps the digits of what is near 0, which the sum would lose.
+scalar("sigmoid", 1, "fx_sigmoid({0})", torch.sigmoid, cost=12, integers=False)
+scalar("silu", 1, "fx_silu({0})", torch.nn.functional.silu, cost=12, integers=False)
+scalar("one_plus_erf", 1, "fx_one_plus_erf({0})", lambda x: torch.erfc(-x), cost=20, integers=False)
 scalar("pow", 2, "fx_pow({0}, {1})", torch.pow, cost=40, integers=False)
 scalar("atan2", 2, "fx_atan2({0}, {1})", torch.atan2, cost=30, integers=False)
 scalar("hypot", 2, "fx_hypot({0}, {1})", torch.hypot, cost=10, integers=False)

@@ -146,7 +146,9 @@ static FX double fx_exp(double x) { return exp(x); }
 
 
 #: Those that are not libm's, and the elementary functions that they call.
-OTHERS = {"exp_below": ("exp",), "logaddexp": ("exp", "log1p")}
+OTHERS = {
+    "exp_below": ("exp",), "sigmoid": ("exp",), "silu": ("exp",), "one_plus_erf": ("exp", "erf"), "logaddexp": ("exp", "log1p"),
+}  # fmt: skip
 EXP_BELOW = r"""
 /* exp of what is not positive, or NaN: 2^n times exp of what is left, as 1 + f + f*f*q(f); 0 below the least normal result. */
 #if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
@@ -163,10 +165,49 @@ static FX float fx_exp_below(float x) { return fx_exp(x); }
 #endif
 static FX double fx_exp_below(double x) { return fx_exp(x); }
 """
+#: exp of -|x| with results below the normal numbers, which the sigmoids of what is below -87 are: scaled in two steps.
+SIGMOIDS = r"""
+#if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
+static FX float fx_exp_of_negated(float x) {
+  float a = -__builtin_fabsf(x); a = a < -104 ? -104 : a;
+  float r = __builtin_fmaf(a, 0x1.715476p+0f, 0x1.80017ep+23f), n = r - 0x1.80017ep+23f; /* n + 191 in r's last bits */
+  float f = __builtin_fmaf(n, 0x1.05c610p-29f, __builtin_fmaf(n, -0x1.62e430p-1f, a));
+  float q = __builtin_fmaf(0x1.6d30d2p-10f, f, 0x1.120c8ep-7f);
+  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, f, 0x1.555500p-5f), f, 0x1.5554dcp-3f), f, 0.5f);
+  float one = 1 + f, y = one + __builtin_fmaf(q, f * f, f - (one - 1));
+  return y * fx_float(fx_bits(r) << 23) * 0x1p-64f;
+}
+#else
+static FX float fx_exp_of_negated(float x) { return fx_exp(-__builtin_fabsf(x)); }
+#endif
+static FX float fx_sigmoid(float x) { float e = fx_exp_of_negated(x); return (x < 0 ? e : 1) / (1 + e); }
+static FX float fx_silu(float x) { float e = fx_exp_of_negated(x); return (x < 0 ? x * e : x) / (1 + e); }
+static FX double fx_sigmoid(double x) { return 1 / (1 + fx_exp(-x)); }
+static FX double fx_silu(double x) { return x / (1 + fx_exp(-x)); }
+"""
+#: Near 0 1 + x + x * p(x * x); from 1 on exp(-q(|x|)), q = -log(erfc), or what that leaves of 2; 0 and 2 where ATen's erf is 1.
+ONE_PLUS_ERF = r"""
+static FX float fx_one_plus_erf(float x) {
+  float a = __builtin_fabsf(x), z = x * x, d = a > 3.95f ? 3.95f : a;
+  float p = fx_fma(fx_fma(0x1.48a2eap-14f, z, -0x1.a3b5c6p-11f), z, 0x1.53fdf0p-8f);
+  p = fx_fma(fx_fma(fx_fma(fx_fma(p, z, -0x1.b7f842p-6f), z, 0x1.ce2cf0p-4f), z, -0x1.81273ep-2f), z, 0x1.06eba8p-3f);
+  float q = fx_fma(fx_fma(-0x1.4ded2cp-20f, d, 0x1.4cd6f8p-15f), d, -0x1.21c330p-11f);
+  q = fx_fma(fx_fma(fx_fma(q, d, 0x1.2ccbe8p-8f), d, -0x1.aa5eb4p-6f), d, 0x1.c0830cp-4f);
+  q = fx_fma(fx_fma(q, d, 0x1.43c242p-1f), d, 0x1.214642p+0f);
+  float e = a > 3.95f ? 0 : fx_exp_below(fx_fma(-q, d, 0x1.1721aap-12f));
+  return a < 1 ? 1 + fx_fma(x, p, x) : (x < 0 ? e : 2 - e);
+}
+static FX double fx_one_plus_erf(double x) { return 1 + fx_erf(x); }
+"""
 LOGADDEXP = r"""static inline double fx_logaddexp(double a, double b) {
   double low = (b < a || b != b) ? b : a, high = (b > a || b != b) ? b : a;
   return low == high && fx_isinf(low) ? a : fx_log1p(fx_exp(low - high)) + high;
 }"""
+#: Functions that are not libm's, in the order they call each other: those defined by a text, and the text.
+HELPERS = (
+    (("exp_below", "one_plus_erf"), EXP_BELOW), (("sigmoid", "silu"), SIGMOIDS), (("one_plus_erf",), ONE_PLUS_ERF),
+    (("logaddexp",), LOGADDEXP),
+)  # fmt: skip
 
 
 def called_functions(source: str) -> list[str]:
@@ -187,7 +228,7 @@ def functions(source: str, fast: bool) -> tuple[str, list[str]]:
         parts.append(single if fast else INLINE.get(name, single))
         parts.append(EXP_OF_DOUBLE if name == "exp" and not fast else forward(name, "double", name, arguments))
         calls += [f"{name}f", name] if fast else [name]
-    parts += [text for call, text in (("fx_exp_below(", EXP_BELOW), ("fx_logaddexp(", LOGADDEXP)) if call in source]
+    parts += [text for calls_of, text in HELPERS if any(f"fx_{call}(" in source for call in calls_of)]
     return "".join(part + "\n" for part in parts), calls
 
 

@@ -105,6 +105,9 @@ WORDS: dict[str, Word] = {
     "ceil": Word("tl.ceil({0})"),
     "round": Word("libdevice.nearbyint({0})"),
     "exp_below": Word("libdevice.exp({0})"),
+    "sigmoid": Word("(1.0 / (1.0 + libdevice.exp(-{0})))"),
+    "silu": Word("({0} / (1.0 + libdevice.exp(-{0})))"),
+    "one_plus_erf": Word("(1.0 + libdevice.erf({0}))"),
     **{name: Word(f"libdevice.{name}({{0}})") for name in LIBDEVICE},
     **{name: Word(f"libdevice.{name}({{0}}, {{1}})") for name in LIBDEVICE_OF_TWO},
 }

@@ -93,18 +93,13 @@ def sign(x: Expr) -> Expr:
     return op("sub", cast(compare("gt", x, zero), x.dtype), cast(compare("lt", x, zero), x.dtype))
 
 
-def sigmoid(x: Expr) -> Expr:
-    one = const(1, x.dtype)
-    return op("div", one, op("add", one, op("exp", op("neg", x))))
-
-
 def gelu(x: Expr, approximate: str) -> Expr:
     half, one = const(0.5, x.dtype), const(1, x.dtype)
     if approximate == "tanh":
         cube = op("mul", op("mul", x, x), x)
         inner = op("mul", const(math.sqrt(2 / math.pi), x.dtype), op("add", x, op("mul", const(0.044715, x.dtype), cube)))
         return op("mul", op("mul", half, x), op("add", one, op("tanh", inner)))
-    return op("mul", op("mul", x, half), op("add", one, op("erf", op("mul", x, const(math.sqrt(0.5), x.dtype)))))
+    return op("mul", op("mul", x, half), op("one_plus_erf", op("mul", x, const(math.sqrt(0.5), x.dtype))))
 
 
 def gelu_derivative(x: Expr, approximate: str) -> Expr:
@@ -118,8 +113,8 @@ def gelu_derivative(x: Expr, approximate: str) -> Expr:
         slope = op("mul", beta, op("add", one, op("mul", const(3 * 0.044715, t), square)))
         right = op("mul", op("mul", op("mul", half, x), op("sub", one, op("mul", tanh, tanh))), slope)
         return op("add", left, right)
-    cdf = op("mul", half, op("add", one, op("erf", op("mul", x, const(math.sqrt(0.5), t)))))
-    pdf = op("mul", op("exp", op("mul", op("mul", x, x), const(-0.5, t))), const(1 / math.sqrt(2 * math.pi), t))
+    cdf = op("mul", half, op("one_plus_erf", op("mul", x, const(math.sqrt(0.5), t))))
+    pdf = op("mul", op("exp_below", op("mul", op("mul", x, x), const(-0.5, t))), const(1 / math.sqrt(2 * math.pi), t))
     return op("add", cdf, op("mul", x, pdf))
 
 
@@ -143,8 +138,8 @@ UNARY: dict[str, Build] = {
     "neg": lambda x: op("neg", x),
     "abs": lambda x: x if x.dtype is torch.uint8 else op("abs", x),
     "relu": relu,
-    "sigmoid": sigmoid,
-    "silu": lambda x: op("div", x, op("add", const(1, x.dtype), op("exp", op("neg", x)))),
+    "sigmoid": lambda x: op("sigmoid", x),
+    "silu": lambda x: op("silu", x),
     "square": lambda x: op("mul", x, x),
     "reciprocal": reciprocal,
     "sqrt": lambda x: op("sqrt", x),
@@ -609,7 +604,7 @@ def derivative(build: Build, jumps: bool = False) -> Callable[..., TensorExpr]:
 
 
 def silu_backward(grad: Expr, x: Expr) -> Expr:
-    one, s = const(1, x.dtype), sigmoid(x)
+    one, s = const(1, x.dtype), op("sigmoid", x)
     return op("mul", grad, op("mul", s, op("add", one, op("mul", x, op("sub", one, s)))))
 
 
