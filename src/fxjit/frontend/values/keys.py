@@ -2,7 +2,7 @@
 
 `key_of` maps a value to a Python object with the hash and the equality that the value's own object has: constants
 stand for themselves (so 1 == 1.0 == True, and a NaN is itself only), tuples are tuples of keys, objects that compare
-by identity are an `IdentityKey`, and objects whose class defines `__eq__` are asked, by tracing it.
+by identity are an `IdentityKey`, and objects whose class defines `__eq__` are compared by tracing it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IdentityKey:
 
 class QueriedKey:
     """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one among its
-    like; whether it is equal to a key of another kind with the same hash, only the program that runs tells."""
+    like; whether it is equal to a key of another kind with the same hash, is known only at run time."""
 
     __slots__ = ("known_hash", "value")
 
@@ -63,7 +63,7 @@ class QueriedKey:
 
 
 def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
-    """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is asked about."""
+    """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is called with."""
     value = value.realize()
     if value.is_constant():
         known = value.as_constant()
@@ -170,8 +170,8 @@ _C_EQUALITY: Final = frozenset(cls.__eq__ for cls in (str, int, float, bytes, ob
 
 
 def _repeatable(cls: type, name: str) -> bool:
-    """Whether a method of the user's may be asked again, and at another time, when the container is made for real: it only
-    reads the object and computes. Others (which count, raise, look around) have to be asked by the container itself."""
+    """Whether a method of the user's may be called again, and at another time, when the container is made for real: it only
+    reads the object and computes. Others (which count, raise, look around) have to be called by the container itself."""
     fn = getattr(cls, name)
     code = getattr(fn, "__code__", None)
     if code is None:

@@ -1,6 +1,6 @@
 """Dicts (with OrderedDict and defaultdict), their views and iterators, and mappingproxy.
 
-A dict that existed before the frame is *open* at first: a lookup guards the one key it asks for. As soon as somebody
+A dict that existed before the frame is *open* at first: a lookup guards the one key it looks up. As soon as somebody
 iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that).
 """
 
@@ -83,7 +83,7 @@ class DictValue(Undoable):
         for index, key in enumerate(stored_keys(real)):
             known = is_plain_constant(key) or isinstance(key, _KNOWN_BY_IDENTITY)
             key_value = t.make(key) if known else t.wrap(key, DictKeySource(source, index))
-            # Before the key is asked for its hash for real.
+            # Before the key is hashed for real.
             hashed = key if is_plain_constant(key) else key_of(t, key_value, self._items)
             # The key is the dict's own, and not the one that it was looked up by: 1 finds True.
             self._items[hashed] = (key_value.realize(), seen[hashed][1] if hashed in seen else self._lazy(real, key))

@@ -1,6 +1,6 @@
 """One call of NumPy as one node of the graph, which runs its counterpart of torch._numpy on the arrays' tensors.
 
-numpy_.py asks for every operation on arrays it traces. Whether the counterpart may stand in for NumPy is seen, not
+numpy_.py looks up every operation on arrays that it traces. Whether the counterpart may stand in for NumPy is seen, not
 assumed: while tracing, both are called on stand-ins of the very shapes and types. They must agree in types, shapes,
 numbers and in which results share memory with which arguments, or the graph breaks; and NumPy's own answer says what the
 results are (an array, or a scalar such as `np.float32`, which torch._numpy does not have).

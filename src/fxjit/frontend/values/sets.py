@@ -324,8 +324,8 @@ class SetValue(Value):
 
 
 class SourcedSetValue(SetValue):
-    """A set that exists and whose elements have to be looked at one by one: not before somebody asks for them, because
-    asking may run the elements' own `__hash__`."""
+    """A set that exists and whose elements have to be looked at one by one: not before the trace needs them, because
+    hashing may run the elements' own `__hash__`."""
 
     def __init__(self, t: Tracer, obj: set[Any] | frozenset[Any], cls: type, source: Source) -> None:
         super().__init__(t, (), cls, source)
