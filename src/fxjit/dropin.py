@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from . import config, errors, logs
+from . import config, errors, logs, surface
 from .counters import compile_times, counters
 from .profiler import CompileProfiler
 
@@ -148,7 +148,15 @@ def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
         theirs = getattr(dynamo.exc, name, None)
         if theirs is not None:  # some are of later versions of torch
             made.put(ours_too, "__bases__", (*ours_too.__bases__, theirs), ours_too.__bases__)
+    for module in (dynamo, dynamo.decorators, dynamo.eval_frame):
+        surface.apply(module, made)
     made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
+
+
+def follow_compiler(compiler: ModuleType, made: Replacements) -> None:
+    """For torch.compiler, and its settings."""
+    surface.apply(compiler, made)
+    _follow_settings(compiler.config, {}, made)
 
 
 def follow_inductor(inductor_config: ModuleType, made: Replacements) -> None:
@@ -165,7 +173,9 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
         assign(module, name, value)
         if name in table:
             _forward(f"{theirs.__name__}.{name}", table[name], value)
-        elif name.startswith("trace."):
+        else:
+            surface.warn_of_setting(theirs.__name__, name)
+        if name.startswith("trace."):
             message = f"{theirs.__name__}.{name} has no effect on fxjit: config.debug writes a folder of all files a compile."
             warnings.warn(message, stacklevel=2)
 
