@@ -187,9 +187,9 @@ def coverage_page() -> str:
     """Every public name of torch.compile, and what becomes of it."""
     lines = ["# Moving over from torch.compile, name by name", "", MADE,
              "With `fxjit.install()`, or under `python -m fxjit run`. **same**: as in torch.compile; **better**; **differs**,",
-             "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said the",
-             "first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test fails on a",
-             "public name that it does not have.", ""]
+             "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said",
+             "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test fails",
+             "on a public name that it does not have.", ""]
     places = dict.fromkeys(row.place for row in surface.decisions().values())
     for place in places:
         rows = [row for row in surface.decisions().values() if row.place == place]

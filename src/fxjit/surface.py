@@ -2,7 +2,8 @@
 from it, and `install` does what it says.
 
 `same`, `better` and `differs` are functions of fxjit's, or torch's own where nothing of it is about compiling. `refused`
-raises, with the row's note. `warns once` does what torch does, which has no effect on what fxjit compiles, and says so the first time.
+raises, with the row's note. `warns once` does what torch does, which has no effect on what fxjit compiles, and says so
+the first time.
 """
 
 from __future__ import annotations
