@@ -47,7 +47,7 @@ def _reason(reason: Reason) -> list[str]:
 STAGES = {
     "split": "Cutting the graph into parts", "captured graph": "Looking at the captured graph",
     "AOTAutograd": "What AOTAutograd refuses", "compiled graphs": "Looking at what AOTAutograd made",
-    "call plan": "Looking at what a call costs", "call": "At a call",
+    "call plan": "Looking at what a call costs", "executor": "What the native executor cannot run", "call": "At a call",
 }  # fmt: skip
 
 

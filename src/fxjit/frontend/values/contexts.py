@@ -64,7 +64,7 @@ class ContextValue(Value):
         """Another manager like it: what torch's decorators enter on each call."""
         return t.call(t.make(self.cls), [t.make(argument) for argument in self.arguments], None)
 
-    # -- what the interpreter asks -------------------------------------------------------------------------------
+    # -- the interface to the interpreter -------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "clone"):
@@ -398,7 +398,7 @@ _AUTOCAST_ARGS: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 
 
 def _guard_defaults(t: Tracer, manager: torch.autocast, given: dict[str, Any]) -> None:
-    """What the process says where the program does not: asked through the trace, which guards it."""
+    """The process's setting, where the program has none: read through the trace, which guards it."""
     if given.get("dtype") is None:
         t.call(t.make(torch.get_autocast_dtype), [t.make(manager.device)], {})
     if given.get("cache_enabled") is None:
@@ -435,7 +435,7 @@ for _cls in _AUTOCASTS:
 
 
 class DeviceValue(ContextValue):
-    """`with torch.device(...)`: factory functions in the block get the device (torchfn.py asks `default_device`)."""
+    """`with torch.device(...)`: factory functions in the block get the device (torchfn.py reads `default_device`)."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(torch.device, (str(device),))
@@ -507,7 +507,7 @@ def attention_kernels() -> tuple[tuple[bool, ...], list[int]]:
 
 
 def restore_attention_kernels(state: tuple[tuple[bool, ...], list[int]]) -> None:
-    """As they were when `attention_kernels` was asked."""
+    """As they were when `attention_kernels` was read."""
     if attention_kernels() == state:
         return
     for name, enabled in zip(_KERNEL_SWITCHES, state[0], strict=True):
@@ -682,7 +682,7 @@ def _wrap_record_function(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class WithoutTorchFunction(ContextValue):
-    """`__torch_function__` of arguments, or that of modes too, is not asked inside."""
+    """`__torch_function__` of arguments, or that of modes too, is not called inside."""
 
     def enter(self, t: Tracer) -> Value:
         overrides.disabled_by(t).append(self.cls)

@@ -99,4 +99,4 @@ def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value
     return as_subclass(t, plain or t.call(t.make(torch.Tensor), args, kwargs), cls)
 
 
-classes.NEW.append((torch.Tensor, _new))
+classes.NEW.register(torch.Tensor, _new)

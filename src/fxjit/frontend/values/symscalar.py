@@ -1,7 +1,7 @@
 """Numbers that the graph computes: sizes that vary (SymInt), and what follows from them (SymFloat, SymBool).
 
 trace.py makes them of what operators return. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
-asks the symbol, which adds a guard on the shapes it stands for.
+evaluates the symbol, which adds a guard on the shapes it stands for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that ask.
+"""Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that dispatch.
 
 A mode of `__torch_function__` is entered by `with`, and from then on
-overrides.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
+overrides.py calls it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
 whatever it is of.
 """
 

@@ -166,7 +166,7 @@ class TorchFunctionValue(Value):
 
 
 class OperatorNamespaceValue(TorchFunctionValue):
-    """`torch.ops` and the namespaces in it, which make their members when they are asked for."""
+    """`torch.ops` and the namespaces in it, which make their members when they are looked up."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")

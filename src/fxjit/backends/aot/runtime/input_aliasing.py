@@ -2,7 +2,8 @@
 
 AOTAutograd's graph holds for inputs that share memory as those did that it was made for: apart, or at a certain distance. No
 guard asks that of each call. So a graph that mutates an input compares, and one whose inputs share memory otherwise runs as
-captured.
+captured. AOTAutograd goes by storages: inputs that share memory through two of them (an array's and a tensor's, two arrays',
+two buffers' over one) are apart to it, and their graph always runs as captured.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def checking_aliases(call: Callable[..., Any], expected: AliasedInputs, fallback
     itemsizes, mutated, aliases, may_alias = expected.itemsizes, expected.mutated, expected.aliases, _C.memory_meets
 
     def run(*args: Any) -> Any:
-        if (aliases or may_alias(args, itemsizes)) and _aliases(args, mutated) != aliases:
-            return fallback(*args)
+        if aliases or may_alias(args, itemsizes):
+            if _aliases(args, mutated) != aliases or _alias_across_storages(args, mutated):
+                return fallback(*args)
         return call(*args)
 
     return run
@@ -67,6 +69,24 @@ def _aliases(values: Sequence[Any], mutated: Sequence[int]) -> frozenset[Alias]:
             if other != place and _itemsize(value) and (distance := _distance(values[place], value)) is not None:
                 found.add((place, other, distance))
     return frozenset(found)
+
+
+def _alias_across_storages(values: Sequence[Any], mutated: Sequence[int]) -> bool:
+    return any(
+        values[place].untyped_storage()._cdata != value.untyped_storage()._cdata and _meet(values[place], value)
+        for place in mutated for other, value in enumerate(values) if other != place and _itemsize(value)
+    )
+
+
+def _meet(a: torch.Tensor, b: torch.Tensor) -> bool:
+    (begin, end), (other, other_end) = _addresses(a), _addresses(b)
+    return begin < other_end and other < end and a.device == b.device
+
+
+def _addresses(x: torch.Tensor) -> tuple[int, int]:
+    """The first byte in memory that is the tensor's, and the one behind the last."""
+    begin, end = byte_range(x)
+    return x.data_ptr(), x.data_ptr() + end - begin
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> int | None:
