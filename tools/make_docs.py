@@ -188,8 +188,8 @@ def coverage_page() -> str:
     lines = ["# Moving over from torch.compile, name by name", "", MADE,
              "With `fxjit.install()`, or under `python -m fxjit run`. **same**: as in torch.compile; **better**; **differs**,",
              "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said",
-             "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test fails",
-             "on a public name that it does not have.", ""]
+             "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test",
+             "fails on a public name that it does not have.", ""]
     places = dict.fromkeys(row.place for row in surface.decisions().values())
     for place in places:
         rows = [row for row in surface.decisions().values() if row.place == place]

@@ -171,6 +171,9 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
 
     def assign_both(module: ModuleType, name: str, value: Any) -> None:
         assign(module, name, value)
+        hand_on(module, name, value)
+
+    def hand_on(module: ModuleType, name: str, value: Any) -> None:
         if name in table:
             _forward(f"{theirs.__name__}.{name}", table[name], value)
         else:
@@ -179,6 +182,9 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
             message = f"{theirs.__name__}.{name} has no effect on fxjit: config.debug writes a folder of all files a compile."
             warnings.warn(message, stacklevel=2)
 
+    set_raw = getattr(own_class, "_set_raw_values", None)
+    if set_raw is not None:  # from torch 2.15 on `patch` of some modules does not assign
+        made.put(own_class, "_set_raw_values", _handing_on_raw(set_raw, hand_on))
     functions = getattr(theirs, "reorderable_logging_functions", None)
     if isinstance(functions, set):
         made.put(theirs, "reorderable_logging_functions", _Functions(functions), functions)
@@ -187,6 +193,24 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
         value = getattr(theirs, name, _NOT_THERE)
         if value is not _NOT_THERE and value != config.SETTINGS[ours].default:
             _forward(f"{theirs.__name__}.{name}", ours, value)
+
+
+def _handing_on_raw(set_raw: Callable[..., Any], hand_on: Callable[[ModuleType, str, Any], None]) -> Callable[..., Any]:
+    """`_set_raw_values` of a class of settings, which gives what undoes it: both hand the values on, as assignments do."""
+
+    def set_and_hand_on(module: ModuleType, changes: Mapping[str, Any], **kwargs: Any) -> Callable[[], None]:
+        undo: Callable[[], None] = set_raw(module, changes, **kwargs)
+
+        def undo_and_hand_on() -> None:
+            undo()
+            for name in changes:
+                hand_on(module, name, getattr(module, name))
+
+        for name, value in changes.items():
+            hand_on(module, name, value)
+        return undo_and_hand_on
+
+    return set_and_hand_on
 
 
 def _forward(theirs: str, ours: str, value: Any) -> None:
