@@ -176,11 +176,11 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
     def hand_on(module: ModuleType, name: str, value: Any) -> None:
         if name in table:
             _forward(f"{theirs.__name__}.{name}", table[name], value)
-        else:
-            surface.warn_of_setting(theirs.__name__, name)
-        if name.startswith("trace."):
+        elif name.startswith("trace."):
             message = f"{theirs.__name__}.{name} has no effect on fxjit: config.debug writes a folder of all files a compile."
             warnings.warn(message, stacklevel=2)
+        else:
+            surface.warn_of_setting(theirs.__name__, name)
 
     set_raw = getattr(own_class, "_set_raw_values", None)
     if set_raw is not None:  # from torch 2.15 on `patch` of some modules does not assign
