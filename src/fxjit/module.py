@@ -13,7 +13,7 @@ import torch
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
-from . import _C
+from . import _C, torch_private
 from .options import RegionOptions
 from .regions import inlining, note_options, on_miss
 from .skips import is_librarys, marks
@@ -79,7 +79,7 @@ class OptimizedModule(nn.Module):
             module._infer_parameters(module, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    @property  # type: ignore[misc]  # what isinstance asks where type(self) is not the class
+    @property  # type: ignore[misc]  # what isinstance reads where type(self) is not the class
     def __class__(self) -> type:  # type: ignore[override]  # an attribute in object
         return passes_for or type(self)
 
@@ -138,7 +138,7 @@ class OptimizedModule(nn.Module):
         return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
 
 
-_C.know_modules(nn.Module, vars(_torch_module), torch._C._get_tracing_state, OptimizedModule)
+_C.know_modules(nn.Module, vars(_torch_module), torch_private.get("torch._C._get_tracing_state"), OptimizedModule)
 
 
 def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:

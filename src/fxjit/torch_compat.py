@@ -22,11 +22,16 @@ def release(version: str) -> tuple[int, int]:
 
 
 def untried(version: str) -> str | None:
-    """What to tell the user of a release that nobody has tried; None for one that was."""
+    """The warning for a release that was not tried; None for one that was."""
     if OLDEST <= release(version) <= NEWEST:
         return None
+    return f"{tried_with()}; torch {version} is another."
+
+
+def tried_with() -> str:
+    """How a sentence about another torch begins."""
     span = " to ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
-    return f"this fxjit was tried with torch {span}; torch {version} is another."
+    return f"this fxjit was tried with torch {span}"
 
 
 def warn_if_untried(version: str) -> None:

@@ -1,6 +1,6 @@
-"""The compiled entries of code objects: what the pipeline files and asks, and what reset() takes away again.
+"""The compiled entries of code objects: filed and looked up by the pipeline, removed by reset().
 
-Entries and flags live on the code objects themselves (`_hook.c`) and go with them; entries of a key go with the key.
+Entries and flags are kept on the code objects themselves (`_hook.c`) and go with them; entries of a key go with the key.
 Here is what the C side does not know: why a code object is skipped, how often it was compiled, which code objects there
 are, and who is compiling what at the moment. The hook tries the entries in order and moves the one that held to the
 front.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,13 +23,15 @@ from fxjit import _C
 # A compile that waits for another thread's gives up after this long and runs its frame eagerly: the other may be
 # waiting for something that only this thread can do.
 WAIT_SECONDS = 60.0
+# Seconds between two safe points while a compile waits.
+_PAUSE = 0.1
 # Frames that run eagerly after the first suppressed failure.
 FIRST_RETRY = 8
 
 
 @dataclass(slots=True)
 class _State:
-    """Our notes about a code object; they live on it."""
+    """What is recorded about a code object, kept on it."""
 
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Stats:
 
 
 _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()  # by id: codes compare by value
-# Who was compiled to run this code under this key and still lives, by the ids of both: `sharers`.
+# Who was compiled to run this code under this key and is still alive, by the ids of both: `sharers`.
 _compiled: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = {}
 _compile_lock = threading.RLock()
 _compiling_thread: int | None = None  # who has the lock
@@ -263,7 +266,7 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
         yield False
         return
     try:
-        if not _compile_lock.acquire(timeout=WAIT_SECONDS):
+        if not _waited(lambda seconds: _compile_lock.acquire(timeout=seconds)):
             yield False
             return
         outer, _compiling_thread = _compiling_thread, threading.get_ident()
@@ -282,7 +285,17 @@ def wait_for_other(code: CodeType, key: object) -> bool:
     if _compiling_thread == threading.get_ident():
         return False
     done = _claims.get((id(code), id(key)))
-    return done is not None and done.wait(WAIT_SECONDS)
+    return done is not None and _waited(done.wait)
+
+
+def _waited(wait: Callable[[float], bool]) -> bool:
+    """What `wait` gave after WAIT_SECONDS at the most, with safe points meanwhile."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not wait(max(0.0, min(_PAUSE, deadline - time.monotonic()))):
+        _C.safe_point()
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 def reset() -> None:

@@ -12,7 +12,7 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sympy
 import torch
@@ -25,6 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
+from fxjit.torch_private import optional
 
 # -- our sources, for the ShapeEnv ---------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ def shape_guards(shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> list[G
     `inputs` are the symbolic numbers and the fake tensors (better their `Numbers`, taken before the trace could change
     them in place) that the trace made of objects from outside, with their sources.
     Sizes and strides that are plain ints in a fake tensor are left to its TensorIs (made with `fake=`), unless the
-    tensor has a symbolic one beside them.
+    tensor has a symbolic one as well.
     """
     return list(dict.fromkeys(_Collector(shape_env, inputs).guards()))
 
@@ -171,7 +172,7 @@ class Numbers:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Numbers:
-        """As `inputs` of shape_guards take it; to be asked as soon as the input is made."""
+        """As `inputs` of shape_guards take it; to be called as soon as the input is made."""
         attrs: list[str] = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else []
         inner = ((attr, getattr(tensor, attr)) for attr in attrs)
         strided = tensor.layout is torch.strided
@@ -184,7 +185,7 @@ class Numbers:
 
 
 def _numbers_of(source: Source, value: Any) -> Iterator[tuple[Source, sympy.Expr]]:
-    """The numbers of an input that are, or stand beside, symbolic ones."""
+    """The numbers of an input if any of them is symbolic."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         yield source, value.node.expr
         return
@@ -229,7 +230,7 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
 
 def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]:
     """The meaning of `expr` in Python: a function of the symbols' values. It is Python text where that can say it, since a
-    guard on a float is asked at each call, and sympy takes a hundred times as long."""
+    guard on a float is evaluated at each call, and sympy takes a hundred times as long."""
     symbols = tuple(symbols)
     compiled = _compiled(expr, symbols)
     if compiled is not None:
@@ -299,16 +300,24 @@ class _CannotSay(Exception):
 
 _OP = {name: code for code, name in enumerate(SHAPE_OPS)}
 
+_CleanDiv: Final = optional("torch.utils._sympy.functions.CleanDiv")
+_PythonMod: Final = optional("torch.utils._sympy.functions.PythonMod")
+_ModularIndexing: Final = optional("torch.utils._sympy.functions.ModularIndexing")
+_Identity: Final = optional("torch.utils._sympy.functions.Identity")
+_PowByNatural: Final = optional("torch.utils._sympy.functions.PowByNatural")
+_Max: Final = optional("torch.utils._sympy.functions.Max")
+_Min: Final = optional("torch.utils._sympy.functions.Min")
+
 #: Two operands each.
 _BINARY: dict[type, str] = {
     sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge",
-    torch_sympy.FloorDiv: "floordiv", torch_sympy.CleanDiv: "floordiv",
-    torch_sympy.Mod: "mod", torch_sympy.PythonMod: "mod", sympy.Mod: "mod",
+    torch_sympy.FloorDiv: "floordiv", _CleanDiv: "floordiv",
+    torch_sympy.Mod: "mod", _PythonMod: "mod", sympy.Mod: "mod",
 }
 #: Any number of operands.
 _CHAINS: dict[type, str] = {
-    sympy.Add: "add", sympy.Mul: "mul", sympy.Max: "max", sympy.Min: "min", torch_sympy.Max: "max",
-    torch_sympy.Min: "min", sympy.And: "and", sympy.Or: "or",
+    sympy.Add: "add", sympy.Mul: "mul", sympy.Max: "max", sympy.Min: "min", _Max: "max",
+    _Min: "min", sympy.And: "and", sympy.Or: "or",
 }
 _MAX_POWER = 8
 _MAX_DEPTH = 64  # SHAPE_STACK of _shape_program.c
@@ -342,12 +351,12 @@ def _emit(expr: Any, place: Mapping[sympy.Symbol, int], words: list[int]) -> int
         depth = _emit(expr.args[0], place, words)
         words.append(_OP["not"])
         return depth
-    if kind is torch_sympy.ModularIndexing:
+    if kind is _ModularIndexing:
         base, divisor, modulus = expr.args
         return _emit(torch_sympy.Mod(torch_sympy.FloorDiv(base, divisor), modulus), place, words)
-    if kind is torch_sympy.Identity:
+    if kind is _Identity:
         return _emit(expr.args[0], place, words)
-    if kind in (sympy.Pow, torch_sympy.PowByNatural):
+    if kind in (sympy.Pow, _PowByNatural):
         base, power = expr.args
         if isinstance(power, sympy.Integer) and 1 <= int(power) <= _MAX_POWER:
             return _emit_chain("mul", (base,) * int(power), place, words)

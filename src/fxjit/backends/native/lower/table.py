@@ -15,6 +15,8 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from fxjit.schemas import views_first_argument
+
 from ..choose.recompute import should_keep
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
@@ -40,23 +42,20 @@ from ..target import scalar_tensor
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
-VIEWS: set[str] = set()
 
 
 class NoLowering(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*names: str, view: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
-    """Registers the function for these overloads of aten. `view`: the operator's result aliases its first argument."""
+def lowers(*names: str) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
+    """Registers the function for these overloads of aten."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
             if name in LOWERINGS:
                 raise ValueError(f"aten.{name} has two lowerings")
             LOWERINGS[name] = function
-            if view:
-                VIEWS.add(name)
         return function
 
     return register
@@ -71,7 +70,9 @@ def op_name(node: torch.fx.Node) -> str:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and op_name(node) in VIEWS
+    """Whether the node is lowered to index arithmetic over the memory of its first argument."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and op_name(node) in LOWERINGS and views_first_argument(target)
 
 
 def meta_of(node: torch.fx.Node) -> Any:
@@ -126,7 +127,7 @@ class Lowering:
         self.counter = 0
         self.marks: dict[torch.fx.Node, int] = {}
         self.reasons: dict[torch.fx.Node, str] = {}
-        #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
+        #: The number that all random numbers of a device are made from, made by ATen at each call, and how often it was used.
         self.seeds: dict[torch.device, TensorExpr] = {}
         self.draws = 0
         #: By identity, with the expression, which is thereby kept.
@@ -291,17 +292,17 @@ class Lowering:
                 self.materialize(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:
-        """The buffers that an expression loads from; found once, since it is asked at every write."""
+        """The buffers that an expression loads from; found once, since every write needs it."""
         known = self.loaded.get(id(expr))
         if known is None:
             known = self.loaded[id(expr)] = (expr, frozenset(load.buffer for load in loads(expr)))
         return known[1]
 
     def materialize(self, node: torch.fx.Node) -> str:
-        """The buffer that a node's tensor lives in; views live where their base lives."""
+        """The buffer of a node's tensor; a view's is its base's."""
         if node in self.storage:
             return self.storage[node]
-        if is_view(node) or node.meta.get("fxjit_alias"):
+        if is_view(node):
             base = self.materialize(node.args[0])  # type: ignore[arg-type]  # a view's first argument is a node
             self.storage[node] = base
             self.refresh_view(node)
@@ -329,7 +330,7 @@ class Lowering:
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """What the node is a view of."""
-    while is_view(node) or node.meta.get("fxjit_alias"):
+    while is_view(node):
         node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node
 
@@ -340,7 +341,7 @@ def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 class Opaque:
-    """A tensor that only extern calls may touch (complex, sparse, a type without kernels); `buffer` says where it lives."""
+    """A tensor that only extern calls may touch (complex, sparse, a type without kernels); `buffer` is its memory."""
 
     def __init__(self, buffer: Buffer | None) -> None:
         self.buffer = buffer
