@@ -97,7 +97,8 @@ class Explanation:
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args, **kwargs)` runs `fn` once and gives an `Explanation`: the graphs, why each ended where it did, the
     frames that were skipped, and the guards. Graphs run eagerly; those of a function that `compile` gave are compiled by its
-    backend, so that it says which of them run as they were captured, and by which rule. `explain(fn, *args)`, torch's older
+    backend, also by one that is the program's own callable, so that it says which of them run as they were captured, and by
+    which rule. `explain(fn, *args)`, torch's older
     spelling, works too."""
     if not callable(fn):
         raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
@@ -108,7 +109,6 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     found = Explanation(str(getattr(fn, "__qualname__", type(fn).__name__)))
-
     chosen = _options_of(fn)
     found.tiers = _tiers(fn, chosen)
 
@@ -137,10 +137,10 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _options_of(fn: Any) -> RegionOptions | None:
-    """What `compile` was called with for it; None for what it did not give, or with a backend that is the program's own."""
+    """What `compile` was called with for it; None for what it did not give."""
     region = fn.region if isinstance(fn, _C.CompiledFunction) else None
     found = getattr(fn, "options", None) if region is None else region.key
-    return found if isinstance(found, RegionOptions) and isinstance(found.chosen_backend, str) else None
+    return found if isinstance(found, RegionOptions) else None
 
 
 def _tiers(fn: Any, chosen: RegionOptions | None) -> list[str]:

@@ -138,6 +138,12 @@ CALLS = (
         ("Mark the recursive function with `fxjit.disable`.",),
     ),
     Reason(
+        "torch-lacks-name",
+        "This torch lacks what the feature needs",
+        "`{feature}` needs `{name}`, which this release of torch does not have.",
+        ("Use a release of torch that fxjit was tried with (`python -m fxjit doctor` names them).",),
+    ),
+    Reason(
         "call-subprocess",
         "Call of a function that talks to the operating system",
         "`{function}` depends on, or changes, the state of the process or machine.",
@@ -405,8 +411,9 @@ TENSORS = (
     Reason(
         "tensor-subclass",
         "Tensor subclass that is not traced",
-        "`{type}` is a subclass of Tensor that fxjit does not model.",
-        (_REPORT,),
+        "A tensor of the subclass `{type}` cannot be traced: {why}.",
+        ("Give the class `__tensor_flatten__` and `__tensor_unflatten__`, by which its tensors are taken apart and put "
+         "together again.", _MOVE_OUT),
     ),
     Reason(
         "torch-function",

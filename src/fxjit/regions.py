@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from . import _C, config, events, stance
-from .errors import FxjitError
+from . import _C, config, events, stance, torch_private
+from .errors import FxjitError, is_foreign
 from .frontend import entries
 from .options import RegionOptions, region_options
 from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
@@ -82,6 +83,22 @@ def on_miss(
     builtins: dict[str, Any],
 ) -> _C.Entry | None:
     """The hook's callback: a frame that no entry fits is about to start."""
+    try:
+        entry = _entry_for(region, func, code, args, closure, globals_, builtins)
+    except _C.Interrupted:
+        entry = None
+    return _pipeline().raising_entry(code, args) if _C.signal_waits() else entry  # type: ignore[no-any-return]  # imported late, so untyped
+
+
+def _entry_for(
+    region: _C.Region,
+    func: FunctionType,
+    code: CodeType,
+    args: tuple[object, ...],
+    closure: Any,
+    globals_: dict[str, Any],
+    builtins: dict[str, Any],
+) -> _C.Entry | None:
     name = python_replaced()
     if name is not None:
         _untraced(region, func, code, globals_, name)
@@ -102,6 +119,7 @@ def on_miss(
     if not (wanted or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
         return None
+    _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
@@ -155,8 +173,9 @@ def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: d
         events.report_skip(code, "skip-python-replaced", {"name": name})
     except FxjitError:
         raise
-    except _AnyError:
-        return
+    except _AnyError as error:
+        if is_foreign(error):
+            raise
 
 
 def _may_not_fail(chosen: RegionOptions) -> bool:
@@ -169,6 +188,7 @@ def _outside() -> str | None:
     """What is at work outside and wants to see each operator itself: a transform (vmap, grad), forward differentiation, a
     dispatch mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Asked before the compiler
     is imported, since torch.export puts others in the place of builtin functions meanwhile."""
+    torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     if torch._C._functorch.maybe_current_level() is not None:
         return "a transform of torch.func"
@@ -187,8 +207,9 @@ def _under_a_mode(torch: Any) -> bool:
     """Whether a mode of `__torch_function__` is active other than a default device."""
     if not torch._C._len_torch_function_stack():
         return False
+    device = sys.modules.get("torch.utils._device")  # which torch imports when the first default device is set
     modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+    return device is None or any(type(mode) is not device.DeviceContext for mode in modes)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:

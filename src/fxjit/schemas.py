@@ -22,6 +22,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit.tensor_wrappers import is_wrapper_class, storages
+
 Node = torch.fx.Node
 Arguments = dict[str, Any]
 _CALLS = ("call_function", "call_method")
@@ -44,6 +46,8 @@ _WITHOUT_UPDATE = ("_functional", "_no_training", "_no_update")
 #: Composite dropouts: their result is the input itself where they drop nothing.
 _DROPOUTS = frozenset(f"{kind}dropout{end}" for kind in ("", "alpha_", "feature_", "feature_alpha_") for end in ("", "_")) | {
     "dropout1d", "dropout2d", "dropout3d"}  # fmt: skip
+#: Operators whose result is in their first argument's memory, which they don't declare, so that autograd takes it for new.
+_UNDECLARED_VIEWS = frozenset({"_unsafe_view"})
 _KNOWN_PACKAGES = frozenset({"torch", "math", "_operator", "operator", "builtins", "fxjit"})
 
 
@@ -133,6 +137,15 @@ def view_base(node: Any) -> Node | None:
     return None
 
 
+@functools.cache
+def views_first_argument(overload: OpOverload) -> bool:
+    """Whether the ATen operator's one result is a view of its first argument, which it does not write to. Composite operators,
+    as `reshape` and `contiguous`, give a view or a copy."""
+    signature = _of_schema(overload)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+    return len(signature.bases) == 1 and signature.bases[0] == signature.names[0] and not signature.written and not composite
+
+
 def returns_alias(target: Any) -> bool:
     """Whether a result of the operator shares memory with an argument. Without a schema it may."""
     declared = signatures(target)
@@ -211,12 +224,14 @@ class Observer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(is_wrapper_class, types)):
+            return NotImplemented  # its `__torch_dispatch__` makes calls of its own
         self.random = self.random or target_uses_rng(func)
         if isinstance(func, OpOverload) and func._schema.is_mutable:
             given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
             for each in pytree.tree_leaves([given.get(name) for name in _of_schema(func).written]):
-                if isinstance(each, torch.Tensor) and torch._C._has_storage(each):
-                    self._storages.add(each.untyped_storage()._cdata)
+                if isinstance(each, torch.Tensor):
+                    self._storages |= storages(each)
         return func(*args, **kwargs)
 
     def effects_on(self, node: Node) -> Observed:
@@ -225,8 +240,7 @@ class Observer(TorchDispatchMode):
 
     def _has_written(self, argument: Any) -> bool:
         values = pytree.tree_leaves(argument.meta.get("example_value")) if isinstance(argument, Node) else []
-        return any(isinstance(each, torch.Tensor) and torch._C._has_storage(each)
-                   and each.untyped_storage()._cdata in self._storages for each in values)
+        return any(isinstance(each, torch.Tensor) and not storages(each).isdisjoint(self._storages) for each in values)
 
 
 def _bound(node: Node) -> list[tuple[Signature, Arguments]]:
@@ -308,6 +322,8 @@ def _of_schema(overload: OpOverload) -> Signature:
     bases = [next((in_set[each] for each in result.alias_info.before_set if each in in_set), next(iter(in_set.values())))
              if result.alias_info is not None else None for result in overload._schema.returns]  # fmt: skip
     names = tuple(each.name for each in arguments)
+    if overload._opname in _UNDECLARED_VIEWS:
+        bases = [*names[:1]]
     written_to = tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
     return Signature(
         names,

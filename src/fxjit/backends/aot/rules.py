@@ -1,7 +1,7 @@
 """The rules by which a graph, a part of one, or a call of one runs as it was captured: operator by operator, as in eager.
 
-One row for each: an id, the stage of the driver that asks, a predicate, and the reason in a sentence. `check` is how the
-driver asks, `report` the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and tells
+One row for each: an id, the stage that evaluates it, a predicate, and the reason in a sentence. `check` evaluates the rules of
+a stage; `report` is the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and notifies
 listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
 """
 
@@ -18,14 +18,15 @@ from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
 from fxjit.counters import counters
+from fxjit.tensor_wrappers import flattened, is_wrapper, storages
 
-from ..graph.facts import DATA_DEPENDENT, tensors_of, uses_storage_offsets
+from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
 from .runtime.call_plan import CallPlan
 
-Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "call"]
+Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "executor", "call"]
 #: Whether a captured graph costs less than its compiled artifacts, called by the plan.
 IsUnprofitable = Callable[[torch.fx.GraphModule, "CallPlan | None", Mapping[str, Callable[..., Any]]], bool]
 log = logs.artifact("compile")
@@ -50,7 +51,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One reason to run as captured. Rules of the stage "call" are asked by the wrappers of a call (`applies` is not)."""
+    """One reason to run as captured. The driver evaluates `applies`, except for two stages: the native pipeline reports rules
+    of the stage "executor", which concern one ATen graph each, and the wrappers of a call those of the stage "call"."""
 
     id: str
     stage: Stage
@@ -122,6 +124,25 @@ def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
+def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
+    """AOTAutograd does not look for memory that what wrappers are made of shares with other inputs."""
+    gm, inputs = candidate.captured, candidate.example_inputs
+    if not isinstance(gm, torch.fx.GraphModule) or not any(map(is_wrapper, inputs)):
+        return False
+    memories = [storages(each) if isinstance(each, torch.Tensor) else set[int]() for each in inputs]
+    mutated = mutated_inputs(gm)
+    if any(is_wrapper(inputs[place]) and len(memories[place]) < len([*flattened(inputs[place])]) for place in mutated):
+        return True
+    return any(not memories[place].isdisjoint(other) for place in mutated for at, other in enumerate(memories) if at != place)
+
+
+def _cannot_desugar(candidate: Candidate) -> bool:
+    """Whether AOTAutograd itself failed on a graph over wrapper subclasses, and not a compiler behind it."""
+    gm = candidate.captured
+    return candidate.artifacts.meta is None and isinstance(gm, torch.fx.GraphModule) and any(
+        is_wrapper(tensor) for node in gm.graph.nodes for tensor in tensors_of(node))
+
+
 # Predicates of what AOTAutograd made
 
 
@@ -177,8 +198,8 @@ def _unprofitable(candidate: Candidate) -> bool:
     return candidate.is_unprofitable(candidate.captured, candidate.plan, candidate.artifacts.graphs)
 
 
-def _by_wrapper(candidate: Candidate) -> bool:
-    raise AssertionError("the wrapper of a call decides this")
+def _elsewhere(candidate: Candidate) -> bool:
+    raise AssertionError("the native pipeline, or the wrapper of a call, decides this")
 
 
 RULES: tuple[Rule, ...] = (
@@ -191,6 +212,8 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
+    Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
+         "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
@@ -216,6 +239,8 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("wrapper-subclass", "AOTAutograd", _cannot_desugar,
+         "AOTAutograd cannot take the graph's tensors of wrapper subclasses apart, as where two outputs share memory."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
@@ -226,9 +251,13 @@ RULES: tuple[Rule, ...] = (
          "The graph does nothing but make views of its inputs: eager calls cost least."),
     Rule("unprofitable", "call plan", _unprofitable,
          "The compiled graph's autograd node would cost more than it saves (setting `small_graphs_as_captured`)."),
-    Rule("input-aliasing", "call", _by_wrapper,
+    Rule("no-executor", "executor", _elsewhere,
+         "This torch does not export what programs of the native backend call: each of its ATen graphs runs node by node."),
+    Rule("uncomputable-size", "executor", _elsewhere,
+         "An ATen graph has a size that the native backend's executor cannot calculate, and runs node by node."),
+    Rule("input-aliasing", "call", _elsewhere,
          "Inputs, of which the graph mutates one, share memory otherwise in this call than in the one it was compiled for."),
-    Rule("double-backward", "call", _by_wrapper,
+    Rule("double-backward", "call", _elsewhere,
          "A second derivative was asked for, which a compiled backward graph does not have: from then on every call of it."),
 )  # fmt: skip
 BY_ID = {each.id: each for each in RULES}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, NoReturn
 
+from fxjit._C import safe_point
 from fxjit.errors import BreakGraph, BreakReached, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
@@ -28,6 +29,7 @@ from fxjit.frontend.values.base import Lazy, NotConstant, Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.guards.source import ClosureCellSource
+from fxjit.torch_private import MissingName
 
 RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
@@ -123,6 +125,7 @@ class Machine:
             while True:
                 if t.steps == break_step:
                     leave_trace(BreakReached(self._break_at(t.break_points.at(t.steps, self.pc))))
+                safe_point()
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -137,6 +140,8 @@ class Machine:
                     continue
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
+                except MissingName as lacking:
+                    t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
                 if left is not None:
                     return left
         finally:
@@ -153,6 +158,7 @@ class Machine:
             while True:
                 if t.steps == break_step:
                     return self._break_at(break_points.at(t.steps, self.pc))
+                safe_point()
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -170,6 +176,8 @@ class Machine:
                     left = None
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
+                except MissingName as lacking:
+                    t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
                 if left is not None:
                     resumability.check_generators(self, break_points, [left])
                     resumability.check_managers(self, break_points, [])

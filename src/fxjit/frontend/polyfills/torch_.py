@@ -9,15 +9,17 @@ from typing import Any
 import torch
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
-from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import call_in_graph
+
+associative_scan: Any = torch_private.optional("torch._higher_order_ops.associative_scan.associative_scan")
 
 
 @polyfill(associative_scan)
@@ -66,7 +68,7 @@ def sdp_kernel(enable_flash: bool = True, enable_math: bool = True, enable_mem_e
     return sdpa_kernel([kernel for enabled, kernel in wanted if enabled])
 
 
-@polyfill(torch._C._group_tensors_by_device_and_dtype)
+@polyfill(torch_private.optional("torch._C._group_tensors_by_device_and_dtype"))
 def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
     """Parallel lists of tensors, split by what the first list's tensors are; the optimizers and clip_grad ask for it."""
     groups: dict[Any, Any] = {}
@@ -107,8 +109,8 @@ def _factors_in_a_tensor(fn: Any, divide: bool) -> None:
         return call_in_graph(t, fn, args, kwargs)
 
 
-_factors_in_a_tensor(torch._foreach_addcdiv_, True)
-_factors_in_a_tensor(torch._foreach_addcmul_, False)
+_factors_in_a_tensor(torch_private.optional("torch._foreach_addcdiv_"), True)
+_factors_in_a_tensor(torch_private.optional("torch._foreach_addcmul_"), False)
 
 
 def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor, num_cols: int | None = None) -> torch.Tensor:
@@ -120,4 +122,4 @@ def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor,
     return mask.scatter(-1, within.to(torch.int64), 1)[..., :columns].contiguous()
 
 
-polyfill(torch.nn.attention.flex_attention._ordered_to_dense)(blocks_in_a_mask)
+polyfill(torch_private.optional("torch.nn.attention.flex_attention._ordered_to_dense"))(blocks_in_a_mask)

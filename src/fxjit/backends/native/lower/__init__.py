@@ -10,12 +10,14 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import _C
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
+from .accuracy import require_accuracy
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
@@ -87,6 +89,7 @@ def lower_output(low: Lowering, node: torch.fx.Node) -> None:
 
 
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
+    _C.safe_point()
     meta = meta_of(node)
     if isinstance(meta, SYMBOLIC) and not unbacked(node):
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
@@ -104,6 +107,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         try:
             low.device = device_of(meta)
             value = call_lowering(low, name, node)
+            require_accuracy(low, value, mark[0])
             low.origins[node] = pending(low, node)
             finish(low, node, value, mark[1])
             return
