@@ -50,6 +50,8 @@ from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.kinds import AmbientIs, ShapeExpr
 from fxjit.guards.modules import without_module_internals
@@ -374,7 +376,7 @@ _ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
 
 
 def _captured_nothing(options: Options, frame: Frame) -> None:
-    """The frame is passed by from now on. One that the user compiled is told of, and traced for some other calls before."""
+    """The frame is passed by from now on. One that the user compiled is reported, and traced for some other calls before."""
     users = entries.is_users(frame.code, options)
     if users:
         events.report_skip(frame.code, "skip-nothing-captured", {})
@@ -405,7 +407,7 @@ class _Stage:
 
 
 def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
-    """Our own mistakes are told as such, with the place in the user's program where they happened."""
+    """Our own mistakes are reported as such, with the place in the user's program where they happened."""
     try:
         return run()
     except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame):
@@ -436,7 +438,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     context = torch._guards.TracingContext(mode)
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
-    known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
+    known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors during their lifetime
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compile_part = functools.partial(_run_backend, options)
@@ -469,10 +471,12 @@ def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: 
     """What the backend makes of a graph, whose results are counted where the backend is not ours."""
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
-    compiled: Any = options.backend(graph, list(example_inputs))
+    inlined = overrides.inlined_in(graph)
+    compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
+    compiled = without_torch_function(compiled) if inlined else compiled
     unchecked = is_built_in(options.chosen_backend) or not outputs
     return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 

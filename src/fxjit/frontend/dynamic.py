@@ -1,6 +1,6 @@
 """Which sizes and numbers of a frame's inputs are symbols, and the ShapeEnv that knows about them.
 
-trace.py asks `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
+trace.py consults `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
 compile of the same code meets another size at the same source, that dimension becomes a symbol (automatic dynamic
 shapes), unless the options or a mark (`fxjit.mark_dynamic`, `mark_static`) decide. `FrameHistory` is the memory
 between compiles of one code object.
@@ -18,7 +18,13 @@ from weakref import ref
 import torch
 from torch._guards import SLoc
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    RelaxedUnspecConstraint,
+    ShapeEnv,
+    StatefulSymbolicContext,
+    SubclassSymbolicContext,
+)
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -26,6 +32,7 @@ from fxjit import config, logs
 from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
+from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -108,7 +115,7 @@ def forget_histories() -> None:
 
 
 def forget_answers() -> None:
-    """What torch was asked about each ShapeEnv: it keeps the answers, and with them the ShapeEnv, for good."""
+    """torch's caches of queries about each ShapeEnv: they keep the answers, and with them the ShapeEnv, for good."""
     for method in vars(ShapeEnv).values():
         forget = getattr(method, "cache_clear", None)
         if forget is not None:
@@ -143,23 +150,19 @@ class ShapePolicy:
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
-        dims = self._dims(tensor, source)
         marked = _marks(tensor, "_dynamo_dynamic_indices")
-        context = StatefulSymbolicContext(
-            dynamic_sizes=dims,
-            dynamic_strides=self._strides(tensor, source, dims),
-            constraint_sizes=[RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
-                              for dim in range(tensor.dim())],
-            tensor_source=torch_source(source),
-        )
-        if tensor.dim() == 0:
+        context = self._context(tensor, source)
+        if is_wrapper(tensor):
+            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        elif tensor.dim() == 0:
             # Without sizes there is nothing to be a symbol; torch would make one of the number in it, which nothing guards.
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), static_shapes=True)
         else:
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # those of mark_unbacked are the input's own
-        if tensor.dim() == 0:
-            fake.item_memo = None  # its contents are no fact of the trace: nothing guards them
+        for each in flattened(fake):
+            if each.dim() == 0:
+                each.item_memo = None  # type: ignore[attr-defined]  # contents are no fact of the trace: nothing guards them
         self.contexts.append((tensor, context))
         self._note_marks(tensor, fake, source, marked)
         symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
@@ -168,6 +171,22 @@ class ShapePolicy:
             self.symbols = True
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def _context(self, tensor: torch.Tensor, source: Source) -> StatefulSymbolicContext:
+        """Which sizes of a tensor, and of the inner tensors of a wrapper, are symbols."""
+        dims = self._dims(tensor, source)
+        marked = _marks(tensor, "_dynamo_dynamic_indices")
+        said: dict[str, Any] = {
+            "dynamic_sizes": dims,
+            "dynamic_strides": self._strides(tensor, source, dims),
+            "constraint_sizes": [RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
+                                 for dim in range(tensor.dim())],
+            "tensor_source": torch_source(source),
+        }
+        if not is_wrapper(tensor):
+            return StatefulSymbolicContext(**said)
+        inner: dict[str, Any] = {name: self._context(each, AttrSource(source, name)) for name, each in inner_tensors(tensor)}
+        return SubclassSymbolicContext(**said, inner_contexts=inner, track_outer_size_stride=not tensor.is_nested)
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""
@@ -228,7 +247,7 @@ class ShapePolicy:
         ]
 
     def _strides(self, tensor: torch.Tensor, source: Source, dims: list[DimDynamic]) -> list[DimDynamic]:
-        """A stride that varied that the sizes do not tell, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
+        """A stride that varied and does not follow from the sizes, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
         inferred = [DimDynamic.INFER_STRIDE] * len(dims)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         if not automatic or tensor.layout is not torch.strided or isinstance(tensor, torch.nn.Parameter):
@@ -277,7 +296,7 @@ class ShapePolicy:
         return made
 
     def decided_on_random(self) -> bool:
-        """Whether an operator or the backend relied on more of a random number than that it is one, since last asked."""
+        """Whether an operator or the backend relied on more of a random number than that it is one, since the last call."""
         if not self.random_symbols:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)

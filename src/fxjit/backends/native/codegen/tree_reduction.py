@@ -1,7 +1,7 @@
-"""Short rows: a total over one is made of vectors that are combined in halves, where the compiler would go lane by lane.
+"""Tree reductions of short rows: vectors are combined pairwise, where the compiler would go lane by lane.
 
-For a `reduction` GCC 12 has as many totals as a vector has lanes (64 beside bytes, in memory for maxima) and combines them one
-after the other, which took a third of a softmax's time over rows of 64 floats and four fifths beside a mask. Here the loop puts
+For a `reduction` GCC 12 has as many totals as a vector has lanes (64 for bytes, in memory for maxima) and combines them one
+after the other, which took a third of a softmax's time over rows of 64 floats and four fifths with a mask. Here the loop puts
 its values down in an array instead, mostly registers once all is unrolled, and `fold` combines those.
 """
 
@@ -61,7 +61,12 @@ template <class T> struct fx_row {
   }
 #endif
   static FX V at(const T *w) { V v; __builtin_memcpy(&v, w, sizeof(V)); return v; }
-  template <class F, int n> static FX T fold(const T *w) {
+  /* Numbers of another type are converted on the way: floats to a total in double. */
+  template <class S> static FX V at(const S *w) {
+    typedef S N __attribute__((vector_size(lanes * sizeof(S))));
+    N v; __builtin_memcpy(&v, w, sizeof(N)); return __builtin_convertvector(v, V);
+  }
+  template <class F, int n, class S> static FX T fold(const S *w) {
     constexpr int count = n / lanes, chains = count < 4 ? count : 4, rest = count % chains;
     V v[chains];
     for (int j = 0; j < chains; j++) v[j] = at(w + j * lanes);
