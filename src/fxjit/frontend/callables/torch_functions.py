@@ -116,7 +116,7 @@ for _fn, _answer in (
     (torch.compiler.is_exporting, False),
     (torch._jit_internal.is_scripting, False), (torch.jit._trace.is_tracing, False), (torch._C._get_tracing_state, None),
     (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
-    (torch._C._len_torch_dispatch_stack, 0),
+    (torch._C._len_torch_dispatch_stack, 0), (torch.fx._symbolic_trace.is_fx_tracing, False),
     (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
 ):
     handles(_fn)(_known_handler(_answer))
