@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks import breaks, call_cost, capture, cpu, cpython, first, models
+from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, first, models
 
 BRIEFLY = ["--seconds", "0.001"]
 
@@ -88,3 +88,10 @@ def test_models_that_are_not_chosen(capsys):
     with pytest.raises(SystemExit):
         models.main([])
     assert "say --list, --more or --only NAME" in capsys.readouterr().err
+
+
+def test_distributed(capsys):
+    distributed.main(["--only", "2 blocks", "--networks", "2", "--steps", "1", "--without-torch-compile"])
+    _, *rows = rows_of(capsys.readouterr().out)
+    assert [row[:2] for row in rows] == [["2 blocks of 32", each.name] for each in distributed.NETWORKS[:2]]
+    assert all(row[4].endswith("x") for row in rows)

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.backends.aot.rules import RULES
 from fxjit.guards import kinds, source
 from fxjit.guards.ambient import AmbientState
 from fxjit.process_state import QUERYABLE
 from fxjit.reasons import FAMILIES, Reason
+from fxjit.torch_private import CANNOT_RUN, FALLBACK, FEATURE_OFF
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE = "<!-- made by tools/make_docs.py; change the code and run it again -->\n"
@@ -46,7 +47,7 @@ def _reason(reason: Reason) -> list[str]:
 STAGES = {
     "split": "Cutting the graph into parts", "captured graph": "Looking at the captured graph",
     "AOTAutograd": "What AOTAutograd refuses", "compiled graphs": "Looking at what AOTAutograd made",
-    "call plan": "Looking at what a call costs", "call": "At a call",
+    "call plan": "Looking at what a call costs", "executor": "What the native executor cannot run", "call": "At a call",
 }  # fmt: skip
 
 
@@ -156,7 +157,34 @@ def _first_sentence(path: Path) -> str:
     return head + ("." if stop and not head.endswith(".") else "")
 
 
-PAGES = {"reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
+POLICIES = {
+    CANNOT_RUN: "Without one of these no frame can be compiled. `doctor` and the first call say: this fxjit was tried with "
+                "torch 2.11 to 2.15; torch X lacks NAME.",
+    FEATURE_OFF: "Without one of these its feature is off: one warning names both, what would use it breaks the graph or "
+                 "runs as it was captured, and the rest works.",
+    FALLBACK: "Without one of these what it is for is done another way, or cannot occur.",
+}  # fmt: skip
+
+
+def torch_names_page() -> str:
+    """Every private name of torch that the source reads."""
+    lines = ["# The private names of torch that fxjit reads", "", MADE,
+             "A name is private here if a part of it begins with an underscore, or it lies in torch.fx.experimental or",
+             "torch.fx.passes, which no page of torch documents. `src/fxjit/torch_names.tsv` is the table, `python",
+             "tools/torch_names.py` finds the names in the source and says what differs from the table. The shape is compared",
+             "when the name is first needed: a class with these members, a function that takes these arguments by name.", ""]
+    for policy, meaning in POLICIES.items():
+        lines += [f"## {policy.capitalize()}", "", meaning, ""]
+        features = dict.fromkeys(row.feature for row in torch_private.rows().values() if row.policy == policy)
+        for feature in features:
+            lines += [f"**{feature}**", "", "| name | shape |", "| --- | --- |"]
+            lines += [f"| `{row.name}` | {row.shape} |" for row in torch_private.rows().values()
+                      if row.policy == policy and row.feature == feature] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"torch_names.md": torch_names_page,
+         "reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
          "MAP.md": map_page}
 
 

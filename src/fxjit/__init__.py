@@ -32,6 +32,7 @@ from .api import (
     run,
     skip_frame,
     substitute_in_graph,
+    wait_for_compiles,
     wrap_numpy,
 )
 from .backends.registry import list_backends, lookup_backend, register_backend
@@ -83,5 +84,6 @@ __all__ = [
     "skip_frame",
     "substitute_in_graph",
     "uninstall",
+    "wait_for_compiles",
     "wrap_numpy",
 ]

@@ -13,6 +13,7 @@ int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
 int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
 int fxjit_cuda_init(PyObject *module);     /* backends/native/runtime/_cuda.c */
 int fxjit_program_init(PyObject *module);  /* backends/native/executor/_program.c */
+int fxjit_tiers_init(PyObject *module);    /* backends/tiers/_tiers.c */
 
 /* Adds a tuple to the module, of which `row(i)` gives the i-th element (a new reference; NULL with an exception): how Python reads
  * the tables of a .def file. */

@@ -172,6 +172,22 @@ def reset() -> None:
     stance.reset()
 
 
+def wait_for_compiles(timeout: float | None = None) -> bool:
+    """Waits until no graph is compiled in the background any more (`config.tiers`), and puts the compiled code in place.
+
+    Args:
+        timeout: seconds to wait at most; None: until the end.
+
+    Returns:
+        False if the time was not enough. Code for another state of torch than this thread's (grad mode, autocast, a default
+        device) is put in place by the first call that runs it.
+    """
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise InvalidArgument(f"wait_for_compiles: timeout must be None or seconds, not {_described(timeout)}.")
+    tiers = sys.modules.get("fxjit.backends.tiers")
+    return True if tiers is None else bool(tiers.wait_for_compiles(timeout))
+
+
 def is_compiling() -> bool:
     """True in code that is being traced."""
     return is_tracing()

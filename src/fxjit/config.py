@@ -109,6 +109,13 @@ optimize_ddp: bool = _row(
 fallback_random: bool = _row(
     False, "Draw the same random numbers as eager on a GPU too, by ATen. On a CPU they always are.", in_cache_key=True
 )
+tiers: bool = _row(
+    False, "The first call of a graph traces it and runs it as it was captured, while a helper process compiles it; its code "
+    "is put in place between two calls. Native backend on the CPU; wait_for_compiles() waits for the end."
+)
+background_budget: float = _row(
+    600.0, "Seconds after which a graph that a helper process compiles stays as it was captured; 0: no limit."
+)
 concurrent_compile: str = _row(
     "eager", "What a thread does with a frame that another thread is compiling: run it as it is, or wait for the result.",
     choices=("eager", "wait"),

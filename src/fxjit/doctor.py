@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from . import config, torch_compat
+from . import config, torch_compat, torch_private
 from .errors import ConfigError
 
 COMPILERS = ("g++", "c++", "clang++")
@@ -48,6 +48,7 @@ def examine() -> list[Finding]:
     checks: tuple[Callable[[], Finding], ...] = (
         _python,
         _torch,
+        _torch_names,
         _extension,
         _tensors,
         _compiler,
@@ -128,6 +129,21 @@ def _torch() -> Finding:
     if (said := torch_compat.untried(found)) is not None:
         return Finding("torch", "warn", found, said)
     return Finding("torch", "ok", f"{found}, {os.cpu_count()} processors")
+
+
+def _torch_names() -> Finding:
+    """Whether this torch has the private names that fxjit reads (torch_private.py)."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch's names", "warn", "unknown without torch")
+    lacking = [(row, problem) for row, problem in torch_private.missing() if row.policy != torch_private.FALLBACK]
+    needed = [problem for row, problem in lacking if row.policy == torch_private.CANNOT_RUN]
+    if needed:
+        said = f"{torch_compat.tried_with()}; torch {version('torch')} {needed[0]}"
+        return Finding("torch's names", "bad", said, f"pip install '{torch_compat.REQUIREMENT}'")
+    off = sorted({f"{row.feature} (torch {problem})" for row, problem in lacking if row.feature != "kernels on a GPU"})
+    if off:
+        return Finding("torch's names", "warn", "some features are off: " + "; ".join(off))
+    return Finding("torch's names", "ok", f"all {len(torch_private.rows())} private names that fxjit reads are there")
 
 
 def _extension() -> Finding:

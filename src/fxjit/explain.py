@@ -33,6 +33,8 @@ class Explanation:
     out_guards: list[Any] = field(default_factory=list)
     run_as_captured: list[tuple[int, RunsAsCaptured]] = field(default_factory=list)
     """Graphs, by number from 1, that the backend runs operator by operator, each with its rule (docs/rules.md)."""
+    tiers: list[str] = field(default_factory=list)
+    """Of what was compiled before: each graph that a helper process was given (`config.tiers`), and what became of it."""
     phases: dict[str, float] = field(default_factory=dict)
     guards_of: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     """File and first line of each function that was compiled -> its guards in words."""
@@ -75,6 +77,7 @@ class Explanation:
             lines.append(f"Graph {number}: {shown or 'no operators'}")
         for number, why in self.run_as_captured:
             lines.append(f"Graph {number} runs as it was captured ({why.rule}): {why.reason}")
+        lines += self.tiers
         lines.append(f"Guards: {len(self.out_guards)}")
         lines.append(f"Compile times: {self.compile_times}")
         return "\n".join(lines)
@@ -94,7 +97,8 @@ class Explanation:
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args, **kwargs)` runs `fn` once and gives an `Explanation`: the graphs, why each ended where it did, the
     frames that were skipped, and the guards. Graphs run eagerly; those of a function that `compile` gave are compiled by its
-    backend, so that it says which of them run as they were captured, and by which rule. `explain(fn, *args)`, torch's older
+    backend, also by one that is the program's own callable, so that it says which of them run as they were captured, and by
+    which rule. `explain(fn, *args)`, torch's older
     spelling, works too."""
     if not callable(fn):
         raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
@@ -105,8 +109,8 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     found = Explanation(str(getattr(fn, "__qualname__", type(fn).__name__)))
-
     chosen = _options_of(fn)
+    found.tiers = _tiers(fn, chosen)
 
     def keep_graph(gm: Any, example_inputs: Any) -> Any:
         return gm.forward if chosen is None else chosen.backend(gm, example_inputs)
@@ -133,10 +137,20 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _options_of(fn: Any) -> RegionOptions | None:
-    """What `compile` was called with for it; None for what it did not give, or with a backend that is the program's own."""
+    """What `compile` was called with for it; None for what it did not give."""
     region = fn.region if isinstance(fn, _C.CompiledFunction) else None
     found = getattr(fn, "options", None) if region is None else region.key
-    return found if isinstance(found, RegionOptions) and isinstance(found.chosen_backend, str) else None
+    return found if isinstance(found, RegionOptions) else None
+
+
+def _tiers(fn: Any, chosen: RegionOptions | None) -> list[str]:
+    inner = fn.fn if isinstance(fn, _C.CompiledFunction) else getattr(fn, "_orig_mod", fn)
+    code = getattr(getattr(inner, "forward", inner), "__code__", None)
+    if chosen is None or code is None:
+        return []
+    return [f"Entry {number} of {code.co_qualname}: graph {place} {deferred.tier}"
+            for number, entry in enumerate(_C.entries(code, chosen), 1)
+            for place, deferred in enumerate(entry.payload.deferred, 1)]
 
 
 def _add_graph(found: Explanation, event: FrameCompiled) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import linecache
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 from torch.fx import graph as fx_graph
 from torch.fx import graph_module
@@ -16,8 +17,11 @@ from torch.fx import graph_module
 #: torch.fx's texts, under the file names of the code objects; empty where this torch keeps them elsewhere.
 _TEXTS: dict[str, str] = getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
 
+#: Where torch has no table of them, its generated code knows no such numbers, and the graph that has one fails to compile.
+_register_builtin: Any = getattr(fx_graph, "_register_custom_builtin", lambda *row: None)
+
 for _name in ("infj", "nanj"):
-    fx_graph._register_custom_builtin(_name, f"{_name} = complex('{_name}')", complex(_name))
+    _register_builtin(_name, f"{_name} = complex('{_name}')", complex(_name))
 
 
 class Texts:

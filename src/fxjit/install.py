@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from . import api, config, dropin, stance
+from . import api, config, dropin, stance, torch_private
 from .backends import registry
 from .errors import ConfigError, near
 from .options import region_options
@@ -66,7 +66,8 @@ def install() -> None:
             _replaced.put(torch.compiler, name, ours)
     _replaced.put(torch.compiler, "compile", _torch_compile)
     dropin.follow_environment()
-    dropin.follow_logging(torch._logging, _replaced)
+    if torch_private.is_on("logs of torch"):
+        dropin.follow_logging(torch._logging, _replaced)
     _finder.waiting = {name for name in _FOLLOWED if name not in sys.modules}
     for name in _FOLLOWED.keys() - _finder.waiting:
         _FOLLOWED[name](sys.modules[name])

@@ -32,6 +32,7 @@ ARTIFACTS: Mapping[str, str] = {
     "trace": "each instruction as it is run symbolically",
     "dynamic": "which sizes became symbols, and why",
     "compile": "each frame as it is compiled, with the seconds of each stage",
+    "tiers": "each graph that is compiled in the background, and when its code is in place",
     "hook": "the frame hook being installed and removed",
 }
 ALIASES: Mapping[str, str] = {

@@ -13,7 +13,7 @@ import torch
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
-from . import _C
+from . import _C, torch_private
 from .options import RegionOptions
 from .regions import inlining, note_options, on_miss
 from .skips import is_librarys, marks
@@ -138,7 +138,7 @@ class OptimizedModule(nn.Module):
         return _rebuild, (self._orig_mod, self.options, self.frozen, self.reason, hooks)
 
 
-_C.know_modules(nn.Module, vars(_torch_module), torch._C._get_tracing_state, OptimizedModule)
+_C.know_modules(nn.Module, vars(_torch_module), torch_private.get("torch._C._get_tracing_state"), OptimizedModule)
 
 
 def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:

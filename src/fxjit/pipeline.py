@@ -29,6 +29,7 @@ from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from fxjit import _C, config, debug, events, generated, logs, process_state, resume
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
+from fxjit.backends.tiers import Deferred, Offer, offered
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -119,7 +120,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     if method is not None:
         _skip(options, frame, SkipFrameSignal("skip-torch-replaced", {"method": method}))
         return None
-    known = entries.of(frame.code, options)
+    known = [] if entries.settle(frame.code, options) else entries.of(frame.code, options)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
@@ -260,11 +261,15 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if _nothing_captured(result, graph):
         _captured_nothing(options, frame)
         return None
-    compiled = None
+    compiled, stored = None, list[weakref.ref[_C.Entry]]()
+    offer = _offer_for(options, frame.code, stored)
     if graph is not None:
-        with _stage("backend", name, seconds), process_state.queried() as states:
+        allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
+        with _stage("backend", name, seconds), process_state.queried() as states, allowed:
             compiled = _call_backend(options, graph, result, trace)
-        for state in sorted(states if is_built_in(options.chosen_backend) else process_state.QUERYABLE):
+        # A compile that is under way says only at its end which states its code depends on.
+        known = is_built_in(options.chosen_backend) and not offer.deferred
+        for state in sorted(states if known else process_state.QUERYABLE):
             result.guards.add(AmbientIs(state, ambient.read(state)))
         if speculated is not None and compiled is not None:
             compiled = _speculative(options, frame.code, compiled, graph, speculated)
@@ -283,7 +288,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         what = "what its guards look at changed while it was compiled, or fxjit guards it wrongly"
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
-    entry = _C.Entry(tree, new_code, _Payload(result, graph))
+    entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
+    stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
@@ -321,10 +327,32 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     return _C.DisabledFunction(speculative, opaque=True)
 
 
+def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_C.Entry]]) -> Offer:
+    """What the graphs of a frame may be deferred by. The entry is told once there is one; it holds what is deferred, and goes
+    where its code cannot be exchanged."""
+    code_ref, key_ref = weakref.ref(code), weakref.ref(options)
+
+    def refused(background: bool) -> None:
+        known, key, stored = code_ref(), key_ref(), entry[0]() if entry else None
+        if known is not None and key is not None and stored is not None:
+            history_of(known).background = background
+            entries.owe(known, key, stored)
+
+    return Offer(code.co_qualname, refused)
+
+
+def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
+    """Whether a compile in the background can say all that one in the foreground says in this call."""
+    native = options.chosen_backend in ("native", "fxjit") and not options.tells_failures
+    return config.tiers and native and history_of(code).background and trace.policy.promises_nothing()
+
+
 class _Payload:
     """What explain and the debug folder find on an entry."""
 
-    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None) -> None:
+    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred]) -> None:
+        #: Its graphs that were given to helper processes.
+        self.deferred = deferred
         self.guards = result.guards
         self.arg_names = result.arg_names
         self.freevars = result.code.freevars

@@ -138,6 +138,12 @@ CALLS = (
         ("Mark the recursive function with `fxjit.disable`.",),
     ),
     Reason(
+        "torch-lacks-name",
+        "This torch lacks what the feature needs",
+        "`{feature}` needs `{name}`, which this release of torch does not have.",
+        ("Use a release of torch that fxjit was tried with (`python -m fxjit doctor` names them).",),
+    ),
+    Reason(
         "call-subprocess",
         "Call of a function that talks to the operating system",
         "`{function}` depends on, or changes, the state of the process or machine.",

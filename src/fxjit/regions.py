@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from . import _C, config, events, stance
+from . import _C, config, events, stance, torch_private
 from .errors import FxjitError
 from .frontend import entries
 from .options import RegionOptions, region_options
@@ -92,7 +92,7 @@ def on_miss(
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    if not stance.on_miss(code, region.key):
+    if not (entries.is_owed(code, region.key) or stance.on_miss(code, region.key)):
         return None
     outside = _outside()
     if outside is not None:
@@ -169,6 +169,7 @@ def _outside() -> str | None:
     """What is at work outside and wants to see each operator itself: a transform (vmap, grad), forward differentiation, a
     dispatch mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Asked before the compiler
     is imported, since torch.export puts others in the place of builtin functions meanwhile."""
+    torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     if torch._C._functorch.maybe_current_level() is not None:
         return "a transform of torch.func"

@@ -25,12 +25,13 @@ from typing import Any
 import torch
 import torch._guards
 import torch.fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import config, logs
+from . import config, logs, torch_private
 from .errors import AccuracyError
 
 _log = logs.artifact("compile")
+#: Where torch has no way to leave the fake mode, a graph compiled under one is written without being reduced.
+_unset_fake: Any = torch_private.get_or("torch._subclasses.fake_tensor.unset_fake_temporarily", contextlib.nullcontext)
 _numbers = itertools.count()
 
 Compile = Callable[..., Any]
@@ -97,7 +98,7 @@ def watched(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: Sequence[A
 @contextlib.contextmanager
 def _outside_of_tracing() -> Iterator[None]:
     """AOTAutograd compiles under a fake mode, where a new tensor would have no numbers."""
-    with unset_fake_temporarily(), torch._guards.tracing(None):
+    with _unset_fake(), torch._guards.tracing(None):
         yield
 
 
@@ -115,8 +116,6 @@ def _reduced(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: list[Any]
              run: Callable[[Any, list[Any]], Any], backend: str,
              error: Exception) -> tuple[torch.fx.GraphModule, Sequence[Any]]:
     """The smallest graph that the minifier finds to raise the same kind of error; the graph itself where it cannot work."""
-    from torch._functorch.fx_minifier import minifier
-
     def fails(candidate: torch.fx.GraphModule, candidate_inputs: Sequence[Any]) -> bool:
         try:
             compiled = compile_graph(candidate, list(candidate_inputs))
@@ -131,7 +130,8 @@ def _reduced(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: list[Any]
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return minifier(gm, inputs, fails, dump_state=lambda *state: None)
+            minifier = torch_private.get("torch._functorch.fx_minifier.minifier")
+            return minifier(gm, inputs, fails, dump_state=lambda *state: None)  # type: ignore[no-any-return]  # read by name
     except Exception as problem:  # the minifier runs the graph itself, and that may be what fails
         _log.warning("the graph could not be reduced (%s: %s); it is written whole", type(problem).__name__, problem)
         return gm, inputs

@@ -44,6 +44,8 @@ _WITHOUT_UPDATE = ("_functional", "_no_training", "_no_update")
 #: Composite dropouts: their result is the input itself where they drop nothing.
 _DROPOUTS = frozenset(f"{kind}dropout{end}" for kind in ("", "alpha_", "feature_", "feature_alpha_") for end in ("", "_")) | {
     "dropout1d", "dropout2d", "dropout3d"}  # fmt: skip
+#: Operators whose result is in their first argument's memory, which they don't declare, so that autograd takes it for new.
+_UNDECLARED_VIEWS = frozenset({"_unsafe_view"})
 _KNOWN_PACKAGES = frozenset({"torch", "math", "_operator", "operator", "builtins", "fxjit"})
 
 
@@ -131,6 +133,15 @@ def view_base(node: Any) -> Node | None:
             if isinstance(base, Node):
                 return base
     return None
+
+
+@functools.cache
+def views_first_argument(overload: OpOverload) -> bool:
+    """Whether the ATen operator's one result is a view of its first argument, which it does not write to. Composite operators,
+    as `reshape` and `contiguous`, give a view or a copy."""
+    signature = _of_schema(overload)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+    return len(signature.bases) == 1 and signature.bases[0] == signature.names[0] and not signature.written and not composite
 
 
 def returns_alias(target: Any) -> bool:
@@ -308,6 +319,8 @@ def _of_schema(overload: OpOverload) -> Signature:
     bases = [next((in_set[each] for each in result.alias_info.before_set if each in in_set), next(iter(in_set.values())))
              if result.alias_info is not None else None for result in overload._schema.returns]  # fmt: skip
     names = tuple(each.name for each in arguments)
+    if overload._opname in _UNDECLARED_VIEWS:
+        bases = [*names[:1]]
     written_to = tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
     return Signature(
         names,

@@ -25,8 +25,13 @@ def untried(version: str) -> str | None:
     """What to tell the user of a release that nobody has tried; None for one that was."""
     if OLDEST <= release(version) <= NEWEST:
         return None
+    return f"{tried_with()}; torch {version} is another."
+
+
+def tried_with() -> str:
+    """How a sentence about another torch begins."""
     span = " to ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
-    return f"this fxjit was tried with torch {span}; torch {version} is another."
+    return f"this fxjit was tried with torch {span}"
 
 
 def warn_if_untried(version: str) -> None:

@@ -7,6 +7,7 @@ import torch
 
 import fxjit
 from fxjit import events, logs
+from fxjit.backends.registry import lookup_backend
 from fxjit.counters import Counters, timed
 
 
@@ -50,18 +51,23 @@ def test_explain_does_not_touch_what_was_compiled():
     compiled(*inputs())
     before = counter.frame_count
     fxjit.explain(compiled)(*inputs())
+    assert counter.frame_count == 2 * before, "its own graphs go through the backend, too"
     compiled(*inputs())
-    assert counter.frame_count == before
+    assert counter.frame_count == 2 * before
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
-def test_explain_names_the_rule_by_which_a_graph_runs_as_captured(backend):
+def aot_eager_by_a_callable(gm, example_inputs):
+    return lookup_backend("aot_eager")(gm, example_inputs)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "aot_eager"}, {"backend": "native"}, {"backend": aot_eager_by_a_callable}])
+def test_explain_names_the_rule_by_which_a_graph_runs_as_captured(options):
     def f(x):
         y = x * 2
         fxjit.graph_break()
         return torch.as_strided(y, (2,), (1,), 1) * 2
 
-    found = fxjit.explain(fxjit.compile(f, backend=backend))(torch.rand(4))
+    found = fxjit.explain(fxjit.compile(f, **options))(torch.rand(4))
     assert [(number, each.rule) for number, each in found.run_as_captured] == [(2, "storage-offset")]
     assert "Graph 2 runs as it was captured (storage-offset): " in str(found)
     assert not fxjit.explain(f)(torch.rand(4)).run_as_captured  # its graphs ran eagerly

@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas",
-       "torch_compat"}
+       "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -39,12 +39,17 @@ LAYERS: dict[str, set[str]] = {
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
     "backends.graph.buckets": LOW | {"backends.graph"},
     "backends.eager": LOW | {"backends.graph.facts"},
+    "backends.door": LOW | {"backends.eager"},
     "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
-    "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.graph", "backends.aot.runtime"},
+    "backends.tiers": LOW,
+    "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.door", "backends.graph", "backends.tiers",
+                           "backends.aot.runtime"},
     "backends.store.folder": set(),
     "backends.store.artifacts": {"config", "logs", "counters", "errors", "backends.store.folder"},
-    "backends.store": LOW | STORED_ARTIFACTS | {"tensor_shim", "backends.aot.backend", "backends.aot.runtime"},
-    "backends": LOW | {"tensor_shim", "repro", "backends.native", "backends.aot", "backends.graph", "backends.eager"},
+    "backends.store": LOW | STORED_ARTIFACTS | {"tensor_shim", "backends.aot.backend", "backends.aot.runtime",
+                                                "backends.tiers"},
+    "backends": LOW | {"tensor_shim", "repro"}
+    | {f"backends.{each}" for each in ("door", "native", "aot", "graph", "eager", "tiers")},
     # What backends.native's stages share; then the stages, each of which may import those before it.
     "backends.native.index": set(),
     "backends.native.ir": {"backends.native.index"},
@@ -93,13 +98,15 @@ LAYERS: dict[str, set[str]] = {
     "stance": LOW,
     "regions": LOW | {"skips", "options", "stance", "pipeline", "frontend.entries"},
     "module": LOW | {"skips", "options", "stance", "regions"},
-    "api": LOW | {"skips", "options", "stance", "regions", "module", "interop", "frontend.entries", "frontend.dynamic"},
+    "api": LOW | {"skips", "options", "stance", "regions", "module", "interop", "frontend.entries", "frontend.dynamic",
+                  "backends.tiers"},
     "explain": LOW | {"api", "options"},
     "profiler": LOW,
     "dropin": LOW | {"module", "profiler"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
     "testing": LOW | {"api", "backends"},
     "torch_compat": set(),
+    "torch_private": {"errors", "torch_compat"},
     "doctor": LOW | {"tensor_shim", "backends", "api"},
     "replay": LOW | {"backends"},
 }
@@ -118,7 +125,10 @@ LATE_IMPORTS = {
     ("api", "module"),
     ("backends.aot.trace", "repro"),
     ("backends.inductor", "backends.aot.captured_passes"),
+    ("api", "backends.tiers"),
     ("backends.native.__init__", "backends.aot"),
+    ("backends.native.__init__", "backends.graph.facts"),
+    ("backends.native.__init__", "backends.native.runtime.child"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),

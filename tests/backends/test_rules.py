@@ -13,6 +13,8 @@ from tests.differential import assert_same
 
 import fxjit
 from fxjit.backends.aot.rules import RULES
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.index import UnprintableSize
 from fxjit.counters import counters
 
 
@@ -145,6 +147,8 @@ PROGRAMS: dict[str, Program] = {
 }
 #: Rules of single calls have tests of their own below.
 OF_CALLS = {"input-aliasing", "double-backward"}
+#: Rules of the native executor, which a program meets nowhere but on a torch that is not whole, or by a size of its own kind.
+OF_THE_EXECUTOR = {"no-executor", "uncomputable-size"}
 
 
 @pytest.fixture(autouse=True)
@@ -171,8 +175,9 @@ def outcome(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 def test_each_rule_has_a_program() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS
+    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR
     assert {rule.id for rule in RULES if rule.stage == "call"} == OF_CALLS
+    assert {rule.id for rule in RULES if rule.stage == "executor"} == OF_THE_EXECUTOR
 
 
 @pytest.mark.parametrize("id", PROGRAMS)
@@ -215,3 +220,24 @@ def test_a_graph_that_is_differentiated_twice_runs_as_captured(backend: str) -> 
     for second in seconds[1:]:
         torch.testing.assert_close(second, seconds[0])
     assert counters["run_as_captured"] == {"double-backward": 1}
+
+
+@pytest.mark.parametrize("id", sorted(OF_THE_EXECUTOR))
+def test_an_aten_graph_that_the_executor_cannot_run_is_run_node_by_node(
+    id: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(listing: Any) -> Any:
+        raise UnprintableSize("a size for the test")
+
+    if id == "no-executor":
+        monkeypatch.setattr(pipeline._C, "program_can", lambda what: False)
+    else:
+        monkeypatch.setattr(pipeline, "encode", refuses)
+    compiled = fxjit.compile(lambda x: (x * 2).sin() + x)
+    with caplog.at_level(logging.INFO, "fxjit.compile"), fxjit.config.patch(small_graphs_as_captured=False):
+        x = torch.rand(3)
+        torch.testing.assert_close(compiled(x), (x * 2).sin() + x)
+        assert counters["run_as_captured"] == {id: 1}
+        assert any(f"({id})" in each.getMessage() for each in caplog.records)
+        explained = fxjit.explain(compiled)(x)
+    assert [(number, each.rule) for number, each in explained.run_as_captured] == [(1, id)]

@@ -254,9 +254,18 @@ def test_set_elements_in_any_order() -> None:
     assert holds(SetIs(X, frozenset()), x=set())
 
 
-def test_a_set_with_nans() -> None:
+def test_a_key_that_is_a_nan() -> None:
+    """A container finds it as the object that it is."""
     first, second = float("nan"), float("nan")
-    assert holds(SetIs(X, frozenset({first, "x"})), x={second, "x"})
+    for guard, make in (
+        (SetIs(X, frozenset({first, "x"})), lambda nan: {nan, "x"}),
+        (KeysAre(X, (first, 1)), lambda nan: {nan: 0, 1: 0}),
+        (HasKey(X, first, True), lambda nan: {nan: 0}),
+        (KeysAre(X, ((1, first),)), lambda nan: {next(iter([*guard.keys])) if nan is first else (1, nan): 0}),
+    ):
+        assert holds(guard, x=make(first))
+        assert not holds(guard, x=make(second))
+    assert HasKey(X, first, True) != HasKey(X, second, True)
     assert not holds(SetIs(X, frozenset({first, "x"})), x={first, second})
     assert not Frame(x={first, second}).holds(SetIs(X, frozenset({first, "x"}))), "checked in C"
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fxjit import _C, counters, tensor_shim
+from fxjit import _C, tensor_shim
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.executor.aten_calls import FunctionName
 from fxjit.backends.native.executor.encode import encode, is_printable
@@ -233,9 +233,8 @@ def test_memory_is_shared_by_values_that_do_not_live_at_once():
 
 
 def compiled(function: Any, *inputs: Any, mode: str = "fake") -> Any:
-    before = counters["native"]["interpreted graphs"]
     graph = pipeline.compile_graph(make_fx(function, tracing_mode=mode)(*inputs), inputs).finish()
-    assert isinstance(graph.program, _C.Program) and counters["native"]["interpreted graphs"] == before
+    assert isinstance(graph.program, _C.Program)
     return graph
 
 

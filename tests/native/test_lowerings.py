@@ -8,6 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
 from fxjit.backends.native.decompositions import kept_whole, table
+from fxjit.backends.native.lower import table as table_of_lowerings
+from fxjit.schemas import views_first_argument
 
 ALL_TYPES = [
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -276,3 +278,25 @@ def test_an_input_whose_memory_is_its_negative(assert_same):
 def test_a_number_is_turned_over_and_stays_itself(assert_same):
     x = torch.tensor(2.0)
     assert_same(fxjit.compile(lambda x: x.sub(x.flip(0) * 3), fullgraph=True)(x), torch.tensor(-4.0), "")
+
+
+VIEWS = {
+    "view.default": ((3, 2),), "_unsafe_view.default": ((3, 2),), "permute.default": ((1, 0),), "t.default": (),
+    "transpose.int": (0, 1), "expand.default": ((4, 2, 3),), "unsqueeze.default": (0,), "squeeze.default": (),
+    "squeeze.dim": (0,), "squeeze.dims": ((0,),), "slice.Tensor": (1, 1, 3), "select.int": (0, 1), "alias.default": (),
+    "detach.default": (), "as_strided.default": ((3,), (1,), 2), "diagonal.default": (), "unfold.default": (1, 2, 1),
+}  # fmt: skip
+
+
+def test_lowerings_that_are_views_give_eagers_memory():
+    """The operators whose results have no memory of their own in a kernel are those that give none in eager."""
+    found = {}
+    for name in table_of_lowerings.LOWERINGS:
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if isinstance(operator, torch._ops.OpOverload) and views_first_argument(operator):
+            found[name] = operator
+    assert found.keys() == VIEWS.keys()
+    for name, operator in found.items():
+        x = torch.rand(2, 3)
+        assert operator(x, *VIEWS[name]).untyped_storage().data_ptr() == x.untyped_storage().data_ptr(), name

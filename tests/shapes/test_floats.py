@@ -66,7 +66,6 @@ def test_a_float_that_varies_runs_through_kernels(what: str) -> None:
     for scale in SCALES[:3]:
         compiled(torch.randn(4, 5), scale)
     assert not counters["run_as_captured"]
-    assert not counters["native"]["interpreted graphs"]
 
 
 def test_python_calculates_with_floats_that_vary() -> None:

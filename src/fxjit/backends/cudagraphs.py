@@ -28,6 +28,7 @@ from fxjit import logs
 from fxjit.counters import counters
 from fxjit.schemas import name_of, writes
 
+from .door import needs
 from .graph.facts import placeholders_written
 
 log = logs.artifact("cudagraphs")
@@ -376,6 +377,7 @@ def varying_inputs(gm: torch.fx.GraphModule) -> tuple[int, ...]:
 # The backend of that name
 
 
+@needs("CUDA graphs")
 def cudagraphs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph as a callable that records and replays; falls back to eager by name where that is not possible."""
     why = _captured_why_not(gm, example_inputs)

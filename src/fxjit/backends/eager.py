@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.fx
 
+from fxjit import torch_private
 from fxjit.errors import InternalError
 
 from .graph.facts import changes_state
+
+_HAS_SDPA_KERNEL: Final = torch_private.is_on("sdpa_kernel")
+_kernels_now: Final = torch_private.optional("torch.nn.attention._cur_sdpa_kernel_backends")
+_set_kernels: Final = torch_private.optional("torch.nn.attention._sdpa_kernel")
+_kernel_order: Final = torch_private.optional("torch._C._get_sdp_priority_order")
+_set_kernel_order: Final = torch_private.optional("torch._C._set_sdp_priority_order")
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -25,13 +32,14 @@ def as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
         grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
         nesting = _autocast_nesting()
-        kernels, order = torch.nn.attention._cur_sdpa_kernel_backends(), torch._C._get_sdp_priority_order()
+        kernels, order = (_kernels_now(), _kernel_order()) if _HAS_SDPA_KERNEL else (None, None)
         try:
             return run(*args)
         except BaseException as error:  # whatever ends the graph: what it set is put back
             _let_go(error, run)
-            torch.nn.attention._sdpa_kernel(kernels, False)
-            torch._C._set_sdp_priority_order(order)
+            if _HAS_SDPA_KERNEL:
+                _set_kernels(kernels, False)
+                _set_kernel_order(order)
             torch._C._set_grad_enabled(grad_mode)
             for kind, enabled, dtype in autocast:
                 torch.set_autocast_enabled(kind, enabled)
@@ -76,7 +84,9 @@ def eager_noexcept(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
 
 def pre_dispatch_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph taken through make_fx before dispatch (autograd and autocast are still in it), then run eagerly."""
-    from torch.fx.experimental.proxy_tensor import make_fx
+    if not torch_private.is_on("make_fx backend", thoroughly=True):
+        return eager(gm, example_inputs)
+    make_fx = torch_private.get("torch.fx.experimental.proxy_tensor.make_fx")
 
     def run(*args: Any) -> Any:
         # Composite operators differ by what their inputs require, so they are taken apart anew for each call.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, overload
 
+from fxjit import torch_private
 from fxjit.errors import InvalidArgument, InvalidBackend, near
 
 Backend = Callable[..., Any]
@@ -25,16 +26,18 @@ ENTRY_POINT_GROUPS = ("fxjit_backends", "torch_dynamo_backends")
 class _Builtin:
     place: str  # "module:attribute"
     tags: tuple[str, ...] = ()
+    #: The feature (torch_private.py) without which graphs run operator by operator.
+    needs: str = ""
 
 
 _BUILTIN: dict[str, _Builtin] = {
-    "native": _Builtin("fxjit.backends.native:native"),
+    "native": _Builtin("fxjit.backends.native:native", needs="compiled graphs"),
     "eager": _Builtin("fxjit.backends.eager:eager", ("debug",)),
     "eager_noexcept": _Builtin("fxjit.backends.eager:eager_noexcept", ("debug",)),
-    "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",)),
-    "aot_eager": _Builtin("fxjit.backends.aot:aot_eager", ("debug",)),
-    "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",)),
-    "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs"),
+    "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",), "make_fx backend"),
+    "aot_eager": _Builtin("fxjit.backends.aot:aot_eager", ("debug",), "compiled graphs"),
+    "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",), "compiled graphs"),
+    "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs", needs="CUDA graphs"),
     "inductor": _Builtin("fxjit.backends.inductor:inductor"),
 }
 _registered: dict[str, tuple[Backend, tuple[str, ...]]] = {}
@@ -96,9 +99,7 @@ def lookup_backend(name: str | Backend) -> Backend:
         return _registered[name][0]
     check_backend_name(name)
     if name in _BUILTIN:
-        module, _, attribute = _BUILTIN[name].place.partition(":")
-        built_in: Backend = getattr(importlib.import_module(module), attribute)
-        return built_in
+        return _load(_BUILTIN[name])
     try:
         loaded = _offered()[name].load()
     except Exception as error:  # the package's import may raise anything
@@ -106,6 +107,17 @@ def lookup_backend(name: str | Backend) -> Backend:
     if not callable(loaded):
         raise InvalidBackend(f"Backend {name!r} is installed but is no callable: {loaded!r}.")
     return loaded  # type: ignore[no-any-return]  # callable() does not narrow Any
+
+
+def _load(row: _Builtin) -> Backend:
+    module, _, attribute = row.place.partition(":")
+    try:
+        built_in: Backend = getattr(importlib.import_module(module), attribute)
+    except (AttributeError, ImportError):
+        if not row.needs or torch_private.is_on(row.needs, thoroughly=True):
+            raise
+        return _load(_BUILTIN["eager"])
+    return built_in
 
 
 def is_built_in(backend: str | Backend) -> bool:

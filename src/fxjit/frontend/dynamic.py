@@ -55,6 +55,8 @@ class FrameHistory:
     leaves: bool = True
     #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
     sizes_vary: bool = True
+    #: Off once code that a helper process compiled could not take the place of the captured graph.
+    background: bool = True
 
     def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
@@ -280,6 +282,11 @@ class ShapePolicy:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)
         return any(self.random_symbols & guard.expr.free_symbols for guard in self.shape_env.guards[known:])
+
+    def promises_nothing(self) -> bool:
+        """Whether nothing that a backend decides is an error, or takes another trace, at this very call: no size was marked by
+        the user, and no input is a random number."""
+        return not (self.random_symbols or self._marked or self.unbacked)
 
     def fix_floats(self) -> bool:
         """The backend failed: from now on the numbers it got as variables are constants. False: there were none."""

@@ -34,6 +34,7 @@ class _State:
     skip_reasons: list[str] = field(default_factory=list)
     failures: dict[int, _Retry] = field(default_factory=dict)  # by id of the key
     in_vain: dict[int, int] = field(default_factory=dict)  # by id of the key: `compiles_in_vain`
+    owed: set[int] = field(default_factory=set)  # ids of keys: `owe`
     empty: dict[int, int] = field(default_factory=dict)  # by id of the key: `count_empty`
     told: set[tuple[int, str]] = field(default_factory=set)  # ids of keys, and reasons: `first_time`
     # What takes an entry away when an object goes that it is for.
@@ -124,6 +125,25 @@ def clear(code: CodeType, key: object) -> None:
     """Remove all entries of this key: the next call compiles."""
     for entry in of(code, key):
         remove(code, key, entry)
+
+
+def owe(code: CodeType, key: object, entry: _C.Entry) -> None:
+    """Takes an entry away that was good for the meantime only: the next frame is compiled, and that is no recompile."""
+    if remove(code, key, entry):
+        _note(code).owed.add(id(key))
+
+
+def is_owed(code: CodeType, key: object) -> bool:
+    state = _C.get_state(code)
+    return isinstance(state, _State) and id(key) in state.owed
+
+
+def settle(code: CodeType, key: object) -> bool:
+    """The frame is being compiled: whether that was owed, and is no longer."""
+    owed = is_owed(code, key)
+    if owed:
+        _note(code).owed.discard(id(key))
+    return owed
 
 
 def compiles(code: CodeType) -> int:

@@ -9,7 +9,10 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-_select_convolution: Final = torch._C._select_conv_backend
+from fxjit import torch_private
+
+_SELECT: Final = "_select_conv_backend"
+_select_convolution: Final = torch_private.optional("torch._C._select_conv_backend")
 
 
 def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -24,12 +27,15 @@ def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
 def unguarded_convolutions() -> Iterator[None]:
     """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
     their results look alike: a fake tensor that asks makes no guard on it."""
-    before = torch._C._select_conv_backend
-    torch._C._select_conv_backend = _select_unguarded
+    if isinstance(_select_convolution, torch_private.Absent):  # then nothing asks
+        yield
+        return
+    before = getattr(torch._C, _SELECT, None)
+    setattr(torch._C, _SELECT, _select_unguarded)
     try:
         yield
     finally:
-        torch._C._select_conv_backend = before
+        setattr(torch._C, _SELECT, before)
 
 
 def _kept_whole(dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

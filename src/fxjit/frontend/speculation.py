@@ -13,12 +13,10 @@ from torch._ops import OpOverload, OpOverloadPacket
 from fxjit.frontend.result import SpeculationCheck
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.schemas import updated_statistics, uses_rng
+from fxjit.schemas import is_known, updated_statistics, uses_rng
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.
 _MOST_COPIED = 1 << 16
-#: Packages whose functions do nothing that cannot be done again, but for what they write to.
-_REPEATABLE = frozenset({"torch", "math", "_operator", "builtins", "fxjit"})
 
 
 class Speculation:
@@ -96,4 +94,4 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
         return str(target).partition(".")[0] == "aten"
     if target is getattr:
         return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
-    return (getattr(target, "__module__", None) or "").partition(".")[0] in _REPEATABLE
+    return is_known(target)

@@ -54,6 +54,17 @@ def is_plain(value: Any) -> bool:
     return value is None or cls in (int, bool, float, complex, str, bytes) or cls in VALUE_TYPES
 
 
+def is_plain_key(value: Any) -> bool:
+    """Whether a dict finds a key like this one by its value. A NaN is found only as the object that it is."""
+    return is_plain(value) and not holds_nan(value)
+
+
+def holds_nan(value: Any) -> bool:
+    """Whether a constant is a NaN, or holds one."""
+    cls = type(value)
+    return any(map(holds_nan, value)) if cls in (tuple, frozenset) else cls in (float, complex) and value != value
+
+
 def constant_key(value: Any) -> Hashable:
     """Equal for two values just when they are the same constant."""
     cls = type(value)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fxjit._C import instance_dict
 from fxjit.guards import ambient
-from fxjit.guards.constants import constant_key, is_plain, same_constant
+from fxjit.guards.constants import constant_key, is_plain, is_plain_key, same_constant
 from fxjit.guards.source import Source, namespace_of, stored_keys, stored_length, stores_key
 from fxjit.guards.tensor_spec import TensorSpec
 
@@ -440,13 +440,18 @@ class LengthIs(Guard):
         return f"length {stored_length(values[0])}"
 
 
+def _key_of_key(key: object) -> Hashable:
+    """Equal for two keys that `_HeldKey` takes for one."""
+    return constant_key(key) if is_plain_key(key) else (type(key), id(key))
+
+
 class _HeldKey:
-    """A key remembered: a plain constant by value, anything else by identity."""
+    """A key remembered: a plain constant that is no NaN by value, anything else by identity."""
 
     __slots__ = ("_held", "_value")
 
     def __init__(self, key: object) -> None:
-        self._held = None if is_plain(key) else WeakHeld(key)
+        self._held = None if is_plain_key(key) else WeakHeld(key)
         self._value = key if self._held is None else None
 
     @property
@@ -475,7 +480,7 @@ class KeysAre(Guard):
     __slots__ = ("_keys",)
 
     def __init__(self, source: Source, keys: tuple[object, ...]) -> None:
-        super().__init__((source,), *map(constant_key, keys))
+        super().__init__((source,), *map(_key_of_key, keys))
         self._keys = tuple(map(_HeldKey, keys))
 
     @property
@@ -511,7 +516,7 @@ class SetIs(Guard):
     __slots__ = ("_elements",)
 
     def __init__(self, source: Source, elements: frozenset[Any]) -> None:
-        super().__init__((source,), frozenset(map(constant_key, elements)))
+        super().__init__((source,), frozenset(map(_key_of_key, elements)))
         self._elements = tuple(map(_HeldKey, elements))
 
     @property
@@ -551,7 +556,7 @@ class HasKey(Guard):
     __slots__ = ("_held", "present")
 
     def __init__(self, source: Source, key: object, present: bool) -> None:
-        super().__init__((source,), constant_key(key), present)
+        super().__init__((source,), _key_of_key(key), present)
         self._held = _HeldKey(key)
         self.present = present
 

@@ -12,7 +12,7 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sympy
 import torch
@@ -25,6 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
+from fxjit.torch_private import optional
 
 # -- our sources, for the ShapeEnv ---------------------------------------------------------------------------------
 
@@ -299,16 +300,24 @@ class _CannotSay(Exception):
 
 _OP = {name: code for code, name in enumerate(SHAPE_OPS)}
 
+_CleanDiv: Final = optional("torch.utils._sympy.functions.CleanDiv")
+_PythonMod: Final = optional("torch.utils._sympy.functions.PythonMod")
+_ModularIndexing: Final = optional("torch.utils._sympy.functions.ModularIndexing")
+_Identity: Final = optional("torch.utils._sympy.functions.Identity")
+_PowByNatural: Final = optional("torch.utils._sympy.functions.PowByNatural")
+_Max: Final = optional("torch.utils._sympy.functions.Max")
+_Min: Final = optional("torch.utils._sympy.functions.Min")
+
 #: Two operands each.
 _BINARY: dict[type, str] = {
     sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge",
-    torch_sympy.FloorDiv: "floordiv", torch_sympy.CleanDiv: "floordiv",
-    torch_sympy.Mod: "mod", torch_sympy.PythonMod: "mod", sympy.Mod: "mod",
+    torch_sympy.FloorDiv: "floordiv", _CleanDiv: "floordiv",
+    torch_sympy.Mod: "mod", _PythonMod: "mod", sympy.Mod: "mod",
 }
 #: Any number of operands.
 _CHAINS: dict[type, str] = {
-    sympy.Add: "add", sympy.Mul: "mul", sympy.Max: "max", sympy.Min: "min", torch_sympy.Max: "max",
-    torch_sympy.Min: "min", sympy.And: "and", sympy.Or: "or",
+    sympy.Add: "add", sympy.Mul: "mul", sympy.Max: "max", sympy.Min: "min", _Max: "max",
+    _Min: "min", sympy.And: "and", sympy.Or: "or",
 }
 _MAX_POWER = 8
 _MAX_DEPTH = 64  # SHAPE_STACK of _shape_program.c
@@ -342,12 +351,12 @@ def _emit(expr: Any, place: Mapping[sympy.Symbol, int], words: list[int]) -> int
         depth = _emit(expr.args[0], place, words)
         words.append(_OP["not"])
         return depth
-    if kind is torch_sympy.ModularIndexing:
+    if kind is _ModularIndexing:
         base, divisor, modulus = expr.args
         return _emit(torch_sympy.Mod(torch_sympy.FloorDiv(base, divisor), modulus), place, words)
-    if kind is torch_sympy.Identity:
+    if kind is _Identity:
         return _emit(expr.args[0], place, words)
-    if kind in (sympy.Pow, torch_sympy.PowByNatural):
+    if kind in (sympy.Pow, _PowByNatural):
         base, power = expr.args
         if isinstance(power, sympy.Integer) and 1 <= int(power) <= _MAX_POWER:
             return _emit_chain("mul", (base,) * int(power), place, words)

@@ -47,6 +47,12 @@ class StoreEntry(Protocol):
 
     def keep(self, result: CompileResult) -> None: ...
 
+    def message(self, result: CompileResult) -> bytes:
+        """The result for another process to `receive`."""
+
+    def receive(self, message: bytes) -> CompileResult:
+        """Raises tiers.Refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
@@ -62,5 +68,7 @@ class BackendConfig:
     min_cut: bool = True
     #: The store's entry for a graph with such inputs, if it can have one.
     store_entry: Callable[[torch.fx.GraphModule, Sequence[Any]], StoreEntry | None] = lambda gm, inputs: None
+    #: Stops what a compile started, in a process that has to end before it is over.
+    abandon: Callable[[], object] = lambda: None
     #: The profitability heuristic.
     is_unprofitable: IsUnprofitable = lambda gm, plan, graphs: False

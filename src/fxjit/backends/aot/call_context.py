@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,11 +13,12 @@ from ..eager import eager
 from . import rules
 from .backend import CompileResult
 from .runtime.double_backward import DoubleBackward, may_run_twice
+from .runtime.input_aliasing import AliasedInputs
 from .runtime.version_counters import VersionCounterEffects
 from .runtime.wrappers import CallContext
 
 
-def call_context(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], result: CompileResult,
+def call_context(gm: torch.fx.GraphModule, aliases: AliasedInputs | None, result: CompileResult,
                  restore: Callable[[Any], Any] | None) -> CallContext:
     """What the wrappers go by; the same for a graph that was just compiled and for one from the store."""
     plan, versions = result.plan, result.versions
@@ -26,9 +27,9 @@ def call_context(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], result
 
     def run_as_captured(*args: Any) -> Any:
         rules.report(rules.rule("input-aliasing"), gm)
-        return eager(gm, example_inputs)(*args)
+        return eager(gm, ())(*args)
 
     differentiated_twice = functools.partial(rules.report, rules.rule("double-backward"), gm)
     double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and may_run_twice(plan) else None
     by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
-    return CallContext(gm, example_inputs, plan, versions, by_kernels, run_as_captured, double_backward, restore)
+    return CallContext(gm, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)

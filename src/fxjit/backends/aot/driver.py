@@ -15,9 +15,11 @@ import torch
 import torch.fx
 
 from ..eager import eager
+from ..graph.facts import has_symbols
 from ..graph.split import CannotSplit, split_by_autograd_component, split_by_inference_mode
+from ..tiers import Offer, deferrable
 from . import rules
-from .backend import BackendConfig
+from .backend import BackendConfig, StoreEntry
 from .call_context import call_context
 from .captured_passes import (
     with_dropout_between_layers,
@@ -28,6 +30,7 @@ from .captured_passes import (
     with_size_inputs,
 )
 from .compile import compile_anew
+from .runtime.input_aliasing import aliased_inputs
 from .runtime.wrappers import compiled_call
 
 Call = Callable[..., Any]
@@ -70,9 +73,33 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], back
             compiled_on = _compile_whole(recording, example_inputs, backend)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
     rules.check("captured graph", rules.Candidate(gm, example_inputs))
+    captured = gm
     gm, restore = with_random_outputs(*with_flat_outputs(gm))
     entry = backend.store_entry(gm, example_inputs)
-    result = (None if entry is None else entry.find()) or compile_anew(gm, example_inputs, backend, entry)
+    result = None if entry is None else entry.find()
+    if result is None and entry is not None and (offer := deferrable()) is not None:
+        deferred = _deferred(captured, gm, example_inputs, backend, entry, restore, offer)
+        if deferred is not None:
+            return deferred
+    result = result or compile_anew(gm, example_inputs, backend, entry)
     if result.rule is not None:
         raise rules.RunAsCaptured(rules.rule(result.rule), result.because)
-    return compiled_call(result.graphs, result.call, call_context(gm, example_inputs, result, restore))
+    return compiled_call(result.graphs, result.call, call_context(gm, aliased_inputs(gm, example_inputs), result, restore))
+
+
+def _deferred(captured: torch.fx.GraphModule, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
+              entry: StoreEntry, restore: Callable[[Any], Any] | None, offer: Offer) -> Call | None:
+    """`captured` as it is until a helper process has compiled `gm`. The example inputs are let go with this call."""
+    aliases = aliased_inputs(gm, example_inputs)
+
+    def work() -> bytes:
+        return entry.message(compile_anew(gm, example_inputs, backend, entry))
+
+    def build(message: bytes) -> Call:
+        result = entry.receive(message)
+        if result.rule is not None:
+            rules.report(rules.rule(result.rule), captured, result.because)
+            return eager(captured, ())
+        return compiled_call(result.graphs, result.call, call_context(gm, aliases, result, restore))
+
+    return offer.defer(work, build, eager(captured, ()), abandon=backend.abandon, mends=has_symbols(gm))

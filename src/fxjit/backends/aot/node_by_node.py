@@ -7,10 +7,13 @@ from typing import Any
 
 import torch.fx
 
+from fxjit.backends.door import needs
+
 from .backend import BackendConfig
 from .driver import compile_with_aot
 
 
+@needs("compiled graphs")
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """AOTAutograd's graphs, run node by node."""
     return compile_with_aot(gm, example_inputs, BackendConfig(run_nodes, "aot_eager", min_cut=False))

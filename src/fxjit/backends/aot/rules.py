@@ -1,7 +1,7 @@
 """The rules by which a graph, a part of one, or a call of one runs as it was captured: operator by operator, as in eager.
 
-One row for each: an id, the stage of the driver that asks, a predicate, and the reason in a sentence. `check` is how the
-driver asks, `report` the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and tells
+One row for each: an id, the stage that evaluates it, a predicate, and the reason in a sentence. `check` evaluates the rules of
+a stage; `report` is the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and notifies
 listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
 """
 
@@ -25,7 +25,7 @@ from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
 from .runtime.call_plan import CallPlan
 
-Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "call"]
+Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "executor", "call"]
 #: Whether a captured graph costs less than its compiled artifacts, called by the plan.
 IsUnprofitable = Callable[[torch.fx.GraphModule, "CallPlan | None", Mapping[str, Callable[..., Any]]], bool]
 log = logs.artifact("compile")
@@ -50,7 +50,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One reason to run as captured. Rules of the stage "call" are asked by the wrappers of a call (`applies` is not)."""
+    """One reason to run as captured. The driver evaluates `applies`, except for two stages: the native pipeline reports rules
+    of the stage "executor", which concern one ATen graph each, and the wrappers of a call those of the stage "call"."""
 
     id: str
     stage: Stage
@@ -177,8 +178,8 @@ def _unprofitable(candidate: Candidate) -> bool:
     return candidate.is_unprofitable(candidate.captured, candidate.plan, candidate.artifacts.graphs)
 
 
-def _by_wrapper(candidate: Candidate) -> bool:
-    raise AssertionError("the wrapper of a call decides this")
+def _elsewhere(candidate: Candidate) -> bool:
+    raise AssertionError("the native pipeline, or the wrapper of a call, decides this")
 
 
 RULES: tuple[Rule, ...] = (
@@ -226,9 +227,13 @@ RULES: tuple[Rule, ...] = (
          "The graph does nothing but make views of its inputs: eager calls cost least."),
     Rule("unprofitable", "call plan", _unprofitable,
          "The compiled graph's autograd node would cost more than it saves (setting `small_graphs_as_captured`)."),
-    Rule("input-aliasing", "call", _by_wrapper,
+    Rule("no-executor", "executor", _elsewhere,
+         "This torch does not export what programs of the native backend call: each of its ATen graphs runs node by node."),
+    Rule("uncomputable-size", "executor", _elsewhere,
+         "An ATen graph has a size that the native backend's executor cannot calculate, and runs node by node."),
+    Rule("input-aliasing", "call", _elsewhere,
          "Inputs, of which the graph mutates one, share memory otherwise in this call than in the one it was compiled for."),
-    Rule("double-backward", "call", _by_wrapper,
+    Rule("double-backward", "call", _elsewhere,
          "A second derivative was asked for, which a compiled backward graph does not have: from then on every call of it."),
 )  # fmt: skip
 BY_ID = {each.id: each for each in RULES}

@@ -21,7 +21,7 @@ import torch.distributed
 import torch.fx
 from torch.nn.parallel import DistributedDataParallel
 
-from fxjit import config, logs
+from fxjit import config, logs, torch_private
 
 from .split import (
     Compile,
@@ -52,6 +52,8 @@ class Buckets:
     def active(cls) -> Buckets | None:
         """Those of the module in whose forward the process is; None outside of one, or where no gradient is recorded."""
         if not config.optimize_ddp or not torch.distributed.is_available() or not torch.is_grad_enabled():
+            return None
+        if not torch_private.is_on("buckets of DistributedDataParallel"):
             return None
         module = DistributedDataParallel._get_active_ddp_module()
         if module is None:

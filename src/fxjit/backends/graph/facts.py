@@ -168,3 +168,13 @@ def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
         except DATA_DEPENDENT:
             return set(range(len(inputs)))
     return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}
+
+
+def has_symbols(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input is a symbol or has one among its sizes, or nobody noted what the inputs are."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value", node.meta.get("val"))
+        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
+        if any(size is None or isinstance(size, torch.SymInt) for size in sizes):
+            return True
+    return False

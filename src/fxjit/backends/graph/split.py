@@ -22,13 +22,15 @@ import torch._guards
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from fxjit import torch_private
 from fxjit.schemas import name_of, writes, written
 
 from ..eager import as_a_block
 from .facts import changes_state, needed, storages_of, tensors_of
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-_ENTER, _EXIT = torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode
+_ENTER = torch_private.optional("torch.autograd.grad_mode._enter_inference_mode")
+_EXIT = torch_private.optional("torch.autograd.grad_mode._exit_inference_mode")
 
 
 class CannotSplit(Exception):

@@ -8,26 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fxjit import torch_private
+from fxjit.backends.door import needs
+
 if TYPE_CHECKING:
     import torch.fx
 
     from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 
+@needs("compiled graphs")
 def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot import BackendConfig, compile_with_aot
+    from fxjit.backends.graph.facts import has_symbols
 
-    from .decompositions import has_symbols, kept_whole, table
+    from .decompositions import kept_whole, table
     from .runtime.cc import compiling
-    from .stored import store_entry
+    from .runtime.child import stop_all
+
+    store: dict[str, Any] = {}
+    if torch_private.is_on("compiled graphs on the disk", thoroughly=True):
+        from .stored import store_entry
+
+        store = {"store_entry": store_entry}
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
-            _compile_aten, "native", table, joint_passes, store_entry=store_entry, is_unprofitable=_is_unprofitable))
+            _compile_aten, "native", table, joint_passes, abandon=stop_all, is_unprofitable=_is_unprofitable, **store))
 
 
+@needs("compiled graphs")
 def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """AOTAutograd's graphs by this backend's decompositions and partitioner, run node by node."""
     from fxjit.backends.aot import BackendConfig, compile_with_aot, run_nodes

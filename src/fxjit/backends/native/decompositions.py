@@ -15,16 +15,23 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
+from fxjit import config
 from fxjit.backends.aot.torch_patches import replaced_kernels
 
 NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
     "glu", "glu_backward", "hardshrink", "heaviside", "huber_loss",
     "huber_loss_backward",
-    "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "mish",
+    "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logit", "logit_backward", "mish",
     "mish_backward", "mse_loss",
     "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "soft_margin_loss",
     "softplus_backward", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
+)  # fmt: skip
+
+# Those made of functions that ATen computes more accurately in float64 (lower/accuracy.py), where they are left whole.
+OF_FUNCTIONS = (
+    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "log_sigmoid_forward",
+    "logaddexp", "logit", "mish", "mish_backward", "selu", "soft_margin_loss", "special_xlog1py", "xlogy",
 )  # fmt: skip
 
 NORMALIZATIONS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats",
@@ -100,16 +107,6 @@ def derivative_of_upsampling(operator: Any, ndim: int) -> Callable[..., torch.Te
         return like.to(memory_format=suggest_memory_format(grad)) if stays else like
 
     return looks_like
-
-
-def has_symbols(gm: torch.fx.GraphModule) -> bool:
-    """Whether an input is a symbol or has one among its sizes, or nobody noted what the inputs are."""
-    for node in gm.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value", node.meta.get("val"))
-        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
-        if any(size is None or isinstance(size, torch.SymInt) for size in sizes):
-            return True
-    return False
 
 
 @functools.cache
@@ -195,6 +192,16 @@ def whole_for_half_types(decomposition: Callable[..., Any]) -> Callable[..., Any
         if any(isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16) for each in args):
             return NotImplemented
         return decomposition(*args)
+
+    return decompose
+
+
+def whole_in_float64(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    def decompose(*args: Any, **how: Any) -> Any:
+        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        if any(each.dtype is torch.float64 and each.device.type == "cpu" for each in tensors) and not config.cpp.fast_math:
+            return NotImplemented
+        return decomposition(*args, **how)
 
     return decompose
 
@@ -318,6 +325,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     for operator, decomposition in found.items():
         if operator.overloadpacket in (torch.ops.aten.logit, torch.ops.aten.xlogy, torch.ops.aten.special_xlog1py):
             found[operator] = whole_for_half_types(decomposition)
+        if operator.overloadpacket._qualified_op_name.removeprefix("aten::") in OF_FUNCTIONS:
+            found[operator] = whole_in_float64(found[operator])
         if operator is torch.ops.aten.heaviside.default:
             found[operator] = of_one_type(decomposition)
         if operator in (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default):

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.backends.cudagraphs import recorded
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
@@ -25,7 +25,8 @@ from .target import by_triton, gpu_problem
 
 def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """Compiles a graph of ATen operators; `name` says forward, backward or inference."""
-    write_record(gm, name)
+    if torch_private.is_on("replay of graphs"):
+        write_record(gm, name)
     devices = devices_of(gm)
     warn_without_triton(devices)
     try:
@@ -34,7 +35,7 @@ def compile_aten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: 
         compiled = compile_graph(gm, example_inputs, name)
     except CppCompileError as error:
         return unfused(gm, name, error)
-    return recorded(compiled, gm, name) if config.triton.cudagraphs else compiled
+    return recorded(compiled, gm, name) if config.triton.cudagraphs and torch_private.is_on("CUDA graphs") else compiled
 
 
 def devices_of(gm: torch.fx.GraphModule) -> set[torch.device]:

@@ -57,6 +57,7 @@ scalar("add", 2, "({t})({0} + {1})", torch.add)
 scalar("sub", 2, "({t})({0} - {1})", torch.sub)
 scalar("mul", 2, "({t})({0} * {1})", torch.mul)
 scalar("div", 2, "({0} / {1})", torch.div, cost=4, integers=False)
+scalar("fma", 3, "fx_fma({0}, {1}, {2})", lambda a, b, c: torch.addcmul(c, a, b), cost=2, integers=False)
 scalar("neg", 1, "({t})(-{0})", torch.neg)
 scalar("abs", 1, "fx_abs({0})", torch.abs)
 scalar("maximum", 2, "fx_max({0}, {1})", torch.maximum)
@@ -92,13 +93,13 @@ scalar("trunc", 1, "__builtin_trunc{f}({0})", torch.trunc, integers=False)
 scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
 for _name in MATH:
     if _name not in MATH_OF_TWO:
-        scalar(_name, 1, f"{_name}{{f}}({{0}})", getattr(torch, _name), cost=16, integers=False)
+        scalar(_name, 1, f"fx_{_name}({{0}})", getattr(torch, _name), cost=16, integers=False)
 # Of what is not positive, as softmax has it: half of the time that libmvec takes.
 scalar("exp_below", 1, "fx_exp_below({0})", torch.exp, cost=8, integers=False)
-scalar("pow", 2, "pow{f}({0}, {1})", torch.pow, cost=40, integers=False)
-scalar("atan2", 2, "atan2{f}({0}, {1})", torch.atan2, cost=30, integers=False)
-scalar("hypot", 2, "hypot{f}({0}, {1})", torch.hypot, cost=10, integers=False)
-scalar("lgamma", 1, "lgamma{f}({0})", torch.lgamma, cost=60, vector=False, integers=False)
+scalar("pow", 2, "fx_pow({0}, {1})", torch.pow, cost=40, integers=False)
+scalar("atan2", 2, "fx_atan2({0}, {1})", torch.atan2, cost=30, integers=False)
+scalar("hypot", 2, "fx_hypot({0}, {1})", torch.hypot, cost=10, integers=False)
+scalar("lgamma", 1, "fx_lgamma({0})", torch.lgamma, cost=60, vector=False, integers=False)
 
 
 def philox(seed: torch.Tensor, number: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ from typing import Any
 import torch.fx
 
 from fxjit import _C, config, debug, logs, tensor_shim
-from fxjit.counters import counters, timed
+from fxjit.backends.aot import rules
+from fxjit.counters import timed
 
 from .choose.aten import leave_to_aten
 from .choose.products import is_faster_fused
@@ -51,7 +52,7 @@ def compile_graph(
     `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
     """
     if not (tensor_shim.ensure() and _C.program_can("run")):
-        return node_by_node(gm, name, "torch does not export what programs call")
+        return node_by_node(gm, name, "no-executor")
     with timed("native.passes", name):
         for run in PASSES:
             run(gm.graph)
@@ -76,7 +77,7 @@ def compile_graph(
             listing = plan_memory(plan(low, gm, hints, launches))
             program = encode(listing)
         except UnprintableSize as problem:
-            return node_by_node(gm, name, str(problem))
+            return node_by_node(gm, name, "uncomputable-size", str(problem))
         if kernels.triton:
             launchers = TritonLaunchers(kernels.triton, hints)
             launchers.start()
@@ -85,10 +86,9 @@ def compile_graph(
     return CompiledGraph(gm, compilation, program, name, overhead=cost)
 
 
-def node_by_node(gm: torch.fx.GraphModule, name: str, reason: str) -> CompiledGraph:
-    """The rule for a graph that the executor cannot run: ATen for every operator."""
-    logs.artifact("compile").info("%s runs node by node: %s", name, reason)
-    counters["native"]["interpreted graphs"] += 1
+def node_by_node(gm: torch.fx.GraphModule, name: str, rule: str, because: str = "") -> CompiledGraph:
+    """A graph that the executor cannot run, by a rule of aot/rules.py: ATen for every operator."""
+    rules.report(rules.rule(rule), gm, f"{name}: {because}" if because else name)
     return CompiledGraph(gm, None, None, name)
 
 

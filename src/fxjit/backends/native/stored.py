@@ -14,6 +14,7 @@ from fxjit.backends.store.fingerprints import NoText
 from fxjit.backends.store.graphs import StoredGraph, entry_of
 from fxjit.backends.store.operators import TORCHS, operator_text
 from fxjit.backends.store.serialisation import NotSerialisable
+from fxjit.backends.tiers import deferrable
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
@@ -30,14 +31,16 @@ serialisation.register(EncodedProgram, FunctionName)
 
 
 def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
-    """The place of a graph on the disk; None for one that is not kept, or where somebody wants to see it being compiled."""
+    """The place of a graph on the disk, or on its way from a helper process; None for one that is not kept, or where somebody
+    wants to see it being compiled."""
     pipeline = sys.modules.get("fxjit.backends.native.pipeline")
     observed = any(map(logs.enabled, STAGES)) or getattr(pipeline, "verifier", None) or config.debug or config.debug_dir
-    wanted = config.disk_cache and config.cache_graphs and not config.repro_after and not observed
+    on_disk = config.disk_cache and config.cache_graphs
+    wanted = (on_disk or deferrable() is not None) and not config.repro_after and not observed
     if not wanted or cc.compiler() is None or not tensor_shim.ensure():
         return None
     try:
-        return entry_of(gm, example_inputs, NativePrograms(), cc.identity())
+        return entry_of(gm, example_inputs, NativePrograms(), cc.identity(), on_disk)
     except (NoText, CppCompileError) as why:
         log.info("a graph is not kept on the disk: %s", why)
         counters["cache"]["graph not kept"] += 1

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,16 @@ def get_facts(key: str) -> Any:
         log.info("%s is not what was written: %s", key, problem)
         open_cache().remove(key)
         return None
+
+
+def unshared(keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Of these libraries, those that this process alone has, with their content."""
+    cache = open_cache()
+    alone = cache if isinstance(cache, MemoryCache) else cache.instead
+    for key in keys:
+        content = None if alone is None else alone.get(key, LIBRARY)
+        if content is not None:
+            yield key, content
 
 
 def put_facts(key: str, facts: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 import torch.fx
 from torch._functorch import config as functorch_config
-from torch._subclasses import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 

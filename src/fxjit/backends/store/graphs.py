@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,8 @@ from fxjit import _C, config, logs, process_state
 from fxjit.backends.aot.backend import CompileResult
 from fxjit.counters import counters, timed
 
-from .artifacts import get_facts, put_facts
+from ..tiers import Refused
+from .artifacts import LIBRARY, get_facts, open_cache, put_facts, unshared
 from .fingerprints import assumptions, fingerprint, shape_env_of
 from .operators import Unknown
 from .serialisation import NotSerialisable, pack, unpack
@@ -53,14 +55,18 @@ class ProgramFormat(Protocol):
 class StoredGraph:
     """The entry of one captured graph: it is found, or kept after a compile under `recording`."""
 
-    def __init__(self, key: str, env: ShapeEnv | None, programs: ProgramFormat) -> None:
+    def __init__(self, key: str, env: ShapeEnv | None, programs: ProgramFormat, on_disk: bool = True) -> None:
         self.key, self.env, self.programs = key, env, programs
+        #: Whether it is looked up and kept there, or only handed from process to process.
+        self.on_disk = on_disk
         self.assumes_more = False
         self.asked: list[str] = []
         self.counted: list[tuple[str, str, int]] = []
 
     def find(self) -> CompileResult | None:
         """The call plan and the compiled graphs, if they are there whole, or the rule by which the graph runs as captured."""
+        if not self.on_disk:
+            return None
         with timed("native.disk"):
             entry = get_facts(self.key)
             found = None if entry is None else self._read(entry)
@@ -101,25 +107,53 @@ class StoredGraph:
     def keep(self, result: CompileResult) -> None:
         """Writes the entry; does nothing where it cannot be said in plain values, or holds only for some of the sizes that
         the graph was captured for."""
-        if self.assumes_more:
-            log.info("a graph is not kept on the disk: its code assumes more of sizes that vary than the graph does")
+        if not self.on_disk:
             return
         try:
-            programs = {name: self.programs.pack(graph) for name, graph in result.graphs.items()}
-            entry = {"plan": pack(result.plan), "rule": result.rule, "graphs": programs, "asked": self.asked,
-                     "counted": self.counted, "operators": self.programs.operators(result.graphs)}
+            put_facts(self.key, self._facts(result))
         except (NotSerialisable, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
-            return
-        put_facts(self.key, entry)
+
+    def _facts(self, result: CompileResult) -> Any:
+        """The result as plain values. Raises NotSerialisable, Unknown."""
+        if self.assumes_more:
+            raise NotSerialisable("code that assumes more of sizes that vary than the graph does")
+        if result.call is not None:
+            raise NotSerialisable("AOTAutograd's runtime wrappers, which have work to do")
+        programs = {name: self.programs.pack(graph) for name, graph in result.graphs.items()}
+        return {"plan": pack(result.plan), "rule": result.rule, "graphs": programs, "asked": self.asked,
+                "counted": self.counted, "operators": self.programs.operators(result.graphs)}
+
+    def message(self, result: CompileResult) -> bytes:
+        """The result for another process to `receive`, with the libraries that it would not find on the disk. What cannot be
+        said in plain values is told in words."""
+        try:
+            facts = self._facts(result)
+        except (NotSerialisable, Unknown) as why:
+            return json.dumps({"refused": str(why)}).encode()
+        keys = [library for _, library in facts["graphs"].values() if library is not None]
+        return json.dumps({"facts": facts, "libraries": {key: pack(content) for key, content in unshared(keys)}}).encode()
+
+    def receive(self, message: bytes) -> CompileResult:
+        """What `message` made of a result. Raises Refused."""
+        told = json.loads(message)
+        if "refused" in told:
+            raise Refused(told["refused"])
+        for key, content in told["libraries"].items():
+            open_cache().put(key, LIBRARY, unpack(content))
+        found = self._read(told["facts"])
+        if found is None:
+            raise Refused("its kernels are gone from the disk")
+        return found
 
 
-def entry_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], programs: ProgramFormat, backend: str) -> StoredGraph:
+def entry_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], programs: ProgramFormat, backend: str,
+             on_disk: bool) -> StoredGraph:
     """The entry of a graph; `backend` is all that its code depends on of the backend. Raises NoText."""
     depends = ("graph", torch.__version__, str(torch.version.git_version), sys.version, own_code(),
                repr((config.cache_key(), config.num_threads)), backend)
     text = "\0".join([fingerprint(gm, example_inputs), *depends])
-    return StoredGraph(hashlib.sha256(text.encode()).hexdigest()[:40], shape_env_of(gm), programs)
+    return StoredGraph(hashlib.sha256(text.encode()).hexdigest()[:40], shape_env_of(gm), programs, on_disk)
 
 
 @functools.cache

@@ -13,18 +13,22 @@ from typing import Any, Final
 
 import torch
 import torch.fx
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan, scan_op
-from torch._higher_order_ops.while_loop import while_loop, while_loop_op
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
+
+map_impl: Any = torch_private.optional("torch._higher_order_ops.map.map_impl")
+scan: Any = torch_private.optional("torch._higher_order_ops.scan.scan")
+scan_op: Any = torch_private.optional("torch._higher_order_ops.scan.scan_op")
+while_loop: Any = torch_private.optional("torch._higher_order_ops.while_loop.while_loop")
+while_loop_op: Any = torch_private.optional("torch._higher_order_ops.while_loop.while_loop_op")
 
 _map: Final[Any] = torch._higher_order_ops.map
 

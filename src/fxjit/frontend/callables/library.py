@@ -5,7 +5,6 @@ collections, dataclasses, inspect, typing, re, os, time.
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import enum
 import functools
@@ -38,7 +37,6 @@ from fxjit.frontend.values.calls import (
     pure,
 )
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
-from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
@@ -490,29 +488,6 @@ for _predicate, _kind in ((inspect.isfunction, types.FunctionType), (inspect.ism
                      (inspect.isbuiltin, types.BuiltinFunctionType), (inspect.ismodule, types.ModuleType),
                      (inspect.isgenerator, types.GeneratorType), (inspect.isclass, type)):
     _inspects(_predicate, _kind)
-
-
-@function(copy.copy)
-def copy_(t: Tracer, obj: Value, /) -> Value:
-    if obj.is_constant() and not isinstance(obj, TupleValue):
-        return obj
-    pytype = obj.pytype()
-    if pytype in (tuple, frozenset, range) or isinstance(obj, TupleValue):
-        return obj
-    if pytype in (list, set, collections.deque) or isinstance(obj, DictValue):
-        return protocol.call_method(t, obj, "copy")
-    own = protocol.lookup_special(t, obj, "__copy__") if hasattr(obj, "bind_special") else None
-    if own is not None:
-        return t.call(own, [])
-    return t.call(t.make(_COPY[0]), [obj])
-
-
-#: The Python that copies other objects: polyfills/copy_.py puts it here.
-_COPY: list[Callable[..., Any]] = []
-
-
-def register_copy(fn: Callable[..., Any]) -> None:
-    _COPY.append(fn)
 
 
 def _handled(t: Tracer, function: str) -> Value:

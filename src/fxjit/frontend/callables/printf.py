@@ -19,6 +19,7 @@ _OF_REALS: Final = frozenset("eEfFgG")
 _OF_INTEGERS: Final = frozenset("diu")
 
 
+@protocol.printf.provide
 def printf(t: Tracer, template: str, other: Value) -> Value:
     """`template % other`."""
     marked = Marked(t)
@@ -38,8 +39,6 @@ def printf(t: Tracer, template: str, other: Value) -> Value:
             t.break_("format-symbolic", value=unknown[0].value.describe())
         t.raise_(type(error), *error.args)
 
-
-protocol.PRINTF.append(printf)
 
 
 class _Shown:

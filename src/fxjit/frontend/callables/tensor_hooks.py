@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.hooks import BackwardHook
 
+from fxjit import torch_private
 from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.callables.higher_order import trace_body
 from fxjit.frontend.tracer import Tracer
@@ -56,14 +56,14 @@ def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: C
     return t.make(None)
 
 
-@handles(BackwardHook._apply_on_tensors)
+@handles(torch_private.optional("torch.utils.hooks.BackwardHook._apply_on_tensors"))
 def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """How a module with backward hooks is told of the gradients of what it takes and gives: two nodes of autograd's graph."""
     _, _, tensors = args
     if torch.is_grad_enabled() and any(isinstance(each, TensorValue) and each.fake.requires_grad
                                        for each in protocol.unpack(t, tensors)):
         t.break_("tensor-hook", function="Module.register_full_backward_hook", why="autograd calls it, with the module itself")
-    return pass_on(t, BackwardHook._apply_on_tensors, args, kwargs)
+    return pass_on(t, torch_private.get("torch.utils.hooks.BackwardHook._apply_on_tensors"), args, kwargs)
 
 
 @method("register_post_accumulate_grad_hook")

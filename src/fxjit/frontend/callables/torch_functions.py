@@ -15,6 +15,7 @@ import torch
 import torch.overrides
 from torch.nn.utils.rnn import PackedSequence
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Value
@@ -26,6 +27,7 @@ from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import call_in_graph, name_of
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
+from fxjit.torch_private import optional
 
 # -- which C functions are operators -------------------------------------------------------------------------------
 
@@ -114,10 +116,11 @@ def _known_handler(answer: object) -> Handler:
 for _fn, _answer in (
     (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True),
     (torch.compiler.is_exporting, False),
-    (torch._jit_internal.is_scripting, False), (torch.jit._trace.is_tracing, False), (torch._C._get_tracing_state, None),
-    (torch._C._is_tracing, False), (torch._C._are_functorch_transforms_active, False),
-    (torch._C._len_torch_dispatch_stack, 0), (torch.fx._symbolic_trace.is_fx_tracing, False),
-    (torch._C._functorch.peek_interpreter_stack, None), (torch._C._functorch.maybe_current_level, None),
+    (optional("torch._jit_internal.is_scripting"), False), (optional("torch.jit._trace.is_tracing"), False),
+    (torch._C._get_tracing_state, None), (optional("torch._C._is_tracing"), False),
+    (optional("torch._C._are_functorch_transforms_active"), False),
+    (torch._C._len_torch_dispatch_stack, 0), (optional("torch.fx._symbolic_trace.is_fx_tracing"), False),
+    (optional("torch._C._functorch.peek_interpreter_stack"), None), (torch._C._functorch.maybe_current_level, None),
 ):
     handles(_fn)(_known_handler(_answer))
 
@@ -137,7 +140,7 @@ def _is_function_all_disabled(t: Tracer, args: list[Value], kwargs: dict[str, Va
     return t.make(torch._C.DisableTorchFunction in overrides.disabled_by(t))
 
 
-@handles(torch._C._is_torch_function_mode_enabled)
+@handles(optional("torch._C._is_torch_function_mode_enabled"))
 def _is_function_mode_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(bool(overrides.entered_modes(t)))
 
@@ -165,7 +168,7 @@ _STATE: Final[tuple[Callable[..., Any], ...]] = (
     torch.backends.cudnn.is_available, torch.backends.cudnn.version, torch.backends.cuda.is_built,
     torch.distributed.is_available, torch.accelerator.is_available, torch.accelerator.current_accelerator,
     torch.promote_types, torch.can_cast, torch.device, torch.finfo, torch.iinfo, torch.typename,
-    torch._C._log_api_usage_once,
+    optional("torch._C._log_api_usage_once"),
 )
 for _fn in _STATE:
     handles(_fn)(_state_handler(_fn))
@@ -206,7 +209,7 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
     torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
     torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
     torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed, torch.backends.mha.get_fastpath_enabled,
-    torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
+    optional("torch._C._get_cudnn_enabled"), optional("torch._C._get_cublas_allow_tf32"),
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
@@ -254,7 +257,7 @@ def _is_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(torch.is_storage)
 def _is_storage(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(args[0].pytype() in torch._storage_classes)
+    return t.make(args[0].pytype() in torch_private.get("torch._storage_classes"))
 
 
 @handles(torch.numel)
@@ -275,12 +278,12 @@ def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 # -- __torch_function__ --------------------------------------------------------------------------------------------
 
 
-@handles(torch._C._has_torch_function)
+@handles(optional("torch._C._has_torch_function"))
 def _has_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(overrides.innermost(t) is not None or bool(overrides.overriding_arguments(t, args[:1])))
 
 
-@handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+@handles(optional("torch._C._has_torch_function_unary"), optional("torch._C._has_torch_function_variadic"))
 def _has_torch_function_of(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     asked = overrides.overriding_arguments(t, [arg for arg in args if arg.pytype() not in (list, tuple)])
     return t.make(overrides.innermost(t) is not None or bool(asked))
@@ -344,43 +347,46 @@ def _broadcast_shapes(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
     return TupleValue(result, cls=torch.Size)
 
 
-@handles(torch._C._infer_size)
+_INFER_SIZE: Final = optional("torch._C._infer_size")
+
+
+@handles(_INFER_SIZE)
 def _infer_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The shape that two shapes are broadcast to, with the operators' own words where they do not fit."""
     shapes = [protocol.unpack(t, arg) for arg in args]
     if all(size.is_constant() for shape in shapes for size in shape):
-        return protocol.fold(t, torch._C._infer_size, *(torch.Size([size.as_constant() for size in shape]) for shape in shapes))
+        return protocol.fold(t, _INFER_SIZE, *(torch.Size([size.as_constant() for size in shape]) for shape in shapes))
     return _broadcast_shapes(t, args, kwargs)
 
 
 # -- checks --------------------------------------------------------------------------------------------------------
 
 
-@handles(torch._assert)
+@handles(optional("torch._assert"))
 def _assert(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("condition", "message"), args, strict=False)) | kwargs
     condition, message = given["condition"], given["message"]
     if isinstance(condition, TensorValue):
-        return t.emit(torch._assert_async, [condition, message])
+        return t.emit(torch_private.get("torch._assert_async"), [condition, message])
     if not protocol.truth(t, condition):
         t.raise_(AssertionError, message.as_constant() if message.is_constant() else "")
     return t.make(None)
 
 
-@handles(torch._check)
+@handles(optional("torch._check"))
 def _check(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("cond", "message"), args, strict=False)) | kwargs
     if given["cond"].node is not None and not isinstance(given["cond"], TensorValue):
-        return t.emit(torch._check, [given["cond"]])
+        return t.emit(torch_private.get("torch._check"), [given["cond"]])
     if not protocol.truth(t, given["cond"]):
         text = t.call(given["message"], [], None) if "message" in given else t.make("Expected cond to be True")
         t.raise_(RuntimeError, protocol.str_(t, text).as_constant())
     return t.make(None)
 
 
-@handles(torch._check_is_size)
+@handles(optional("torch._check_is_size"))
 def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.emit(torch._check_is_size, args, kwargs) if args[0].node is not None else t.make(None)
+    return t.emit(torch_private.get("torch._check_is_size"), args, kwargs) if args[0].node is not None else t.make(None)
 
 
 # -- what steers the process ---------------------------------------------------------------------------------------
@@ -416,9 +422,9 @@ _refuse_gradients(torch.autograd.backward, 5)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)
 _refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
-_refuse("tensor-data", torch.frombuffer, torch.save, torch.load, torch._C._to_dlpack)
+_refuse("tensor-data", torch.frombuffer, torch.save, torch.load, optional("torch._C._to_dlpack"))
 # The fakes of quantized tensors are float tensors, which forget what they stand for.
 _refuse("tensor-layout", torch.quantize_per_tensor, torch.quantize_per_channel, torch.quantize_per_tensor_dynamic,
-        torch._empty_affine_quantized, torch._empty_per_channel_affine_quantized, layout="quantized")
+        optional("torch._empty_affine_quantized"), optional("torch._empty_per_channel_affine_quantized"), layout="quantized")
 _refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
         torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor, layout="sparse")

@@ -15,12 +15,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.fx
-from torch._functorch import eager_transforms
-from torch._functorch import vmap as batching
-from torch._guards import active_fake_mode
 from torch.utils import _pytree
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.frontend.callables.higher_order import Body, Layout, alike, flatten, trace_body, unflatten
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -29,6 +26,8 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
+
+active_fake_mode: Any = torch_private.optional("torch._guards.active_fake_mode")
 
 _REASON = "call-higher-order"
 
@@ -221,12 +220,12 @@ def _grad_and_value(t: Tracer, name: str, args: list[Value]) -> tuple[Value, Val
     return parts[0] if alone else TupleValue(parts), unflatten(t, items[len(given.leaves):], body.layout)
 
 
-@handles(eager_transforms.grad_and_value_impl)
+@handles(torch_private.optional("torch._functorch.eager_transforms.grad_and_value_impl"))
 def _grad_and_value_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue(_grad_and_value(t, "torch.func.grad_and_value", args))
 
 
-@handles(eager_transforms.grad_impl)
+@handles(torch_private.optional("torch._functorch.eager_transforms.grad_impl"))
 def _grad_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     gradients, value = _grad_and_value(t, "torch.func.grad", args)
     return TupleValue([gradients, protocol.unpack(t, value)[1]]) if _known(args[2]) else gradients
@@ -240,14 +239,14 @@ def _spread(t: Tracer, dims: Value, tree: Value, count: int) -> list[int | None]
     if dims.is_constant() and (dims.as_constant() is None or type(dims.as_constant()) is int):
         return [dims.as_constant()] * count
     spec = protocol.unpack(t, t.call(t.make(_pytree.tree_flatten), [tree], None))[1]
-    found = t.call(t.make(_pytree._broadcast_to_and_flatten), [dims, spec], None)
+    found = t.call(t.make(torch_private.get("torch.utils._pytree._broadcast_to_and_flatten")), [dims, spec], None)
     each = [] if found.is_constant() else protocol.unpack(t, found)
     if len(each) != count or not all(dim.is_constant() and type(dim.as_constant()) in (int, type(None)) for dim in each):
         _refuse(t, "torch.vmap", "the dimensions do not fit what they are of")
     return [dim.as_constant() for dim in each]
 
 
-@handles(batching.vmap_impl)
+@handles(torch_private.optional("torch._functorch.vmap.vmap_impl"))
 def _vmap_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     func, in_dims, out_dims, randomness, chunk_size, *positional = args
     tree = TupleValue(positional)
@@ -316,7 +315,7 @@ class PullbackValue(Value):
         return parts[0] if self.alone else TupleValue(parts)
 
 
-@handles(eager_transforms._vjp_with_argnums)
+@handles(torch_private.optional("torch._functorch.eager_transforms._vjp_with_argnums"))
 def _vjp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name, has_aux = "torch.func.vjp", "has_aux" in kwargs and _known(kwargs["has_aux"])
     func, *primals = args
@@ -341,7 +340,7 @@ def _vjp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue([value, pullback, *rest])
 
 
-@handles(eager_transforms._jvp_with_argnums)
+@handles(torch_private.optional("torch._functorch.eager_transforms._jvp_with_argnums"))
 def _jvp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = "torch.func.jvp"
     named = dict(zip(("func", "primals", "tangents", "argnums"), args, strict=False)) | kwargs

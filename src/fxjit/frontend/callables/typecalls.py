@@ -119,6 +119,7 @@ def set_(t: Tracer, values: Value | None = None, /) -> Value:
 
 def _set_of(t: Tracer, values: Value | None, cls: type) -> SetValue:
     if isinstance(values, SetValue):
+        values.use_order(t)
         return SetValue(t, values.elements.values(), cls, order=values.order)
     made = SetValue(t, _elements(t, values), cls)
     if values is not None and values.pytype() is dict:

@@ -28,6 +28,7 @@ from fxjit.frontend.values.base import Lazy, NotConstant, Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
 from fxjit.guards.source import ClosureCellSource
+from fxjit.torch_private import MissingName
 
 RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 CONDITIONAL = JUMPS_IF | JUMPS_OR_POP
@@ -137,6 +138,8 @@ class Machine:
                     continue
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
+                except MissingName as lacking:
+                    t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
                 if left is not None:
                     return left
         finally:
@@ -170,6 +173,8 @@ class Machine:
                     left = None
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
+                except MissingName as lacking:
+                    t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
                 if left is not None:
                     resumability.check_generators(self, break_points, [left])
                     resumability.check_managers(self, break_points, [])

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
-from fxjit.frontend.callables.library import register_copy
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import handles, polyfill, unknown_call
+from fxjit.frontend.values.calls import function, handles, polyfill, unknown_call
 from fxjit.frontend.values.descriptors import look_up
+from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.kinds import HasKey
 from fxjit.guards.source import ConstSource
 
@@ -89,7 +91,19 @@ def copy_object(obj: Any) -> Any:
     return made
 
 
-register_copy(copy_object)
+@function(copy.copy)
+def copy_(t: Tracer, obj: Value, /) -> Value:
+    if obj.is_constant() and not isinstance(obj, TupleValue):
+        return obj
+    pytype = obj.pytype()
+    if pytype in (tuple, frozenset, range) or isinstance(obj, TupleValue):
+        return obj
+    if pytype in (list, set, collections.deque) or isinstance(obj, DictValue):
+        return protocol.call_method(t, obj, "copy")
+    own = protocol.lookup_special(t, obj, "__copy__") if hasattr(obj, "bind_special") else None
+    if own is not None:
+        return t.call(own, [])
+    return t.call(t.make(copy_object), [obj])
 
 
 @polyfill(copy.deepcopy)

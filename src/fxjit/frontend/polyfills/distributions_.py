@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributions import constraints, distribution
 
+from fxjit import torch_private
 from fxjit.frontend.values.calls import polyfill
 
 _SQUARE: Any = constraints.square
@@ -48,4 +49,4 @@ if _ALL_TRUE is not None:
     @polyfill(_ALL_TRUE)
     def all_true(valid: torch.Tensor, error_message: str) -> torch.Tensor:
         """Left a tensor: what it is for is a branch of which one side raises, which the graph tells afterwards."""
-        return torch._is_all_true(valid)
+        return torch_private.get("torch._is_all_true")(valid)  # type: ignore[no-any-return]  # read by name

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch.utils import _pytree
 
+from fxjit import torch_private
 from fxjit.frontend.values.calls import polyfill
 
-_REGISTRY = _pytree.SUPPORTED_NODES
+_REGISTRY = torch_private.optional("torch.utils._pytree.SUPPORTED_NODES")
 
 
 @polyfill(_pytree.tree_leaves)
@@ -70,13 +71,13 @@ def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable
     return func(tree, *rests)
 
 
-@polyfill(_pytree.tree_map_)
+@polyfill(torch_private.optional("torch.utils._pytree.tree_map_"))
 def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
 
 
-@polyfill(_pytree.tree_map_only)
+@polyfill(torch_private.optional("torch.utils._pytree.tree_map_only"))
 def tree_map_only(type_or_types: Any, func: Any = None, tree: Any = None,
                   is_leaf: Callable[[Any], bool] | None = None) -> Any:
     chosen = type_or_types
@@ -87,7 +88,7 @@ def tree_map_only(type_or_types: Any, func: Any = None, tree: Any = None,
     return tree_map(on_leaf, tree, is_leaf=is_leaf)
 
 
-@polyfill(_pytree.tree_all)
+@polyfill(torch_private.optional("torch.utils._pytree.tree_all"))
 def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
     for leaf in tree_leaves(tree, is_leaf):
         if not pred(leaf):
@@ -95,7 +96,7 @@ def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bo
     return True
 
 
-@polyfill(_pytree.tree_any)
+@polyfill(torch_private.optional("torch.utils._pytree.tree_any"))
 def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
     for leaf in tree_leaves(tree, is_leaf):
         if pred(leaf):

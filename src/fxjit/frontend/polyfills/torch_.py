@@ -9,17 +9,17 @@ from typing import Any
 import torch
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
-from torch._higher_order_ops.associative_scan import associative_scan
-from torch._higher_order_ops.foreach_map import foreach_map
-from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import call_in_graph
+
+associative_scan: Any = torch_private.optional("torch._higher_order_ops.associative_scan.associative_scan")
 
 
 @polyfill(associative_scan)
@@ -42,7 +42,7 @@ def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, di
     return _pytree.tree_unflatten([torch.stack(result, dim) for result in results], spec)
 
 
-@polyfill(foreach_map)
+@polyfill(torch_private.optional("torch._higher_order_ops.foreach_map.foreach_map"))
 def map_over_lists(op: Callable[..., Any], *operands: Any, **settings: Any) -> Any:
     """`op` on the lists' items side by side; what is no list goes to each call."""
     lists = [operand for operand in operands if isinstance(operand, (list, tuple))]
@@ -52,7 +52,7 @@ def map_over_lists(op: Callable[..., Any], *operands: Any, **settings: Any) -> A
     return [op(*[each[at] if isinstance(each, (list, tuple)) else each for each in operands]) for at in range(shortest)]
 
 
-@polyfill(invoke_subgraph_placeholder)
+@polyfill(torch_private.optional("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder"))
 def nested_region(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The call itself: graphs are compiled whole."""
     return func(*args, **kwargs)
@@ -63,7 +63,7 @@ def annotate(the_type: Any, the_value: Any) -> Any:
     return the_value
 
 
-@polyfill(torch._shape_as_tensor)
+@polyfill(torch_private.optional("torch._shape_as_tensor"))
 def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
     return torch.tensor(list(self.shape), dtype=torch.int64)
 
@@ -94,7 +94,7 @@ def sdp_kernel(enable_flash: bool = True, enable_math: bool = True, enable_mem_e
     return sdpa_kernel([kernel for enabled, kernel in wanted if enabled])
 
 
-@polyfill(torch._C._group_tensors_by_device_and_dtype)
+@polyfill(torch_private.optional("torch._C._group_tensors_by_device_and_dtype"))
 def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
     """Parallel lists of tensors, split by what the first list's tensors are; the optimizers and clip_grad ask for it."""
     groups: dict[Any, Any] = {}
@@ -135,8 +135,8 @@ def _factors_in_a_tensor(fn: Any, divide: bool) -> None:
         return call_in_graph(t, fn, args, kwargs)
 
 
-_factors_in_a_tensor(torch._foreach_addcdiv_, True)
-_factors_in_a_tensor(torch._foreach_addcmul_, False)
+_factors_in_a_tensor(torch_private.optional("torch._foreach_addcdiv_"), True)
+_factors_in_a_tensor(torch_private.optional("torch._foreach_addcmul_"), False)
 
 
 def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor, num_cols: int | None = None) -> torch.Tensor:
@@ -148,7 +148,7 @@ def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor,
     return mask.scatter(-1, within.to(torch.int64), 1)[..., :columns].contiguous()
 
 
-polyfill(torch.nn.attention.flex_attention._ordered_to_dense)(blocks_in_a_mask)
+polyfill(torch_private.optional("torch.nn.attention.flex_attention._ordered_to_dense"))(blocks_in_a_mask)
 
 
 @handles(torch.compiler.nested_compile_region)

@@ -41,7 +41,7 @@ def refusal(fn: Any, count: int, names: Iterable[str]) -> str | None:
 
 #: Callables without a signature that do nothing when they are called with None.
 _HARMLESS: Final = frozenset({functools.reduce, itertools.repeat, itertools.zip_longest})
-#: Builtin types whose methods an empty instance can be asked for.
+#: Builtin types whose methods are looked up on an empty instance.
 _EMPTY: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, collections.deque, collections.OrderedDict)
 
 

@@ -1,6 +1,6 @@
 """`torch.autograd.Function` in traced code.
 
-Where no gradient is asked for, a call is its `forward`, traced like any other function. Where one is, the call is one
+Where no gradient is required, a call is its `forward`, traced like any other function. Where one is, the call is one
 node that runs the real `apply`, so that autograd finds the user's `backward`; what both of them read is guarded
 because of a dry run: they are traced, and the operators discarded. Where that cannot be done, the call breaks the graph, and
 `forward` and `backward` are frames of their own.

@@ -6,7 +6,7 @@ makes the runtime object again). Nothing here imports the interpreter, the graph
 
 The rules that all values keep:
 * One Python object has one `Value`: `Tracer.wrap` memoises by identity, so `is` is identity of values.
-* State that can change (`items` of a list, contents of a cell, attributes) lives on the value or in the effect
+* State that can change (`items` of a list, contents of a cell, attributes) is kept on the value or in the effect
   log; whoever is about to change it calls `tracer.effects.mutate(value)` first.
 * Slots return values; a slot that finds no implementation for the other operand returns `NOT_IMPLEMENTED`;
   `tp_iternext` returns None when exhausted. A Python exception of the user's program is `Raised`, thrown by
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from fxjit.frontend.tracer import EffectLog, Tracer
+from fxjit.frontend.values.extension import ExtensionPoint
 
 if TYPE_CHECKING:
     import torch.fx
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _NotImplemented:
-    """The symbolic counterpart of `NotImplemented`: 'I do not know this operand, ask the other one'."""
+    """The symbolic counterpart of `NotImplemented`: this operand's slot does not support the other one."""
 
     def __repr__(self) -> str:
         return "NOT_IMPLEMENTED"
@@ -48,7 +49,7 @@ class Raised(Exception):
 
 
 class NotConstant(Exception):
-    """`as_constant` was asked of a value that is not known while tracing."""
+    """`as_constant` was called on a value that is not known while tracing."""
 
 
 class Rebuilder(Protocol):
@@ -90,7 +91,7 @@ next_creation_id: Final[Callable[[], int]] = itertools.count(1).__next__
 class Value:
     """One object of the user's program, as far as it is known while tracing.
 
-    A subclass sets `source` when the object existed before the frame, `node` when it lives in the graph (tensors,
+    A subclass sets `source` when the object existed before the frame, `node` when it is computed in the graph (tensors,
     symbolic numbers), and overrides CPython's slots. Methods of builtin types are Python methods named
     `meth_<name>(self, tracer, *args, **kwargs)`: `x.append(y)` on a list value calls `meth_append`.
     """
@@ -158,8 +159,7 @@ class Value:
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         """Default: a method or class attribute of the exact Python type (see protocol.generic_getattr)."""
-        from_type = _GENERIC_GETATTR[0]
-        return from_type(t, self, name)
+        return attribute_of_type(t, self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
@@ -269,8 +269,8 @@ def callable_type(cls: type) -> bool:
     return any("__call__" in vars(base) for base in cls.__mro__)
 
 
-# protocol.py puts its generic attribute lookup here, so that the base class needs no upward import.
-_GENERIC_GETATTR: list[Callable[[Tracer, Value, str], Value]] = []
+#: The generic attribute lookup (protocol.py).
+attribute_of_type: Final[ExtensionPoint[[Tracer, Value, str], Value]] = ExtensionPoint("attribute_of_type")
 
 
 class Lazy(Value):

@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stage(IntEnum):
-    """Who is asked about a callable, in this order."""
+    """The stages that resolve a call, in this order."""
 
     #: Calls that the user lets run after the graph (`config.reorderable_functions`): callables/deferred_calls.py.
     DEFERRED = 0

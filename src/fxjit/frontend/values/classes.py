@@ -15,6 +15,7 @@ from fxjit.frontend.values import calls, descriptors, exceptions, objects, proto
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.exceptions import ExceptionValue
+from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
@@ -34,8 +35,8 @@ _REWRITABLE = frozenset({"__annotations__", "__bases__", "__name__", "__qualname
 _DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (complex, torch.complex128))
 
 
-#: What `__new__` makes of classes with such a base.
-NEW: Final[list[tuple[type, Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]]] = []
+#: `cls.__new__(cls, *args, **kwargs)` of classes with such a base.
+NEW: Final[ClassRegistry[Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]] = ClassRegistry()
 
 
 class ClassValue(GuardedOperators):
@@ -148,7 +149,7 @@ class ClassValue(GuardedOperators):
         return self.instantiate(t, args, kwargs)
 
     def meth___call__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
-        """`type.__call__(cls, ...)`, as a metaclass asks for it through `super()`."""
+        """`type.__call__(cls, ...)`, as a metaclass calls it through `super()`."""
         return self.instantiate(t, args, kwargs)
 
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
@@ -201,7 +202,7 @@ class ClassValue(GuardedOperators):
             obj = t.call(fn, [self, *args], kwargs)
         else:
             obj = self.new_object(t, args, kwargs)
-        if cls not in obj.pytype().__mro__:  # not issubclass: `type.__call__` does not ask the metaclass
+        if cls not in obj.pytype().__mro__:  # not issubclass: `type.__call__` does not dispatch to the metaclass
             return obj
         self._init(t, obj, args, kwargs)
         return obj
@@ -240,9 +241,9 @@ class ClassValue(GuardedOperators):
             if args or kwargs:
                 _refuse_excess(t, cls)
             return objects.new_instance(t, cls)
-        made = next((make(t, cls, args, kwargs) for root, make in NEW if issubclass(cls, root)), None)
-        if made is not None:
-            return made
+        new = NEW.find(cls)
+        if new is not None:
+            return new(t, cls, args, kwargs)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         base = t.call(t.make(base_type), [] if base_type in _MUTABLE else list(args), None)

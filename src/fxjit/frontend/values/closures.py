@@ -1,7 +1,7 @@
 """Cells: the boxes that closures share, found in functions that exist or made while tracing.
 
 The interpreter's DEREF instructions read and write them; functions.py holds them in closures. A cell found outside
-comes with its source and reads its contents lazily; one made here lives until something that needs it is rebuilt.
+comes with its source and reads its contents lazily; one made here is a real cell only once something that needs it is rebuilt.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class ConstantValue(Value):
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if op == "%" and not reflected and isinstance(self.obj, str):
-            return protocol.PRINTF[0](t, self.obj, other)
+            return protocol.printf(t, self.obj, other)
         if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() is int:
             t.break_("format-symbolic", value=other.describe())
         return NOT_IMPLEMENTED

@@ -23,7 +23,7 @@ def current_value(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def set_value(variable: contextvars.ContextVar[Any]) -> Any:
-    """What the variable was set to, its default left aside."""
+    """What the variable was set to, without its default."""
     return variable.get(_MISSING)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import torch.nn.attention
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -63,7 +64,7 @@ class ContextValue(Value):
         """Another manager like it: what torch's decorators enter on each call."""
         return t.call(t.make(self.cls), [t.make(argument) for argument in self.arguments], None)
 
-    # -- what the interpreter asks -------------------------------------------------------------------------------
+    # -- the interface to the interpreter -------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("__enter__", "__exit__", "clone"):
@@ -323,11 +324,12 @@ class InferenceModeValue(GuardedValue):
         self.grad_mode_inside = not mode
 
     def enter(self, t: Tracer) -> Value:
-        self.open(t, torch.autograd.grad_mode._enter_inference_mode, self.mode)
+        torch_private.need("inference_mode in compiled code")
+        self.open(t, torch_private.get("torch.autograd.grad_mode._enter_inference_mode"), self.mode)
         return t.make(None)
 
     def leave(self, t: Tracer) -> None:
-        self.close(t, torch.autograd.grad_mode._exit_inference_mode)
+        self.close(t, torch_private.get("torch.autograd.grad_mode._exit_inference_mode"))
 
 
 @handles(torch.inference_mode)
@@ -371,11 +373,12 @@ class AutocastValue(GuardedValue):
         return self.spelled
 
     def enter(self, t: Tracer) -> Value:
-        self.open(t, torch.amp.autocast_mode._enter_autocast, *self.settings)
+        torch_private.need("autocast in compiled code")
+        self.open(t, torch_private.get("torch.amp.autocast_mode._enter_autocast"), *self.settings)
         return self
 
     def leave(self, t: Tracer) -> None:
-        self.close(t, torch.amp.autocast_mode._exit_autocast)
+        self.close(t, torch_private.get("torch.amp.autocast_mode._exit_autocast"))
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         facts = dict(zip(("device", "fast_dtype", "_enabled", "_cache_enabled"), self.settings, strict=True))
@@ -395,7 +398,7 @@ _AUTOCAST_ARGS: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 
 
 def _guard_defaults(t: Tracer, manager: torch.autocast, given: dict[str, Any]) -> None:
-    """What the process says where the program does not: asked through the trace, which guards it."""
+    """The process's setting, where the program has none: read through the trace, which guards it."""
     if given.get("dtype") is None:
         t.call(t.make(torch.get_autocast_dtype), [t.make(manager.device)], {})
     if given.get("cache_enabled") is None:
@@ -432,7 +435,7 @@ for _cls in _AUTOCASTS:
 
 
 class DeviceValue(ContextValue):
-    """`with torch.device(...)`: factory functions in the block get the device (torchfn.py asks `default_device`)."""
+    """`with torch.device(...)`: factory functions in the block get the device (torchfn.py reads `default_device`)."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(torch.device, (str(device),))
@@ -479,12 +482,18 @@ def _exit_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 # -- attention kernels ---------------------------------------------------------------------------------------------
 
 
+_set_kernels: Final = torch_private.optional("torch.nn.attention._sdpa_kernel")
+_kernels_now: Final = torch_private.optional("torch.nn.attention._cur_sdpa_kernel_backends")
+_set_kernel_order: Final = torch_private.get_or("torch._C._set_sdp_priority_order", lambda order: None)
+_kernel_order: Final = torch_private.get_or("torch._C._get_sdp_priority_order", list)
+
+
 def set_attention_kernels(names: Sequence[str], priority: Sequence[int] | None) -> None:
     """Allow just these kernels of scaled_dot_product_attention. Called from graphs, so its arguments are plain."""
     kernels = [getattr(torch.nn.attention.SDPBackend, name) for name in names]
-    torch.nn.attention._sdpa_kernel(kernels, False)
+    _set_kernels(kernels, False)
     if priority is not None:
-        torch._C._set_sdp_priority_order(list(priority))
+        _set_kernel_order(list(priority))
 
 
 set_attention_kernels.changes_state = True  # type: ignore[attr-defined]  # for backends (graph/facts.py)
@@ -494,16 +503,16 @@ _KERNEL_SWITCHES: Final = ("cudnn", "flash", "mem_efficient", "math", "overridea
 def attention_kernels() -> tuple[tuple[bool, ...], list[int]]:
     """Which kernels of scaled_dot_product_attention are allowed now, and in which order."""
     allowed = tuple(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in _KERNEL_SWITCHES)
-    return allowed, torch._C._get_sdp_priority_order()
+    return allowed, _kernel_order()
 
 
 def restore_attention_kernels(state: tuple[tuple[bool, ...], list[int]]) -> None:
-    """As they were when `attention_kernels` was asked."""
+    """As they were when `attention_kernels` was read."""
     if attention_kernels() == state:
         return
     for name, enabled in zip(_KERNEL_SWITCHES, state[0], strict=True):
         getattr(torch._C, f"_set_sdp_use_{name}")(enabled)
-    torch._C._set_sdp_priority_order(state[1])
+    _set_kernel_order(state[1])
 
 
 @wraps(torch.nn.attention.SDPBackend)
@@ -538,8 +547,9 @@ class AttentionKernelsValue(ContextValue):
         self.previous: list[tuple[list[str], list[int]]] = []
 
     def enter(self, t: Tracer) -> Value:
-        allowed = [kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends()]
-        self.previous.append((allowed, list(torch._C._get_sdp_priority_order())))
+        torch_private.need("sdpa_kernel")
+        allowed = [kernel.name for kernel in _kernels_now()]
+        self.previous.append((allowed, list(_kernel_order())))
         order = [int(kernel) for kernel in self.kernels] if self.set_priority else []
         rest = [number for number in self.previous[-1][1] if number not in order]
         t.emit(set_attention_kernels, [[kernel.name for kernel in self.kernels], order + rest if order else None])
@@ -574,9 +584,14 @@ def _sdpa_kernel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 # -- saved tensors -------------------------------------------------------------------------------------------------
 
 
+#: Where torch does not say, there may be some.
+_saved_tensors_hooks: Final = torch_private.get_or(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
+
+
 def hidden_from_saved_tensor_hooks() -> contextlib.AbstractContextManager[None]:
     """What autograd saves meanwhile are fake tensors, which hooks of the user's must not see."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+    if _saved_tensors_hooks(False) is None:
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
@@ -642,10 +657,13 @@ class RecordFunctionValue(PassThroughValue):
 
 _UNSEEN: Final = contextlib.nullcontext()
 
+#: Where torch does not say, there may be one.
+_profiler_enabled: Final = torch_private.get_or("torch._C._autograd._profiler_enabled", lambda: True)
+
 
 def seen_by_profilers(name: str, args: str | None = None) -> contextlib.AbstractContextManager[Any]:
     """The range, while there is a profiler."""
-    return torch.profiler.record_function(name, args) if torch._C._autograd._profiler_enabled() else _UNSEEN
+    return torch.profiler.record_function(name, args) if _profiler_enabled() else _UNSEEN
 
 
 @handles(torch.profiler.record_function)
@@ -664,7 +682,7 @@ def _wrap_record_function(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class WithoutTorchFunction(ContextValue):
-    """`__torch_function__` of arguments, or that of modes too, is not asked inside."""
+    """`__torch_function__` of arguments, or that of modes too, is not called inside."""
 
     def enter(self, t: Tracer) -> Value:
         overrides.disabled_by(t).append(self.cls)

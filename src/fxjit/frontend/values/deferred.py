@@ -178,12 +178,13 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
 
 
 def defers_texts() -> bool:
-    """Whether there is a function whose calls wait, and with them the texts of tensors."""
+    """Whether there is a function whose calls are deferred, and with them the texts of tensors."""
     return bool(config.reorderable_functions)
 
 
+@protocol.deferred_text.provide
 def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
-    """The text of a tensor, or of a container with one, where functions may wait for it; of a number that varies, which most
+    """The text of a tensor, or of a container with one, where calls may be deferred; of a number that varies, which most
     texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
     if value.pytype() is str and how != "repr" and not spec:
         return value
@@ -195,11 +196,9 @@ def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value
     return None if now is None else DeferredText(t, (Field(how, spec, now),))
 
 
-protocol.DEFERRED_TEXT.append(deferred_text)
-
 
 class Marked:
-    """For formatters of Python's own, which want a str: a mark in the place of each text that waits."""
+    """For formatters of Python's own, which want a str: a mark in the place of each deferred text."""
 
     def __init__(self, t: Tracer) -> None:
         self._t = t

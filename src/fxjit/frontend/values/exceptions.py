@@ -213,7 +213,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         number, text, *files = (value.as_constant() for value in values)
         if number is text is None and not any(files) and len(self.args) < 2:
             return None
-        if number is None or text is None:  # set to None, or not set: C tells these apart
+        if number is None or text is None:  # set to None, or not set: C distinguishes the two
             t.break_("repr-unsupported", value=self.describe())
         shown = " -> ".join(repr(file) for file in files if file is not None)
         return f"[Errno {number}] {text}" + (f": {shown}" if shown else "")

@@ -6,13 +6,14 @@ Calling a function goes by `calls.resolve`; what no stage there claims is inline
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
+from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
@@ -137,7 +138,7 @@ class FunctionValue(Value):
 
     def _own_namespace(self, t: Tracer, root: Source | None) -> Value:
         if self._namespace is None:
-            self._namespace = NAMESPACE[0](t, self, root)
+            self._namespace = function_namespace(t, self, root)
         return self._namespace
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
@@ -159,8 +160,8 @@ class FunctionValue(Value):
         cg.push_const(self.fn)
 
 
-#: Makes the value of a function's `__dict__`, by the function's source: objects.py puts it here, which stands above.
-NAMESPACE: Final[list[Callable[[Tracer, Any, Source | None], Value]]] = []
+#: The value of a function's `__dict__`, by the function's source (objects.py).
+function_namespace: Final[ExtensionPoint[[Tracer, Any, Source | None], Value]] = ExtensionPoint("function_namespace")
 
 
 class MadeFunctionValue(FunctionValue):

@@ -143,7 +143,7 @@ def _wrap_other_compilers_manager(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class ContinueValue(Value):
-    """A call that is to be made by a call of this: the rest of a function, with what it goes on with."""
+    """A pending call of a resume function, with the values that it is passed."""
 
     def __init__(self, fn: Value, args: list[Value]) -> None:
         super().__init__(None)

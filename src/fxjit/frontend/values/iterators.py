@@ -231,7 +231,7 @@ class CycleValue(IteratorValue):
 
 
 def cycle_behind(part: Iterator[Any], saved: tuple[Any, ...]) -> Iterator[Any]:
-    """A cycle in its first round: what it gave already comes again after the rest."""
+    """A cycle in its first round: the elements it gave are repeated after the remaining ones."""
     cycle = itertools.cycle(itertools.chain(saved, part))
     for _ in saved:
         next(cycle)
@@ -321,7 +321,7 @@ def _position(iterator: Any) -> int:
 
 
 def _arguments(iterator: Any) -> Any:
-    """What an iterator of itertools would be made anew with. From 3.12 on asking it warns, whoever asks."""
+    """The arguments from which an iterator of itertools can be rebuilt. From 3.12 on reading them warns everybody."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return iterator.__reduce__()[1]

@@ -2,7 +2,7 @@
 
 `key_of` maps a value to a Python object with the hash and the equality that the value's own object has: constants
 stand for themselves (so 1 == 1.0 == True, and a NaN is itself only), tuples are tuples of keys, objects that compare
-by identity are an `IdentityKey`, and objects whose class defines `__eq__` are asked, by tracing it.
+by identity are an `IdentityKey`, and objects whose class defines `__eq__` are compared by tracing it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.traits import GuardedOperators
+from fxjit.guards.constants import holds_nan
+from fxjit.guards.kinds import IdIs
 
 HashKey = Hashable
 #: The trace's table of the sources of such keys.
@@ -43,7 +45,7 @@ class IdentityKey:
 
 class QueriedKey:
     """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one among its
-    like; whether it is equal to a key of another kind with the same hash, only the program that runs tells."""
+    like; whether it is equal to a key of another kind with the same hash, is known only at run time."""
 
     __slots__ = ("known_hash", "value")
 
@@ -61,7 +63,7 @@ class QueriedKey:
 
 
 def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
-    """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is asked about."""
+    """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is called with."""
     value = value.realize()
     if value.is_constant():
         known = value.as_constant()
@@ -72,6 +74,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         assert isinstance(known, Hashable)
         if isinstance(value, GuardedOperators):
             value.guard_operators(t, "__hash__", "__eq__")
+        guard_nan_identity(t, value)
         return known
     own = getattr(value, "hash_key", None)
     if own is not None:
@@ -98,6 +101,16 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
     return _queried(t, value, among)
+
+
+def guard_nan_identity(t: Tracer, value: Value) -> None:
+    """A NaN is found only as the object that it is, of which the guard on its value says nothing."""
+    if holds_nan(value.as_constant()):
+        if isinstance(value, TupleValue):
+            for item in value.realized():
+                guard_nan_identity(t, item)
+        elif value.source is not None:
+            t.guard(IdIs(value.source, value.as_constant()))
 
 
 def _late_key(t: Tracer, key: tuple[Any, tuple[Value, ...]], among: Iterable[HashKey]) -> HashKey:
@@ -141,6 +154,13 @@ def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     return QueriedKey(value, known)
 
 
+def has_known_hash(key: HashKey) -> bool:
+    """Whether the key has the hash that the program's own object has: that of an IdentityKey is another."""
+    if isinstance(key, tuple | frozenset):
+        return all(map(has_known_hash, key))
+    return not isinstance(key, IdentityKey | Value)
+
+
 def compared_by_c(keys: Iterable[object]) -> bool:
     """Whether a look-up among these keys runs none of the user's code."""
     return all(type(key).__eq__ in _C_EQUALITY or isinstance(key, type) for key in keys)
@@ -150,8 +170,8 @@ _C_EQUALITY: Final = frozenset(cls.__eq__ for cls in (str, int, float, bytes, ob
 
 
 def _repeatable(cls: type, name: str) -> bool:
-    """Whether a method of the user's may be asked again, and at another time, when the container is made for real: it only
-    reads the object and computes. Others (which count, raise, look around) have to be asked by the container itself."""
+    """Whether a method of the user's may be called again, and at another time, when the container is made for real: it only
+    reads the object and computes. Others (which count, raise, look around) have to be called by the container itself."""
     fn = getattr(cls, name)
     code = getattr(fn, "__code__", None)
     if code is None:

@@ -1,6 +1,6 @@
 """Dicts (with OrderedDict and defaultdict), their views and iterators, and mappingproxy.
 
-A dict that existed before the frame is *open* at first: a lookup guards the one key it asks for. As soon as somebody
+A dict that existed before the frame is *open* at first: a lookup guards the one key it looks up. As soon as somebody
 iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that).
 """
 
@@ -20,10 +20,10 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
-from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of
+from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
-from fxjit.frontend.values.sets import SetValue, set_operation
+from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_part
 from fxjit.frontend.values.traits import Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
@@ -81,13 +81,12 @@ class DictValue(Undoable):
         self._real = None
         self._items = {}
         for index, key in enumerate(stored_keys(real)):
-            if is_plain_constant(key):
-                self._items[key] = seen.get(key) or (t.make(key), self._lazy(real, key))
-                continue
-            known = isinstance(key, _KNOWN_BY_IDENTITY)
+            known = is_plain_constant(key) or isinstance(key, _KNOWN_BY_IDENTITY)
             key_value = t.make(key) if known else t.wrap(key, DictKeySource(source, index))
-            hashed = key_of(t, key_value, self._items)  # before the key is asked for its hash for real
-            self._items[hashed] = (key_value.realize(), self._lazy(real, key))
+            # Before the key is hashed for real.
+            hashed = key if is_plain_constant(key) else key_of(t, key_value, self._items)
+            # The key is the dict's own, and not the one that it was looked up by: 1 finds True.
+            self._items[hashed] = (key_value.realize(), seen[hashed][1] if hashed in seen else self._lazy(real, key))
 
     def _lazy(self, real: Mapping[Any, Any], key: Any) -> Value:
         assert self.source is not None
@@ -104,6 +103,7 @@ class DictValue(Undoable):
         """The entry of a key, or None."""
         if self._real is not None and key.is_constant() and is_plain_constant(key.as_constant()) and self._compared_by_c():
             known = key.as_constant()
+            guard_nan_identity(t, key)
             if known not in self._items:
                 real = self._real
                 assert self.source is not None
@@ -538,6 +538,13 @@ class DictViewValue(Value):
             return t.make(found is not None and same_or_equal(t, found, item.item(1)))
         return NOT_IMPLEMENTED
 
+    def operand(self, t: Tracer) -> Operand:
+        if self.kind == "keys":
+            items = self.mapping.items
+            return items.keys(), {known: entry[0] for known, entry in items.items()}
+        pairs = {key_of(t, pair): pair for pair in self.elements()}
+        return pairs.keys(), pairs
+
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if self.kind == "values":
             return NOT_IMPLEMENTED
@@ -546,7 +553,7 @@ class DictViewValue(Value):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if self.kind == "values" or op not in ("&", "|", "-", "^"):
             return NOT_IMPLEMENTED
-        mine, theirs = SetValue(t, self.elements()), SetValue(t, protocol.unpack(t, other))
+        mine, theirs = self.operand(t), _operand(t, other)
         return set_operation(t, op, theirs, mine) if reflected else set_operation(t, op, mine, theirs)
 
     def tp_repr(self, t: Tracer) -> Value:
@@ -570,6 +577,18 @@ class DictViewValue(Value):
 
     def meth___reversed__(self, t: Tracer) -> Value:
         return DictIteratorValue(self.mapping, self.kind, backwards=True)
+
+
+def _operand(t: Tracer, other: Value) -> Operand:
+    part = set_part(other)
+    if part is not None:
+        return part.operand(t)
+    if isinstance(other, DictViewValue) and other.kind != "values":
+        return other.operand(t)
+    elements: dict[HashKey, Value] = {}
+    for value in protocol.unpack(t, other):
+        elements.setdefault(key_of(t, value, elements), value.realize())
+    return list(elements), elements
 
 
 def _as_set(t: Tracer, value: Value) -> Value:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.modules.module as torch_module
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from fxjit import torch_private
 from fxjit.errors import RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
@@ -44,7 +45,7 @@ class ModuleValue(UserObjectValue):
     # -- attributes ----------------------------------------------------------------------------------------------
 
     def generic_getattr(self, t: Tracer, name: str) -> Value:
-        """As UserObjectValue, with nn.Module's stores asked directly for what only they can have."""
+        """As UserObjectValue, with nn.Module's stores read directly for what only they can have."""
         store = self._store_with(t, name)
         if store is not None and descriptors.look_up(t, self.cls, name)[0] is NOT_IMPLEMENTED:
             return self._stored(t, store, name)
@@ -99,7 +100,7 @@ class ModuleValue(UserObjectValue):
     # -- writes --------------------------------------------------------------------------------------------------
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        """nn.Module.__setattr__ where the name is, and stays, in one place; its own code is traced for the rest."""
+        """nn.Module.__setattr__ where the name is, and stays, in one place; its own code is traced for all other cases."""
         if value is not None and self._has_torchs(t, "__setattr__") and not any(map(_global_hooks, _REGISTRATION_HOOKS)):
             value = value.realize()
             kind = value.pytype()
@@ -181,7 +182,7 @@ def _changed(t: Tracer, obj: object) -> bool:
     return _written(t, obj) is not None
 
 
-INSTANCES.append((Module, ModuleValue))
+INSTANCES.register(Module, ModuleValue)
 
 
 @wraps(Module, subclasses=True)
@@ -195,13 +196,13 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
 
 # -- lazy modules -------------------------------------------------------------------------------------------------
 
-infer_parameters: Final[Any] = LazyModuleMixin._infer_parameters
+infer_parameters: Final[Any] = torch_private.optional("torch.nn.modules.lazy.LazyModuleMixin._infer_parameters")
 
 
 def initialize_lazy_module(t: Tracer, module: Any, args: Sequence[Value]) -> None:
     """Called where `module` is about to be called: starts the trace again with its parameters made, if they are not.
 
-    Making them draws random numbers, which must not come before others that the frame draws first: there this call of the
+    Making them uses random numbers, which must not come before others that the frame uses first: there this call of the
     frame runs as it stands, and the next one is traced."""
     if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]  # typed for modules that are both
         return

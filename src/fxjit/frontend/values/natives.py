@@ -202,7 +202,7 @@ def bind_method(descriptor: Any, obj: object) -> Any:
     return descriptor.__get__(obj, type(obj))
 
 
-protocol.register_method_factory(bound_to)
+protocol.make_builtin_method.provide(bound_to)
 
 
 _SHOWING: Final = frozenset({"__repr__", "__str__", "__format__"})
@@ -221,7 +221,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)
         if isinstance(base, Value) and issubclass(base.pytype(), owner) and name != "__init__":
-            # Where it is shown later, `repr` would ask the class again; and some types show the name of the class.
+            # Where it is shown later, `repr` would call the class again; and some types show the name of the class.
             if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
                 t.break_("repr-unsupported", value=receiver.describe())
             return call_builtin_method(t, base, name, args, kwargs, owner)

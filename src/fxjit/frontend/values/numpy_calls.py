@@ -1,6 +1,6 @@
 """One call of NumPy as one node of the graph, which runs its counterpart of torch._numpy on the arrays' tensors.
 
-numpy_.py asks for every operation on arrays it traces. Whether the counterpart may stand in for NumPy is seen, not
+numpy_.py looks up every operation on arrays that it traces. Whether the counterpart may stand in for NumPy is seen, not
 assumed: while tracing, both are called on stand-ins of the very shapes and types. They must agree in types, shapes,
 numbers and in which results share memory with which arguments, or the graph breaks; and NumPy's own answer says what the
 results are (an array, or a scalar such as `np.float32`, which torch._numpy does not have).
@@ -17,15 +17,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-import torch._numpy
 import torch.fx
 
-from fxjit import config
+from fxjit import config, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.concrete import concrete
 
-tnp: Any = torch._numpy
+tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 #: Python's types that NumPy takes for types of its own.
 _NUMBERS: Final = (bool, int, float, complex)
@@ -66,6 +65,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
     def call(*args: Any, **kwargs: Any) -> Any:
         return _unwrapped(counterpart(*_wrapped(args), **_wrapped(kwargs)))
 
+    call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
     # What backends/store/fingerprints.py knows it by in another process.
     call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for

@@ -1,7 +1,7 @@
 """NumPy's random numbers: the functions of `numpy.random`, `RandomState` and `Generator`.
 
-As with Python's own generators (rng.py), a draw is a step that new code takes before its graph runs: Python's numbers as
-random numbers, arrays and NumPy's numbers as inputs of the graph.
+As with Python's own generators (rng.py), a random value is a step that new code takes before its graph runs: Python's numbers
+as random numbers, arrays and NumPy's numbers as inputs of the graph.
 """
 
 from __future__ import annotations

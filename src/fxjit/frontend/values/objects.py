@@ -1,7 +1,7 @@
 """Instances of user classes: attributes, special methods, and subclasses of builtin containers.
 
 An object that existed before the frame reads its attributes from its real `__dict__` through sources; writes go to
-the effect log, which is asked first. An object made while tracing has nothing but the effect log. A subclass of
+the effect log, which is read first. An object made while tracing has nothing but the effect log. A subclass of
 dict, list, tuple, ... keeps its builtin part in `base`, a container value.
 """
 
@@ -16,7 +16,8 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
-from fxjit.frontend.values.functions import NAMESPACE, FunctionValue
+from fxjit.frontend.values.extension import ClassRegistry
+from fxjit.frontend.values.functions import FunctionValue, function_namespace
 from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.mapping import DictValue
@@ -328,7 +329,7 @@ class UserObjectValue(ObjectMethods):
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if reflected and other.pytype() is self.cls:
-            return NOT_IMPLEMENTED  # CPython asks the class of both once
+            return NOT_IMPLEMENTED  # CPython calls the method of a shared class once
         name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
         result = self._try_special(t, name, other)
         if result is NOT_IMPLEMENTED and self.base is not None:
@@ -353,7 +354,7 @@ class UserObjectValue(ObjectMethods):
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op == "index" and self.base is not None and issubclass(self.cls, int):
-            return self.base  # CPython does not ask an int
+            return self.base  # CPython calls no method of an int
         result = self._try_special(t, _UNARY_METHODS[op])
         if result is not NOT_IMPLEMENTED or self.base is None:
             return result
@@ -464,14 +465,14 @@ class UserObjectValue(ObjectMethods):
                 cg.asm.pop()
 
 
-#: Classes whose instances have a value class of their own: (base class, constructor like UserObjectValue's).
-INSTANCES: Final[list[tuple[type, type[UserObjectValue]]]] = []
+#: Value classes for instances of certain classes; their constructors take what UserObjectValue's takes.
+INSTANCES: Final[ClassRegistry[type[UserObjectValue]]] = ClassRegistry()
 
 
 def new_instance(t: Tracer, cls: type, base: Value | None = None) -> UserObjectValue:
     """A fresh instance of `cls`, made while tracing."""
     overrides.note_class(t, cls)
-    kind = next((kind for root, kind in INSTANCES if issubclass(cls, root)), UserObjectValue)
+    kind = INSTANCES.find(cls) or UserObjectValue
     return kind(cls, base=base)
 
 
@@ -591,7 +592,7 @@ class InstanceDictValue(DictValue):
         cg.asm.load_attr("__dict__")
 
 
-NAMESPACE.append(InstanceDictValue)
+function_namespace.provide(InstanceDictValue)
 
 
 #: What a str, int or float of a subclass is as a plain one, whatever the subclass says.

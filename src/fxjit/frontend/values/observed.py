@@ -1,4 +1,4 @@
-"""Values that a graph makes and that the program then asks autograd about: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
+"""Values of a graph that are observed by autograd: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
 
 A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a question ends a
 graph, the break carries which nodes it is about, and the backend keeps what eager records of them (aot/rules.py).
@@ -16,7 +16,7 @@ from fxjit.frontend.values.sequence import SequenceValue
 
 
 def observation(*asked: Value | None) -> dict[str, Any]:
-    """More context for the break: the graph's own nodes among the tensors that are asked about."""
+    """More context for the break: the graph's own nodes among the observed tensors."""
     names = tuple(dict.fromkeys(name for value in asked for name in _made_inside(value)))
     return {"observed": names} if names else {}
 

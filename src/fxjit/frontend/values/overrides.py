@@ -7,6 +7,7 @@ on stand-ins for the tensors under a mode of ours, which sees what the user's wo
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, get_overridable_functions
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
@@ -24,9 +26,9 @@ from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
 
 FAMILY: Final = "torch function modes"
-#: The C functions that ask modes, by id: torchfn.py's operators.
+#: The C functions that dispatch to modes, by id: torchfn.py's operators.
 OPERATORS: Final[dict[int, Any]] = {}
-#: Flex attention's mode: by name, since it lives in a compiler that is not imported here.
+#: Flex attention's mode: by name, since it is defined in a compiler that is not imported here.
 _SUBSCRIPTS: Final = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
 
 
@@ -57,7 +59,7 @@ def begin(t: Tracer) -> None:
 
 @contextmanager
 def subclasses_disabled(t: Tracer) -> Iterator[None]:
-    """Arguments are not asked inside."""
+    """Overrides of arguments are disabled inside."""
     off = disabled_by(t)
     off.append(torch._C.DisableTorchFunctionSubclass)
     try:
@@ -73,7 +75,7 @@ def note_class(t: Tracer, cls: type) -> None:
 
 
 def innermost(t: Tracer) -> Value | None:
-    """The mode that is asked next: not one of torch's own that only passes calls on."""
+    """The mode that is dispatched to next: not one of torch's own that only passes calls on."""
     if torch._C.DisableTorchFunction in t.new_source_state(FAMILY).get("off", ()):
         return None
     for mode in reversed(t.new_source_state(FAMILY).get("entered", ())):
@@ -83,7 +85,7 @@ def innermost(t: Tracer) -> Value | None:
 
 
 def refuse(t: Tracer, why: str, asked: Sequence[Value] = ()) -> NoReturn:
-    """What the innermost mode is told, or else the arguments `asked`, cannot be followed."""
+    """The override of the innermost mode, or else of the arguments `asked`, cannot be traced."""
     mode = innermost(t)
     if mode is None:
         t.break_("torch-function", type=", ".join(sorted({each.pytype().__name__ for each in asked})), why=why)
@@ -100,7 +102,7 @@ def has_torch_function(cls: type) -> bool:
 
 
 def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:
-    """The arguments that torch asks when it is given these, lists and tuples looked into: one of each class."""
+    """The arguments whose `__torch_function__` torch calls, also those in lists and tuples: one of each class."""
     if disabled_by(t):
         return []
     found: dict[type, Value] = {}
@@ -117,7 +119,7 @@ def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:
 
 def dispatch(t: Tracer, call: Callable[..., Any], args: Sequence[Value],
              kwargs: Mapping[str, Value] | None = None) -> Value | None:
-    """What a mode or an argument makes of `call(*args, **kwargs)`; None where torch asks nobody."""
+    """What a mode or an argument makes of `call(*args, **kwargs)`; None where torch calls no override."""
     named = kwargs or {}
     asked = overriding_arguments(t, [*args, *named.values()])
     if innermost(t) is None and not asked:
@@ -127,7 +129,7 @@ def dispatch(t: Tracer, call: Callable[..., Any], args: Sequence[Value],
     given_named = {name: stand_ins.of(arg) for name, arg in named.items()}
     try:
         with torch._C._EnableTorchFunction(), _Observer():  # the trace itself runs with that switched off
-            call(*given, **given_named) if given_named else call(*given)  # C functions tell whether there was a dict
+            call(*given, **given_named) if given_named else call(*given)  # C functions distinguish whether there was a dict
     except _Seen as seen:
         func, classes, seen_args, seen_kwargs = seen.what
         by_class = {each.pytype(): each for each in asked}
@@ -137,7 +139,7 @@ def dispatch(t: Tracer, call: Callable[..., Any], args: Sequence[Value],
         passed = [stand_ins.value(arg) for arg in seen_args]
         passed_named = None if seen_kwargs is None else {name: stand_ins.value(arg) for name, arg in seen_kwargs.items()}
         return call_torch_function(t, func, classes, in_turn, passed, passed_named)
-    except Exception as error:  # before torch came to ask: eager raises it for the real arguments, or something else
+    except Exception as error:  # before torch dispatches: eager raises it for the real arguments, or something else
         refuse(t, f"`{getattr(call, '__name__', call)}` could not be asked what it would tell it: {error}", asked)
     return None
 
@@ -174,7 +176,7 @@ def _left(t: Tracer, mode: Value | None) -> Iterator[None]:
 
 
 def dispatch_call(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
-    """The same for a call of a value, if it is one of torch's functions that ask."""
+    """The same for a call of a value, if it is one of torch's functions that dispatch to overrides."""
     bound_to, name = getattr(fn, "tensor", None), getattr(fn, "name", "")
     if isinstance(bound_to, Value):  # a method of a tensor
         def method(tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -200,14 +202,9 @@ def _is_overridable(fn: Any) -> bool:
     return isinstance(fn, types.FunctionType) and fn in _overridable()
 
 
+@functools.cache
 def _overridable() -> frozenset[Any]:
-    if not _OVERRIDABLE:
-        _OVERRIDABLE.append(frozenset(
-            fn for fns in get_overridable_functions().values() for fn in fns if isinstance(fn, types.FunctionType)))
-    return _OVERRIDABLE[0]
-
-
-_OVERRIDABLE: Final[list[frozenset[Any]]] = []
+    return frozenset(fn for fns in get_overridable_functions().values() for fn in fns if isinstance(fn, types.FunctionType))
 
 
 def dispatch_attribute(t: Tracer, tensor: Value, name: str) -> Value | None:
@@ -218,7 +215,7 @@ def dispatch_attribute(t: Tracer, tensor: Value, name: str) -> Value | None:
 
 
 def intercepts_attribute(t: Tracer, tensor: Value, name: str) -> bool:
-    """Whether reading or writing an attribute of a tensor is a call of which somebody is told."""
+    """Whether reading or writing an attribute of a tensor is dispatched to an override."""
     if innermost(t) is None and (not has_torch_function(tensor.pytype()) or disabled_by(t)):
         return False
     raw = protocol.type_lookup(tensor.pytype(), name)
@@ -226,11 +223,11 @@ def intercepts_attribute(t: Tracer, tensor: Value, name: str) -> bool:
     return is_torchs and isinstance(raw, (types.GetSetDescriptorType, property))
 
 
-# -- what torch would tell a mode ----------------------------------------------------------------------------------
+# -- what torch would pass to a mode ----------------------------------------------------------------------------------
 
 
 class _Seen(BaseException):
-    """What a mode was told."""
+    """The arguments that a mode was called with."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__()
@@ -290,4 +287,5 @@ def _tensor_like(cls: type) -> torch.Tensor:
         plain = torch.empty(0)
         if cls is torch.Tensor:
             return plain
-        return torch.Tensor._make_subclass(cls, plain)
+        made: torch.Tensor = torch_private.get("torch.Tensor._make_subclass")(cls, plain)
+        return made

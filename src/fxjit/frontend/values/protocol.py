@@ -1,4 +1,4 @@
-"""CPython's abstract object layer over symbolic values: who asks whom, in which order, and what is raised.
+"""CPython's abstract object layer over symbolic values: which slots are called, in which order, and what is raised.
 
 The interpreter, the builtins and the polyfills call these functions; values only implement slots. The order of
 attempts follows Objects/abstract.c, Objects/object.c and Objects/typeobject.c of CPython.
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values.base import _GENERIC_GETATTR, NOT_IMPLEMENTED, Raised, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type
 from fxjit.frontend.values.concrete import builtin_part
+from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.traits import AttributeErrorValue, GuardedOperators
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, namespace_of
@@ -42,7 +43,7 @@ BINARY_METHODS: Final = {
 }
 COMPARE_METHODS: Final = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
 
-# A constant bigger than this is not folded: the result would live in the code (2 ** 10**9, "a" * 10**9).
+# A constant bigger than this is not folded: the result would be kept in the code (2 ** 10**9, "a" * 10**9).
 _MAX_FOLDED_BITS: Final = 1 << 16
 
 
@@ -241,7 +242,7 @@ def _is_interned(obj: object) -> bool:
 def equal(t: Tracer, a: Value, b: Value) -> bool:
     """`a is b or a == b`, as containers compare their items (PyObject_RichCompareBool)."""
     a, b = a.realize(), b.realize()
-    if hasattr(a, "specialize") or hasattr(b, "specialize"):  # a number of the graph is told by its value alone
+    if hasattr(a, "specialize") or hasattr(b, "specialize"):  # a number of the graph is identified by its value alone
         return a is b or truth(t, compare(t, "==", a, b))
     # Identity comes first only where it is known: a guard on it is wanted where equality does not settle the matter.
     return a is b or truth(t, compare(t, "==", a, b)) or is_(t, a, b)
@@ -304,6 +305,7 @@ def type_lookup(cls: type, name: str) -> Any:
     return NOT_IMPLEMENTED
 
 
+@attribute_of_type.provide
 def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
     """Attributes that a value of a builtin type has through its type: methods and data descriptors of constants."""
     cls = v.pytype()
@@ -324,19 +326,8 @@ def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
     t.break_("attribute-unsupported", value=v.describe(), name=name)
 
 
-_GENERIC_GETATTR.append(generic_getattr)
-
-_METHOD_FACTORY: list[Callable[[Tracer, Value, str], Value]] = []
-
-
-def register_method_factory(factory: Callable[[Tracer, Value, str], Value]) -> None:
-    """natives.py gives its constructor of bound methods here: protocol.py may not import it."""
-    _METHOD_FACTORY.append(factory)
-
-
-def make_builtin_method(t: Tracer, v: Value, name: str) -> Value:
-    """`v.name`, a bound method of a builtin type."""
-    return _METHOD_FACTORY[0](t, v, name)
+#: `v.name`, a bound method of a builtin type (natives.py).
+make_builtin_method: Final[ExtensionPoint[[Tracer, Value, str], Value]] = ExtensionPoint("make_builtin_method")
 
 
 def lookup_special(t: Tracer, v: Value, name: str) -> Value | None:
@@ -429,22 +420,23 @@ def hash_(t: Tracer, v: Value) -> Value:
     return v.realize().tp_hash(t)
 
 
-#: values/deferred.py puts here what gives `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may wait.
-DEFERRED_TEXT: Final[list[Callable[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]]] = []
-#: And callables/printf.py what gives `template % other`.
-PRINTF: Final[list[Callable[[Tracer, str, Value], Value]]] = []
+#: `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may be deferred (deferred.py); None where it is not.
+deferred_text: Final[ExtensionPoint[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]] = ExtensionPoint(
+    "deferred_text")
+#: `template % other` (callables/printf.py).
+printf: Final[ExtensionPoint[[Tracer, str, Value], Value]] = ExtensionPoint("printf")
 
 
 def repr_(t: Tracer, v: Value) -> Value:
     v = v.realize()
-    waiting = DEFERRED_TEXT[0](t, "repr", v, "")
-    return waiting if waiting is not None else _text(t, v.tp_repr(t), "__repr__ returned non-string (type {})")
+    deferred = deferred_text(t, "repr", v, "")
+    return deferred if deferred is not None else _text(t, v.tp_repr(t), "__repr__ returned non-string (type {})")
 
 
 def str_(t: Tracer, v: Value) -> Value:
     v = v.realize()
-    waiting = DEFERRED_TEXT[0](t, "str", v, "")
-    return waiting if waiting is not None else _text(t, v.tp_str(t), "__str__ returned non-string (type {})")
+    deferred = deferred_text(t, "str", v, "")
+    return deferred if deferred is not None else _text(t, v.tp_str(t), "__str__ returned non-string (type {})")
 
 
 def _text(t: Tracer, made: Value, otherwise: str) -> Value:
@@ -472,9 +464,9 @@ _FORMATTED_AS_STR: Final = tuple(cls.__dict__["__format__"] for cls in (object, 
 def format_(t: Tracer, v: Value, spec: str) -> Value:
     """`format(v, spec)`."""
     v = v.realize()
-    waiting = DEFERRED_TEXT[0](t, "format", v, spec)
-    if waiting is not None:
-        return waiting
+    deferred = deferred_text(t, "format", v, spec)
+    if deferred is not None:
+        return deferred
     if v.is_constant():
         return fold(t, format, v.as_constant(), spec)
     method = lookup_special(t, v, "__format__")

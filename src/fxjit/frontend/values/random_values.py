@@ -1,7 +1,8 @@
 """Random values: numbers and texts from Python's generators, and what follows from them, known only when the program runs.
 
 rng.py makes them; frontend/rng_steps.py has the steps that compute them before the graph. Arithmetic on them and on constants
-is a step more, done by Python itself; beside a tensor they are inputs of the graph. A decision on one breaks the graph.
+is a step more, done by Python itself; in an operation with a tensor they are inputs of the graph. A decision on one breaks the
+graph.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from fxjit.guards.source import ConstSource, RandomSource, Source
 
 
 class RngValue(Value):
-    """A `torch.Generator`: it can be passed on; drawing from it or asking its state breaks."""
+    """A `torch.Generator`: it can be passed on; using it or reading its state breaks."""
 
     def __init__(self, obj: object, source: Source) -> None:
         super().__init__(source)
@@ -57,7 +57,7 @@ def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
 
 
 def _is_patched() -> bool:
-    """Whether a program (a test with mocks) has put methods of its own in the place of those that draw."""
+    """Whether a program (a test with mocks) has replaced the methods that give random numbers."""
     if any(getattr(random.Random, name) is not getattr(_random.Random, name) for name in ("random", "getrandbits")):
         return True
     methods = (getattr(random.Random, name, None) for name in _METHODS)
@@ -96,7 +96,7 @@ def _copy(generator: random.Random) -> random.Random:
 
 
 def generator_argument(t: Tracer, value: RngValue, copy: Callable[[Any], Any] = _copy) -> object:
-    """The generator as an argument of a step; examples are drawn from its copy."""
+    """The generator as an argument of a step; examples come from its copy."""
     source = value.source
     assert source is not None
     if isinstance(value, PythonRngValue):
@@ -253,7 +253,7 @@ def _method(name: str, sample: _Method) -> None:
         generator = args[0] if args else None
         if isinstance(generator, PythonRngValue):
             return sample(t, generator, name, args[1:], kwargs)
-        if isinstance(fn, types.FunctionType):  # of a subclass: its own methods draw
+        if isinstance(fn, types.FunctionType):  # of a subclass: its own methods are used
             return pass_on(t, fn, args, kwargs)
         refuse(t, f"random.{name}")
 

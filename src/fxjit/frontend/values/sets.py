@@ -7,7 +7,7 @@ does, so that iteration gives constants in the order in which CPython would.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FunctionType
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
-from fxjit.frontend.values.keys import HashKey, key_of
+from fxjit.frontend.values.keys import HashKey, has_known_hash, key_of
 from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.kinds import HasKey, LengthIs, SetIs, TypeIs
+from fxjit.guards.kinds import HasKey, KeysAre, LengthIs, SetIs, TypeIs
 from fxjit.guards.source import DictKeySource, Source
 
 _OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -31,6 +31,10 @@ _IN_PLACE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }
+
+
+#: A set or a view of a dict, of keys and for real; and the values of the keys.
+Operand = tuple[Collection[HashKey], Mapping[HashKey, Value]]
 
 
 class SetValue(Value):
@@ -74,6 +78,42 @@ class SetValue(Value):
     interned: Any = None
     order: Any
     _obj: set[Any] | frozenset[Any] | None = None
+    #: The set that exists, as long as nothing depends on its order.
+    given: set[Any] | frozenset[Any] | None = None
+
+    def operand(self, t: Tracer) -> Operand:
+        """What an operation on sets works on."""
+        self.use_order(t)
+        return self.order, self.elements
+
+    def ordered_keys(self, t: Tracer) -> list[HashKey]:
+        """The keys as the program iterates over them."""
+        known = self.given_order(t)
+        if known is None:
+            known = list(self.order)
+            if len(known) > 1 and not all(map(has_known_hash, known)):
+                t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
+        return known
+
+    def given_order(self, t: Tracer) -> list[HashKey] | None:
+        """The order of a set that was given and has not changed: guarded, beside the elements."""
+        if self.given is None or self.source is None:
+            return None
+        keys = list(self.given)
+        if len(keys) > 1:
+            t.guard(KeysAre(self.source, tuple(keys)))
+        return keys
+
+    def use_order(self, t: Tracer) -> None:
+        """A set that is derived from this one has an order that follows from it."""
+        given = self.given_order(t)
+        if given is not None and list(self.order) != given:  # a table with gaps, which its copies do not have
+            t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
+
+    def _mutate(self, t: Tracer) -> None:
+        self.use_order(t)
+        t.effects.mutate(self)
+        self.given = None
 
     def _put(self, key: HashKey, value: Value) -> None:
         self.elements[key] = value
@@ -85,14 +125,15 @@ class SetValue(Value):
 
     def _become(self, t: Tracer, other: SetValue) -> None:
         t.effects.mutate(self)
+        self.given = None
         self.elements, self.order = dict(other.elements), set(other.order)
 
     def _merge(self, t: Tracer, op: str, other: SetValue) -> None:
         """`self op= other`, in place on the order as well."""
-        t.effects.mutate(self)
+        mine, theirs = self.operand(t), other.operand(t)
+        self._mutate(t)
         self.order = _IN_PLACE[op](self.order, other.order)
-        known = {**other.elements, **self.elements}
-        self.elements = {key: known[key] for key in self.order}
+        self.elements = _elements_of(self.order, mine[1], theirs[1])
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -148,7 +189,7 @@ class SetValue(Value):
         return t.make(self.key_for_lookup(t, item) in self.elements)
 
     def tp_iter(self, t: Tracer) -> Value:
-        return SetIteratorValue(self)
+        return SetIteratorValue(self, self.ordered_keys(t))
 
     def tp_hash(self, t: Tracer) -> Value:
         if self.shell:
@@ -163,7 +204,8 @@ class SetValue(Value):
         theirs = set_part(other)
         if theirs is None or op not in _OPERATIONS:
             return NOT_IMPLEMENTED
-        return set_operation(t, op, theirs, self) if reflected else set_operation(t, op, self, theirs)
+        first, second = (theirs, self) if reflected else (self, theirs)
+        return set_operation(t, op, first.operand(t), second.operand(t))
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         theirs = set_part(other)
@@ -173,7 +215,7 @@ class SetValue(Value):
         return self
 
     def tp_repr(self, t: Tracer) -> Value:
-        texts = [protocol.repr_(t, value).as_constant() for value in self.items]
+        texts = [protocol.repr_(t, self.elements[key]).as_constant() for key in self.ordered_keys(t)]
         name = self.cls.__name__
         if not texts:
             return t.make(f"{name}()")
@@ -185,14 +227,14 @@ class SetValue(Value):
     def meth_add(self, t: Tracer, value: Value) -> Value:
         key = key_of(t, value, self.elements)
         if key not in self.elements:
-            t.effects.mutate(self)
+            self._mutate(t)
             self._put(key, value)
         return t.make(None)
 
     def meth_discard(self, t: Tracer, value: Value) -> Value:
         key = self.key_for_lookup(t, value)
         if key in self.elements:
-            t.effects.mutate(self)
+            self._mutate(t)
             self._drop(key)
         return t.make(None)
 
@@ -204,7 +246,8 @@ class SetValue(Value):
     def meth_pop(self, t: Tracer) -> Value:
         if not self.elements:
             t.raise_(KeyError, "pop from an empty set")
-        t.effects.mutate(self)
+        self.ordered_keys(t)
+        self._mutate(t)
         key = self.order.pop()
         return self.elements.pop(key)
 
@@ -216,6 +259,7 @@ class SetValue(Value):
         return self if self.cls is frozenset else self.duplicate(t)
 
     def duplicate(self, t: Tracer) -> SetValue:
+        self.use_order(t)
         result = SetValue(t, cls=self.cls)
         result.elements, result.order = dict(self.elements), self.order.copy()
         return result
@@ -234,7 +278,7 @@ class SetValue(Value):
         result: SetValue = self.duplicate(t)
         for other in others:
             theirs = set_part(other) or SetValue(t, protocol.unpack(t, other))
-            result = set_operation(t, op, result, theirs)
+            result = set_operation(t, op, result.operand(t), theirs.operand(t))
         return result
 
     def meth_union(self, t: Tracer, *others: Value) -> Value:
@@ -280,13 +324,24 @@ class SetValue(Value):
 
 
 class SourcedSetValue(SetValue):
-    """A set that exists and whose elements have to be looked at one by one: not before somebody asks for them, because
-    asking may run the elements' own `__hash__`."""
+    """A set that exists and whose elements have to be looked at one by one: not before the trace needs them, because
+    hashing may run the elements' own `__hash__`."""
 
     def __init__(self, t: Tracer, obj: set[Any] | frozenset[Any], cls: type, source: Source) -> None:
         super().__init__(t, (), cls, source)
         self._t = t
         self._obj: set[Any] | frozenset[Any] | None = obj
+        self.given = obj
+
+    def given_order(self, t: Tracer) -> list[HashKey] | None:
+        """As the elements were looked at: each is found by its place."""
+        return None if self.given is None else list(self.elements)
+
+    def use_order(self, t: Tracer) -> None:
+        """Where hashes are not known, what is derived has no known order either."""
+        given = self.given_order(t)
+        if given is not None and all(map(has_known_hash, given)) and list(self.order) != given:
+            t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
 
     def _look(self) -> None:
         obj, source = self._obj, self.source
@@ -339,10 +394,10 @@ def _hashes_itself(item: object) -> bool:
 class SetIteratorValue(IteratorValue):
     cls: type = type(iter(set()))
 
-    def __init__(self, elements: SetValue, source: Source | None = None) -> None:
+    def __init__(self, elements: SetValue, keys: list[HashKey], source: Source | None = None) -> None:
         super().__init__(source)
         self.set = elements
-        self.keys = list(elements.order)
+        self.keys = keys
 
     def advance(self, t: Tracer) -> Value | None:
         if len(self.set.elements) != len(self.keys):
@@ -355,12 +410,19 @@ class SetIteratorValue(IteratorValue):
         cg.call(set_iterator_behind, self.set, self.consumed)
 
 
-def set_operation(t: Tracer, op: str, a: SetValue, b: SetValue) -> SetValue:
-    """`a op b`; the result is of a's type."""
-    result = SetValue(t, cls=frozenset if issubclass(a.cls, frozenset) else set)
-    result.order = _OPERATIONS[op](a.order, b.order)
-    result.elements = {key: a.elements[key] if key in a.elements else b.elements[key] for key in result.order}
+def set_operation(t: Tracer, op: str, a: Operand, b: Operand) -> SetValue:
+    """`a op b`. CPython does it with the keys: it says which of two equal elements the result has, and in which order."""
+    order = _OPERATIONS[op](a[0], b[0])
+    result = SetValue(t, cls=type(order))
+    result.order, result.elements = order, _elements_of(order, a[1], b[1])
     return result
+
+
+def _elements_of(keys: Iterable[HashKey], *known: Mapping[HashKey, Value]) -> dict[HashKey, Value]:
+    """The values of these very keys: equal ones may be of another type."""
+    found = {id(key): value for elements in known for key, value in elements.items()}
+    rest = {key: value for elements in reversed(known) for key, value in elements.items()}
+    return {key: found.get(id(key)) or rest[key] for key in keys}
 
 
 def set_part(value: Value) -> SetValue | None:
@@ -394,7 +456,9 @@ def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value
     cls: type = set if isinstance(obj, set) else frozenset  # also for the builtin part of an instance of a subclass
     if _keyed_by_itself(obj):
         t.guard(SetIs(source, frozenset(obj)))
-        return SetValue(t, [t.make(item) for item in obj], cls, source, obj)
+        found = SetValue(t, [t.make(item) for item in obj], cls, source, obj)
+        found.given = obj
+        return found
     t.guard(LengthIs(source, len(obj)))
     return SourcedSetValue(t, obj, cls, source)
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -78,7 +79,7 @@ def _as_subclass(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: 
     return as_subclass(t, tensor, wanted[0].as_constant())
 
 
-@handles(torch.Tensor._make_subclass)
+@handles(torch_private.optional("torch.Tensor._make_subclass"))
 def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`Tensor._make_subclass(cls, data, require_grad=False)`: autograd knows nothing of what it was made of."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
@@ -98,4 +99,4 @@ def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value
     return as_subclass(t, plain or t.call(t.make(torch.Tensor), args, kwargs), cls)
 
 
-classes.NEW.append((torch.Tensor, _new))
+classes.NEW.register(torch.Tensor, _new)

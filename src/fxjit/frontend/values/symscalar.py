@@ -1,7 +1,7 @@
 """Numbers that the graph computes: sizes that vary (SymInt), and what follows from them (SymFloat, SymBool).
 
 trace.py makes them of what operators return. Arithmetic goes in the graph; a decision (a branch, a hash, an index into a list)
-asks the symbol, which adds a guard on the shapes it stands for.
+evaluates the symbol, which adds a guard on the shapes it stands for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -174,7 +175,7 @@ def _whole_quotient(size: Value, by: Value) -> tuple[Value, int] | None:
         return None
     if not isinstance(size, SymValue) or not isinstance(size.sym, torch.SymInt):
         return None
-    statically_known = torch.fx.experimental.symbolic_shapes.statically_known_true
+    statically_known = torch_private.get("torch.fx.experimental.symbolic_shapes.statically_known_true")
     return (size, int(divisor)) if statically_known(size.sym >= 0) else None
 
 

@@ -76,7 +76,7 @@ class TensorValue(GraphTensor, SuperLookup):
 
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
     new_data: TensorValue | None = None
-    #: The special method that the next slot does not ask the class for: torch's own was called by its name.
+    #: The special method that the next slot does not look up on the class: torch's own was called by its name.
     own_left_out = ""
 
     def graph_arg(self, t: Tracer) -> Any:
@@ -133,7 +133,7 @@ class TensorValue(GraphTensor, SuperLookup):
         return t.make(value)
 
     def source_of(self, name: str) -> Source:
-        """Where an attribute of a tensor that existed before is found again, without asking its class."""
+        """Where an attribute of a tensor that existed before is found again, without a lookup on its class."""
         assert self.source is not None
         if not overrides.has_torch_function(self.cls):
             return AttrSource(self.source, name)
@@ -265,7 +265,7 @@ class TensorValue(GraphTensor, SuperLookup):
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if reflected and other.pytype() is self.cls:
-            return NOT_IMPLEMENTED  # CPython asks the class of both once
+            return NOT_IMPLEMENTED  # CPython calls the method of a shared class once
         name = f"__{'r' if reflected else ''}{protocol.BINARY_METHODS[op]}__"
         own = self._own_slot(t, name, other)
         if own is not None:
@@ -365,8 +365,8 @@ class TensorValue(GraphTensor, SuperLookup):
 
 
 class GivenTensor(TensorValue):
-    """A tensor that existed before the frame. It is an input of the graph from the moment that more is asked of it than its
-    type and which object it is: of one that is only passed on, nothing else is guarded."""
+    """A tensor that existed before the frame. It is an input of the graph from the moment that the trace reads more of it than
+    its type and which object it is: of one that is only passed on, nothing else is guarded."""
 
     def __init__(self, t: Tracer, real: torch.Tensor, source: Source) -> None:
         Value.__init__(self, source)
@@ -384,7 +384,7 @@ class GivenTensor(TensorValue):
         return self._input
 
     @property
-    def node(self) -> torch.fx.Node:  # type: ignore[override]  # made when it is first asked for
+    def node(self) -> torch.fx.Node:  # type: ignore[override]  # made when it is first read
         return self._as_input()[0]
 
     @property

@@ -1,7 +1,7 @@
-"""Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that ask.
+"""Modes of `__torch_function__`, and what torch itself has for classes with one: its default, and functions that dispatch.
 
 A mode of `__torch_function__` is entered by `with`, and from then on
-overrides.py asks it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
+overrides.py calls it; modes that see operators of ATen are not entered. In flex attention's mode a subscript is an operator,
 whatever it is of.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
@@ -45,7 +46,8 @@ def _handle_torch_function(t: Tracer, args: list[Value], kwargs: dict[str, Value
         t.raise_(TypeError, "handle_torch_function() missing 2 required positional arguments: 'public_api' and 'relevant_args'")
     api, relevant, *rest = args
     with torch._C._EnableTorchFunction():
-        asked: list[Value] = torch.overrides._get_overloaded_args(protocol.unpack(t, relevant), lambda each: each.pytype())
+        overloaded = torch_private.get("torch.overrides._get_overloaded_args")
+        asked: list[Value] = overloaded(protocol.unpack(t, relevant), lambda each: each.pytype())
     if overrides.innermost(t) is None and not asked:
         t.raise_(TypeError, "no implementation found for a function that nothing overrides")
     classes = [each.pytype() for each in asked]
@@ -67,7 +69,7 @@ def _default(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     known = func.as_constant() if func.is_constant() else getattr(func, "fn", None)
     if known in torch.overrides.get_default_nowrap_functions():
         return result
-    return t.call(t.make(torch._tensor._convert), [result, given["cls"]])
+    return t.call(t.make(torch_private.get("torch._tensor._convert")), [result, given["cls"]])
 
 
 def _keywords(t: Tracer, mapping: Value | None) -> dict[str, Value]:
@@ -76,7 +78,7 @@ def _keywords(t: Tracer, mapping: Value | None) -> dict[str, Value]:
     return {key.as_constant(): protocol.getitem(t, mapping, key) for key in protocol.unpack(t, mapping)}
 
 
-@handles(torch._C._push_on_torch_function_stack)
+@handles(torch_private.optional("torch._C._push_on_torch_function_stack"))
 def _push_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     mode = args[0]
     if not overrides.is_subscripts(mode) and mode.pytype() is not BaseTorchFunctionMode and not _is_entered_by_with(t.frame):
@@ -94,7 +96,7 @@ def _is_entered_by_with(frame: Any) -> bool:
     return frame is not None and frame.instructions[frame.index].opname == "BEFORE_WITH"
 
 
-@handles(torch._C._pop_torch_function_stack)
+@handles(torch_private.optional("torch._C._pop_torch_function_stack"))
 def _pop_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not overrides.entered_modes(t):
         t.break_("call-c-extension", function="torch._C._pop_torch_function_stack", module="torch._C")

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.overrides
 import torch.utils._device
-from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -28,6 +28,8 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.skips import marks
+
+CustomOpDef: Any = torch_private.optional("torch._library.custom_ops.CustomOpDef")
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
@@ -164,7 +166,7 @@ class TorchFunctionValue(Value):
 
 
 class OperatorNamespaceValue(TorchFunctionValue):
-    """`torch.ops` and the namespaces in it, which make their members when they are asked for."""
+    """`torch.ops` and the namespaces in it, which make their members when they are looked up."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         t.raise_(TypeError, f"'{self.pytype().__name__}' object is not callable")

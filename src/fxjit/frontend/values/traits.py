@@ -12,7 +12,7 @@ class Undoable(Value):
     """A container whose changes may be undone by the program itself."""
 
     def undo_check(self) -> Callable[[], bool]:
-        """Called before a change of its state. The result tells later whether that is undone, and then leaves no trace."""
+        """Called before a change of its state; gives a predicate of whether the change is undone later."""
         raise AssertionError(f"{type(self).__name__} is not undoable")
 
 

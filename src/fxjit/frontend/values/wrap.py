@@ -27,7 +27,7 @@ _factories: Final[dict[type, Factory]] = {}
 
 
 def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
-    """Register a wrapper `fn(tracer, obj, source) -> Value` for these exact types (and their subclasses, if asked)."""
+    """Register a wrapper `fn(tracer, obj, source) -> Value` for these exact types (and their subclasses, with `subclasses`)."""
     def register(fn: W) -> W:
         for cls in types:
             table = _by_mro if subclasses else _exact
@@ -38,7 +38,7 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[W], W]:
 
 
 def wraps_if(predicate: Callable[[object], bool], order: int = 50) -> Callable[[W], W]:
-    """Register a wrapper for objects that satisfy `predicate`; lower orders are asked first."""
+    """Register a wrapper for objects that satisfy `predicate`; lower orders are tried first."""
     def register(fn: W) -> W:
         _predicates.append((order, predicate, fn))
         _predicates.sort(key=lambda row: row[0])

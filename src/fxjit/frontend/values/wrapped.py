@@ -137,7 +137,7 @@ class CachedFunctionValue(Value):
         if self.fn in _COUNTED:
             t.break_("call-builtin", function=self.fn.__qualname__, args="its program looks at `cache_info()`")
         _called(t).add(self.fn)
-        if self.maxsize == 0:  # nothing is kept, and nothing asked for its hash
+        if self.maxsize == 0:  # nothing is kept, and nothing is hashed
             return self._call_function(t, args, kwargs)
         _refuse_unhashable(t, (*args, *kwargs.values()))
         key = _cache_key(args, kwargs, self.typed)
@@ -203,7 +203,7 @@ def _called(t: Tracer) -> set[Any]:
 
 
 def _refuse_unhashable(t: Tracer, values: Sequence[Value]) -> None:
-    """The cache asks each argument for its hash before anything is called."""
+    """The cache hashes each argument before anything is called."""
     for value in values:
         value = value.realize()
         if isinstance(value, TupleValue):
@@ -375,7 +375,7 @@ def make_cached(t: Tracer, fn: Any) -> Value:
 
 
 def _parameters(fn: Any) -> dict[str, Any]:
-    """The size and the kind of a cache, which nothing but `lru_cache` itself tells of."""
+    """The size and the kind of a cache, which only `lru_cache` itself gives."""
     told: Any = getattr(fn, "cache_parameters", None)
     known: dict[str, Any] = told() if callable(told) else {}
     return {"maxsize": known.get("maxsize"), "typed": bool(known.get("typed"))}

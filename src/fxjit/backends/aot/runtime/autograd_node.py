@@ -8,12 +8,12 @@ and are made again as views around it (output_views.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._functorch._aot_autograd.schemas import TensorAlias
 
-from fxjit import _C
+from fxjit import _C, torch_private
 
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward, graph_is_retained
@@ -131,12 +131,16 @@ _C.set_flags(AutogradNode.forward.__code__, _C.TRANSFORMED)  # the frame hook pa
 _C.set_flags(AutogradNode.backward.__code__, _C.TRANSFORMED)
 
 
+#: Where torch does not say which transforms are at work, none is taken to be.
+_interpreters: Final = torch_private.get_or("torch._C._functorch.peek_interpreter_stack", lambda: None)
+
+
 def check_can_run(nondeterministic: bool) -> None:
     """Raises where a backward graph does not mean what autograd asks for."""
     if nondeterministic and torch.are_deterministic_algorithms_enabled():
         raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
                            "which was compiled without it, and its backward")
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]  # not in the stubs
+    if _interpreters() is not None:
         raise RuntimeError("a compiled graph's backward was called inside vmap, grad or vjp; compile the whole of it")
 
 

@@ -4,7 +4,7 @@ graph has no work for it. They are the same for a graph that was just compiled a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from . import input_aliasing, output_views, version_counters
 from .autograd_node import AutogradNode
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward
+from .input_aliasing import AliasedInputs
 from .version_counters import VersionCounterEffects
 
 Boxed = Callable[[list[Any]], Any]
@@ -27,9 +28,9 @@ Call = Callable[..., Any]
 class CallContext:
     """What the wrappers of one graph go by."""
 
-    #: The captured graph, whose outputs are a flat tuple, and the inputs that it was compiled for.
+    #: The captured graph, whose outputs are a flat tuple, and how the inputs that it was compiled for share memory.
     captured: torch.fx.GraphModule
-    example_inputs: Sequence[Any]
+    aliases: AliasedInputs | None
     #: None where AOTAutograd's own wrappers are around the compiled graphs.
     plan: CallPlan | None
     versions: VersionCounterEffects
@@ -177,7 +178,7 @@ def restore_creation_meta(call: Call, context: CallContext) -> Call:
 
 def check_input_aliasing(call: Call, context: CallContext) -> Call:
     """Inputs that share memory otherwise than those that the graph was compiled for, of which it mutates one."""
-    return input_aliasing.checking_aliases(call, context.captured, context.example_inputs, context.run_as_captured)
+    return call if context.aliases is None else input_aliasing.checking_aliases(call, context.aliases, context.run_as_captured)
 
 
 def restore_structure(call: Call, context: CallContext) -> Call:

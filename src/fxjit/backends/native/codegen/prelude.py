@@ -8,13 +8,15 @@ bit, wherever they stand.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
 
 import torch
 
+from fxjit import config
+
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
 from ..target import has_libmvec
-from . import fp16, page_prefetch, tree_reduction
+from . import elementary, fp16, page_prefetch, tree_reduction
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -90,26 +92,15 @@ template <class T> static FX T fx_max(T a, T b) { T m = a < b ? b : a; return fx
 template <class T> static FX T fx_min(T a, T b) { T m = a > b ? b : a; return fx_isnan(b) ? b : m; }
 static FX bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
 static FX bool fx_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
-static inline double fx_logaddexp(double a, double b) {
-  double low = (b < a || b != b) ? b : a, high = (b > a || b != b) ? b : a;
-  return low == high && fx_isinf(low) ? a : log1p(exp(low - high)) + high;
-}
+#if defined(__FMA__) || defined(__aarch64__)
+static FX float fx_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static FX double fx_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+static FX float fx_fma(float a, float b, float c) { return a * b + c; }
+static FX double fx_fma(double a, double b, double c) { return a * b + c; }
+#endif
 static FX float fx_abs(float x) { return __builtin_fabsf(x); }
 static FX double fx_abs(double x) { return __builtin_fabs(x); }
-/* exp of what is not positive, or NaN: 2^n times exp of what is left, as 1 + f + f*f*q(f); 0 below the least normal result. */
-#if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
-static FX float fx_exp_below(float x) {
-  float r = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8000fep+23f), n = r - 0x1.8000fep+23f; /* n + 127 in r's last bits */
-  float f = __builtin_fmaf(n, 0x1.05c610p-29f, __builtin_fmaf(n, -0x1.62e430p-1f, x));
-  float q = __builtin_fmaf(0x1.6a241cp-10f, f, 0x1.1239f6p-7f);
-  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, f, 0x1.5558f2p-5f), f, 0x1.555492p-3f), f, 0x1.fffffcp-2f);
-  float y = (1 + __builtin_fmaf(q, f * f, f)) * fx_float(fx_bits(r) << 23);
-  return x < -87.33f ? 0 : y;
-}
-#else
-static FX float fx_exp_below(float x) { return expf(x); }
-#endif
-static FX double fx_exp_below(double x) { return exp(x); }
 template <class T> static FX T fx_abs(T x) { return x < 0 ? (T)-x : x; }
 template <class T> static FX T fx_floordiv(T a, T b) { T q = a / b; return (T)(q - (a % b != 0 && ((a < 0) != (b < 0)))); }
 template <class T> static FX T fx_truncdiv(T a, T b) { return a / b; }
@@ -178,9 +169,6 @@ def reductions() -> str:
         )
     return "\n".join(lines) + "\n"
 
-
-#: Functions of BASE and the functions of libm they call.
-CALLS = {"fx_logaddexp": ("exp", "log1p"), "fx_exp_below": ("exp", "expf")}
 
 #: `FX_MATH1(logf, float)` defines `fx_logf`, by which kernels call it, for vectors of every width by the widest that libmvec
 #: has. GCC finds those by their names (Vector Function ABI), which say processor, lanes and arguments.
@@ -260,11 +248,9 @@ NAMED = r"""#ifdef __clang__
 """
 
 
-def math_functions(simd: bool, source: str) -> tuple[str, str]:
-    """(prototypes of libm's functions, definitions of those vector forms that `source` calls)"""
+def math_functions(simd: bool, called: Collection[str]) -> tuple[str, str]:
+    """(prototypes of libm's functions, definitions of the vector forms of those that are called)"""
     old, new = simd and has_libmvec(22), simd and has_libmvec(35)
-    called = set(re.findall(r"\w+(?=\()", source))
-    called.update(*(CALLS[helper] for helper in called & CALLS.keys()))
     prototypes, definitions = [], []
     for name, from_start in {**MATH, **dict.fromkeys(NOT_VECTOR_MATH)}.items():
         parameters = SCALARS[name].arity
@@ -284,7 +270,8 @@ def guarded(definitions: list[str]) -> str:
 
 def prelude(source: str, simd: bool = True) -> str:
     """What stands before `source`; `simd`: with vector forms of libm's functions."""
-    prototypes, definitions = math_functions(simd, source)
+    elementary_functions, called = elementary.functions(source, config.cpp.fast_math)
+    prototypes, definitions = math_functions(simd, called)
     support = (("fx_ahead(", page_prefetch.SUPPORT), ("fx_row<", tree_reduction.SUPPORT), ("_row(", fp16.CONVERSIONS))
     parts = [text for name, text in support if name in source]
-    return prototypes + BASE + "".join(parts) + definitions + reductions()
+    return prototypes + BASE + "".join(parts) + definitions + elementary_functions + reductions()

@@ -97,6 +97,7 @@ WORDS: dict[str, Word] = {
     "shl": Word("", "fx_shl({0}, {1}, {bits})"),
     "shr": Word("", "fx_shr({0}, {1}, {bits})"),
     "philox": Word("", "fx_philox({0}.to(tl.int64), {1}.to(tl.int64), {2}.to(tl.int64)).to({kind})"),
+    "fma": Word("tl.fma({0}, {1}, {2})"),
     "isnan": Word("({0} != {0})", "({0} != {0})", "({0} != {0})"),
     "isinf": Word('(tl.abs({0}) == float("inf"))'),
     "sqrt": Word("tl.sqrt_rn({0})", double="tl.sqrt({0})"),

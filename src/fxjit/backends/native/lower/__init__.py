@@ -16,6 +16,7 @@ from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
+from .accuracy import require_accuracy
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
@@ -104,6 +105,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         try:
             low.device = device_of(meta)
             value = call_lowering(low, name, node)
+            require_accuracy(low, value, mark[0])
             low.origins[node] = pending(low, node)
             finish(low, node, value, mark[1])
             return

@@ -682,6 +682,8 @@ def lower_addc(low: Lowering, node: torch.fx.Node, x: Any, a: Any, b: Any, value
     base, left, right = (operand(low, low.value(each), size, dtype) for each in (x, a, b))
     scale = operand(low, fitting(value, compute_type(dtype)), size, dtype)
     if "addcmul" in str(node.target):
+        if base.dtype.is_floating_point:  # rounded once, as ATen's vectors are
+            return result(node, op("fma", op("mul", scale, left), right, base))
         return result(node, op("add", base, op("mul", op("mul", scale, left), right)))
     return result(node, op("add", base, op("div", op("mul", scale, left), right)))
 

@@ -15,6 +15,8 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from fxjit.schemas import views_first_argument
+
 from ..choose.recompute import should_keep
 from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
 from ..ir import (
@@ -40,23 +42,20 @@ from ..target import scalar_tensor
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
-VIEWS: set[str] = set()
 
 
 class NoLowering(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*names: str, view: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
-    """Registers the function for these overloads of aten. `view`: the operator's result aliases its first argument."""
+def lowers(*names: str) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
+    """Registers the function for these overloads of aten."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
             if name in LOWERINGS:
                 raise ValueError(f"aten.{name} has two lowerings")
             LOWERINGS[name] = function
-            if view:
-                VIEWS.add(name)
         return function
 
     return register
@@ -71,7 +70,9 @@ def op_name(node: torch.fx.Node) -> str:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and op_name(node) in VIEWS
+    """Whether the node is lowered to index arithmetic over the memory of its first argument."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and op_name(node) in LOWERINGS and views_first_argument(target)
 
 
 def meta_of(node: torch.fx.Node) -> Any:
@@ -301,7 +302,7 @@ class Lowering:
         """The buffer that a node's tensor lives in; views live where their base lives."""
         if node in self.storage:
             return self.storage[node]
-        if is_view(node) or node.meta.get("fxjit_alias"):
+        if is_view(node):
             base = self.materialize(node.args[0])  # type: ignore[arg-type]  # a view's first argument is a node
             self.storage[node] = base
             self.refresh_view(node)
@@ -329,7 +330,7 @@ class Lowering:
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """What the node is a view of."""
-    while is_view(node) or node.meta.get("fxjit_alias"):
+    while is_view(node):
         node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node
 

@@ -22,19 +22,19 @@ def viewed(node: torch.fx.Node, expr: Expr) -> TensorExpr:
     return TensorExpr(sizes_of(meta.shape), meta.dtype, expr)
 
 
-@lowers("view.default", "_unsafe_view.default", "reshape.default", view=True)
+@lowers("view.default", "_unsafe_view.default", "reshape.default")
 def lower_view(low: Lowering, node: torch.fx.Node, x: Any, size: Any) -> TensorExpr:
     x = low.value(x)
     return viewed(node, reshape(x.expr, x.size, sizes_of(meta_of(node).shape)))
 
 
-@lowers("permute.default", view=True)
+@lowers("permute.default")
 def lower_permute(low: Lowering, node: torch.fx.Node, x: Any, dims: Any) -> TensorExpr:
     x = low.value(x)
     return viewed(node, permute(x.expr, tuple(axis(dim, x.ndim) for dim in dims)))
 
 
-@lowers("t.default", "transpose.int", "numpy_T.default", view=True)
+@lowers("t.default", "transpose.int", "numpy_T.default")
 def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = None, b: int | None = None) -> TensorExpr:
     x = low.value(x)
     order = list(range(x.ndim))
@@ -46,26 +46,26 @@ def lower_transpose(low: Lowering, node: torch.fx.Node, x: Any, a: int | None = 
     return viewed(node, permute(x.expr, tuple(order)))
 
 
-@lowers("expand.default", view=True)
+@lowers("expand.default")
 def lower_expand(low: Lowering, node: torch.fx.Node, x: Any, size: Any, implicit: bool = False) -> TensorExpr:
     x = low.value(x)
     return viewed(node, expand(x.expr, x.size, sizes_of(meta_of(node).shape)))
 
 
-@lowers("unsqueeze.default", view=True)
+@lowers("unsqueeze.default")
 def lower_unsqueeze(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> TensorExpr:
     x = low.value(x)
     return viewed(node, insert_dim(x.expr, dim % (x.ndim + 1)))
 
 
-@lowers("squeeze.default", "squeeze.dim", "squeeze.dims", view=True)
+@lowers("squeeze.default", "squeeze.dim", "squeeze.dims")
 def lower_squeeze(low: Lowering, node: torch.fx.Node, x: Any, dims: Any = None) -> TensorExpr:
     x = low.value(x)
     chosen = range(x.ndim) if dims is None else [axis(dim, x.ndim) for dim in ([dims] if isinstance(dims, int) else dims)]
     return viewed(node, drop_dims(x.expr, frozenset(dim for dim in chosen if x.ndim and x.size[dim] == 1)))
 
 
-@lowers("slice.Tensor", view=True)
+@lowers("slice.Tensor")
 def lower_slice(
     low: Lowering, node: torch.fx.Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> TensorExpr:
@@ -87,7 +87,7 @@ def slice_start(start: Any, size: Size) -> Size:
     return start
 
 
-@lowers("select.int", view=True)
+@lowers("select.int")
 def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any) -> TensorExpr:
     x = low.value(x)
     dim, index = axis(dim, x.ndim), size_of(index)
@@ -96,12 +96,12 @@ def lower_select(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: An
     return viewed(node, select(x.expr, dim, add(x.size[dim], index) if index < 0 else index))
 
 
-@lowers("alias.default", "detach.default", view=True)
+@lowers("alias.default", "detach.default")
 def lower_alias(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     return low.value(x)
 
 
-@lowers("as_strided.default", "diagonal.default", "unfold.default", view=True)
+@lowers("as_strided.default", "diagonal.default", "unfold.default")
 def lower_other_view(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **kwargs: Any) -> TensorExpr:
     base = node.args[0]
     assert isinstance(base, torch.fx.Node)

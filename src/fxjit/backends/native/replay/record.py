@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fxjit import debug
+from fxjit import debug, torch_private
 from fxjit.errors import InvalidArgument
 
 from ..decompositions import define_own_operators
 from ..lower.table import meta_of
+
+make_fx: Any = torch_private.optional("torch.fx.experimental.proxy_tensor.make_fx")
+FakeTensorProp: Any = torch_private.optional("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
 
 FORMAT = 1
 #: Modules whose functions stand in ATen graphs beside operators.

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fxjit import _C, config, logs
+from fxjit import _C, config, logs, torch_private
 from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
@@ -276,7 +276,7 @@ def is_here() -> bool:
 
 @functools.cache
 def open_driver() -> None:
-    _C.cuda_open("libcuda.so.1", torch._C._cuda_getCurrentRawStream, True)  # type: ignore[attr-defined]  # not in the stubs
+    _C.cuda_open("libcuda.so.1", torch_private.get("torch._C._cuda_getCurrentRawStream"), True)  # type: ignore[attr-defined]  # not in the stubs
 
 
 @functools.cache

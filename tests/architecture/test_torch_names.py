@@ -1,0 +1,112 @@
+"""The private names of torch (src/fxjit/torch_names.tsv): each use has a row, each row a use; what is off without a name stays
+behind its door; and fxjit works without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import torch_private
+from fxjit.torch_private import CANNOT_RUN, DOORS, FALLBACK, FEATURE_OFF
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import torch_names  # noqa: E402
+
+#: Not in every release, or not in every build.
+NOT_EVERYWHERE = {"torch.distributions.distribution._all_true_or_runtime_assert", "torch._C._cuda_getCurrentRawStream"}
+
+
+@pytest.fixture(scope="module")
+def used():
+    return torch_names.used()
+
+
+def test_each_name_that_is_read_is_listed_and_each_row_is_read(used):
+    assert sorted(used) == sorted(torch_private.rows()), "python tools/torch_names.py says which file reads it"
+
+
+def test_every_row_is_decided():
+    for row in torch_private.rows().values():
+        assert row.policy in (CANNOT_RUN, FEATURE_OFF, FALLBACK) and row.feature
+        assert row.shape.split()[0] in ("class", "exception", "function", "module", "value")
+    assert set(DOORS) <= {row.feature for row in torch_private.rows().values() if row.policy == FEATURE_OFF}
+
+
+def test_this_torch_has_them_all():
+    assert [problem for row, problem in torch_private.missing() if row.name not in NOT_EVERYWHERE] == []
+
+
+def test_names_that_may_be_missing_are_read_behind_a_door_or_through_the_accessor():
+    """A plain import of such a name fails where torch lacks it, and takes with it what does not need the feature."""
+    found = []
+    for path in sorted(torch_names.SOURCE.rglob("*.py")):
+        file = path.relative_to(torch_names.SOURCE).with_suffix("").as_posix()
+        for read in torch_names.reads(path):
+            row = torch_private.rows().get(read.name)
+            if row is None or row.policy == CANNOT_RUN or read.is_tolerant:
+                continue
+            if not file.startswith(DOORS.get(row.feature, ())):
+                found.append(f"{file}:{read.node.lineno} reads {row.name}")
+    assert found == []
+
+
+@pytest.mark.parametrize("shape, found, fits", [
+    ("class .append", list, True), ("class .add", list, False), ("class", len, False), ("exception", ValueError, True),
+    ("function sep=", print, True), ("function rows=", torch_private.get, False), ("module", sys, True), ("value", 3, True)])
+def test_a_name_is_there_only_if_it_has_its_shape(monkeypatch, shape, found, fits):
+    name = "torch._C._len_torch_function_stack"
+    row = torch_private.Row(name, CANNOT_RUN, "tracing", shape)
+    monkeypatch.setattr(torch_private, "rows", lambda: {name: row})
+    monkeypatch.setattr(torch_private, "_find", lambda name: found)
+    assert (torch_private._problem.__wrapped__(name) is None) == fits
+
+
+def test_without_a_name_that_nothing_works_without_the_first_call_says_so():
+    text = ("import torch; del torch._C._is_torch_function_enabled; import fxjit\n"
+            "fxjit.compile(lambda x: x + 1, backend='eager')(torch.ones(2))")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    said = f"this fxjit was tried with torch 2.11 to 2.15; torch {torch.__version__} lacks torch._C._is_torch_function_enabled"
+    assert said in done.stderr.strip().splitlines()[-1] and "TorchLacks" in done.stderr
+
+
+def test_a_feature_that_is_off_breaks_the_graph_there(monkeypatch):
+    """The rest of the function is compiled, and one warning names the feature and the name."""
+    name = "torch.amp.autocast_mode._enter_autocast"
+    real = torch_private._problem
+    monkeypatch.setattr(torch_private, "_problem", lambda asked: f"lacks {name}" if asked == name else real(asked))
+    for cached in (torch_private._problem_of, torch_private._tell):
+        cached.cache_clear()
+
+    def fn(x):
+        y = x @ x
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = y @ x
+        return y.float() + 1
+
+    fxjit.reset()
+    x = torch.randn(4, 4)
+    try:
+        with pytest.warns(RuntimeWarning, match=f"without its feature 'autocast in compiled code' here: .* lacks {name}"):
+            explained = fxjit.explain(fn)(x)
+        assert [each.reason_id for each in explained.break_reasons][:1] == ["torch-lacks-name"]
+        assert torch.equal(fxjit.compile(fn, backend="eager")(x), fn(x))
+    finally:
+        torch_private._problem_of.cache_clear()
+        fxjit.reset()
+
+
+def test_a_step_of_training_without_some_of_the_names():
+    """`python tools/torch_names.py sweep` does this for every name whose feature can be off."""
+    names = ["torch._functorch.aot_autograd.aot_module_simplified", "torch._higher_order_ops.scan.scan_op"]
+    command = [sys.executable, str(ROOT / "tools" / "torch_names.py"), "sweep", *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, feature in zip(names, ("compiled graphs", "higher-order operators"), strict=True):
+        said = f"{name}: fxjit works without its feature {feature!r} here: torch {torch.__version__} lacks {name}."
+        assert said in done.stdout

@@ -1,0 +1,245 @@
+"""Keys that are equal and not the same: True, 1 and 1.0; 0.0 and -0.0; a NaN, which is equal to nothing; and the order of sets.
+
+A dict or set keeps the key that was put in first, whichever equal one it is asked for; results must show that one.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import config
+
+NAN, OTHER_NAN = float("nan"), float("nan")
+
+
+class Text(str):
+    pass
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Thing:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def shown(value: Any) -> Any:
+    """Values with their types, all the way down."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return type(value), [(shown(k), shown(v)) for k, v in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value), [shown(item) for item in value]
+    return type(value), repr(value)
+
+
+def assert_same_as_eager(program: Callable[..., Any], *calls: Callable[[], tuple[Any, ...]]) -> None:
+    """Each call makes its arguments anew; one function is compiled for all, so that guards are met as well."""
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager", dynamic=False)
+    for make in calls * 2:
+        mine, theirs = make(), make()
+        results = []
+        for function, args in ((program, mine), (compiled, theirs)):
+            try:
+                with config.patch(recompile_limit=64):
+                    results.append((shown(function(torch.ones(1), *args)), shown(args)))
+            except (KeyError, TypeError) as error:
+                results.append((type(error), str(error)))
+        assert results[0] == results[1], f"{program.__name__}{make()}"
+
+
+#: Groups of keys that are equal.
+EQUAL: dict[str, tuple[Any, Any, Any]] = {
+    "numbers": (True, 1, 1.0),
+    "zeros": (0.0, -0.0, False),
+    "tuples": ((1, 2), (True, 2.0), (1.0, 2)),
+    "text": ("a", Text("a"), "a"),
+    "members": (Color.RED, 1, True),
+    "frozensets": (frozenset([1]), frozenset([True]), frozenset([1.0])),
+    "nans": (NAN, OTHER_NAN, 1.0),
+    "nans in tuples": ((NAN, 1), (OTHER_NAN, 1), (NAN, True)),
+}
+
+
+def first_key(x, d, k):
+    return x * d.get(k, 3), next(iter(d))
+
+
+def keys_after_a_look(x, d, k):
+    return x, k in d, list(d), list(d.items()), [key for key in d.keys()]
+
+
+def stored(x, d, k):
+    d[k] = 5
+    return x, list(d)
+
+
+def popped_and_stored(x, d, k):
+    found = d.pop(k, None)
+    d[k] = 6
+    return x, found, list(d), d
+
+
+def set_default(x, d, k):
+    d.setdefault(k, 7)
+    d.setdefault("more", 8)
+    return x, d.popitem(), d
+
+
+def merged(x, d, k):
+    return x, {**d, k: 1}, {k: 1, **d}, d | {k: 2}, {k: 2} | d, dict(d, more=3)
+
+
+def copies(x, d, k):
+    return x * (k in d), dict(d), d.copy(), collections.OrderedDict(d), collections.Counter(list(d) + [k])
+
+
+def default_dict(x, d, k):
+    made = collections.defaultdict(list)
+    for key in [*d, k]:
+        made[key].append(1)
+    return x, made
+
+
+def views(x, d, k):
+    other = {k: 1, "last": 2}
+    keys, others = d.keys(), other.keys()
+    return x, keys & others, keys | others, keys - other, keys ^ others, keys & [k], d.items() & other.items()
+
+
+def sets(x, d, k):
+    a, b = set(d), {k}
+    return x, k in a, a & b, b & a, a | b, b | a, a - b, a ^ b, a.intersection([k]), a.union([k])
+
+
+def sets_in_place(x, d, k):
+    a, b = set(d), {k}
+    a.add(k)
+    b |= a
+    a &= {k}
+    return x, a, b
+
+
+def equal_dicts(x, d, k):
+    return x, d == {k: 1}, list(d.keys()) == [k], {k} == set(d)
+
+
+def moved(x, d, k):
+    made = collections.OrderedDict(d)
+    made[k] = 2
+    made.move_to_end(k)
+    return x, made
+
+
+PROGRAMS = [first_key, keys_after_a_look, stored, popped_and_stored, set_default, merged, copies, default_dict, views, sets,
+            sets_in_place, equal_dicts, moved]
+
+
+@pytest.mark.parametrize("group", EQUAL)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_equal_keys(program: Callable[..., Any], group: str):
+    pairs = itertools.product(EQUAL[group], repeat=2)
+    assert_same_as_eager(program, *(lambda kept=kept, asked=asked: ({kept: 1, "x": 2}, asked) for kept, asked in pairs))
+
+
+def test_the_program_of_the_report():
+    def program(x, d):
+        return x * d[1] + isinstance(next(iter(d)), bool)
+
+    assert_same_as_eager(program, lambda: ({True: 2.0},), lambda: ({1: 2.0},), lambda: ({1.0: 2.0},))
+
+
+def test_keyword_names():
+    def collect(x, **kwargs):
+        return x, list(kwargs)
+
+    def program(x, d):
+        return collect(x, **d)
+
+    assert_same_as_eager(program, lambda: ({"a": 1},), lambda: ({Text("a"): 1},))
+
+
+@pytest.mark.parametrize("make", [lambda n: [n], lambda n: (n,), lambda n: collections.deque([n]), lambda n: {n}],
+                         ids=["list", "tuple", "deque", "set"])
+def test_a_nan_is_found_where_it_is(make: Callable[[float], Any]):
+    def program(x, n):
+        found = n in items
+        return x + found, list(items).count(n), n in [n], [n] == list(items), (n, 1) == (n, 1), n == n
+
+    for kept in (NAN, OTHER_NAN):
+        items = make(kept)
+        assert_same_as_eager(program, lambda: (NAN,), lambda: (OTHER_NAN,), lambda: (1.0,))
+
+
+def test_nans_in_containers_that_are_given():
+    def program(x, items, n):
+        return x, n in items, items == [n], items.index(n) if n in items else -1, (n,) in {(n,): 1}
+
+    pairs = itertools.product((NAN, OTHER_NAN, 2.0), repeat=2)
+    assert_same_as_eager(program, *(lambda a=a, b=b: ([a], b) for a, b in pairs))
+
+
+# -- the order of sets ---------------------------------------------------------------------------------------------
+
+
+def with_gaps() -> set[int]:
+    """A set that iterates in another order than its copies."""
+    made = set(range(100))
+    made -= set(range(100)) - {63, 64}
+    return made
+
+
+def iterated(x, s):
+    for item in s:
+        x = x * 2 + item
+    return x
+
+
+def changed_and_iterated(x, s):
+    s.add(1)
+    return iterated(x, s)
+
+
+def derived(x, s):
+    return [iterated(x, made) for made in (s.copy(), s | {3}, s - {3}, set(s), s & {0, 8, 63, 64})]
+
+
+def listed(x, s):
+    return x, list(s), tuple(s), [*s], repr(s), s.copy().pop() if s else None
+
+
+@pytest.mark.parametrize("program", [iterated, changed_and_iterated, derived, listed], ids=lambda program: program.__name__)
+def test_the_order_of_a_set_that_was_given(program: Callable[..., Any]):
+    assert list({0, 8}) != list({8, 0})
+    assert list(with_gaps()) != list(with_gaps().copy())
+    makers = [lambda: {0, 8}, lambda: {8, 0}, with_gaps, lambda: {64, 63}, set]
+    assert_same_as_eager(program, *(lambda make=make: (make(),) for make in makers))
+
+
+def test_the_order_of_a_set_of_objects():
+    """It follows from their addresses."""
+
+    def given(x, s):
+        for thing in s:
+            x = x * 2 + thing.number
+        return x
+
+    def made(x, *things):
+        return given(x, set(things)), given(x, {things[0], things[1]}), given(x, {(thing, 1)[0] for thing in things})
+
+    for _ in range(4):
+        things = [Thing(number) for number in range(6)]
+        assert_same_as_eager(given, lambda: (set(things),), lambda: (set(things[:3]),), lambda: (frozenset(things),))
+        assert_same_as_eager(made, lambda: tuple(things), lambda: tuple(things[::-1]), lambda: tuple(things[2:]))
