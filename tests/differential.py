@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 import fxjit
@@ -262,6 +263,9 @@ class Comparison:
     def _tensors(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
         facts, others = tensor_facts(a, self._strides), tensor_facts(b, self._strides)
         assert facts == others, f"{where}: {facts} and {others}"
+        if is_traceable_wrapper_subclass(a):
+            self._wrappers(a, b, where)
+            return
         if a.device.type == "meta":
             return
         mine, theirs = _storage(a), _storage(b)
@@ -270,6 +274,13 @@ class Comparison:
             assert met[0][1] == theirs and met[1][1] == mine, f"{where}: memory is shared with others than in eager"
         rtol, atol = (self._rtol,) * 2 if isinstance(self._rtol, float) else self._rtol.get(a.dtype, (0.0, 0.0))
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text: f"{where}: {text}")
+
+    def _wrappers(self, a: Any, b: Any, where: str) -> None:
+        """Tensors of a wrapper subclass: made of the same, with the same metadata."""
+        (attrs, metadata), (others, other_metadata) = a.__tensor_flatten__(), b.__tensor_flatten__()
+        assert list(attrs) == list(others) and metadata == other_metadata, where
+        for attr in attrs:
+            self.same(getattr(a, attr), getattr(b, attr), f"{where}.{attr}")
 
 
 def tensor_facts(tensor: torch.Tensor, strides: bool = True) -> tuple[Any, ...]:

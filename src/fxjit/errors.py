@@ -2,13 +2,20 @@
 
 Whoever reports a failure to the user raises one of the first group; all are `FxjitError`, which is a
 `RuntimeError` as torch.compile's errors are. The second group never leaves a compile: the pipeline catches it and
-turns it into a graph break, a skipped frame or a new attempt.
+turns it into a graph break, a skipped frame or a new attempt. `is_foreign` says which exceptions are nobody's answer here, and
+pass through every handler.
 """
 
 from __future__ import annotations
 
 import difflib
+import dis
+import functools
+import inspect
+import itertools
+import signal
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -216,6 +223,54 @@ def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoRe
         raise signal from cause
     finally:
         del signal, cause  # this frame is in the signal's traceback: a cycle, which would hold the trace until it is collected
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether an exception came from outside into the code that it was raised through: it is not that code's answer, and goes
+    on to the program as it is.
+
+    That is so for what is no Exception, for what a signal handler raised, for what was thrown into the thread
+    (`PyThreadState_SetAsyncExc`, which makes exceptions without arguments, at any instruction), and for an error that was
+    raised from such a one. While a frame is compiled on the main thread, handlers raise only afterwards: `_C.defer_signals`.
+    """
+    if not isinstance(error, Exception):
+        return True
+    trail = []
+    trace = error.__traceback__
+    while trace is not None:
+        trail.append(trace)
+        trace = trace.tb_next
+    if not trail:
+        return False
+    if any(_is_handler_call(inner.tb_frame, outer.tb_frame) for outer, inner in itertools.pairwise(trail)):
+        return True
+    if not error.args and not isinstance(error, MemoryError) and not _raises(trail[-1]):
+        return True
+    return error.__cause__ is not None and error.__cause__ is not error and is_foreign(error.__cause__)
+
+
+def _is_handler_call(frame: types.FrameType, interrupted: types.FrameType) -> bool:
+    """Whether CPython called this frame's function as the handler of a signal: with the signal's number and the frame that it
+    interrupted."""
+    code, variables = frame.f_code, frame.f_locals
+    given = [variables.get(name) for name in code.co_varnames[:code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        given += variables.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount]) or ()
+    if any(each is interrupted and isinstance(number, int) for number, each in itertools.pairwise(given)):
+        return True
+    return any(code is _code_of(signal.getsignal(number)) for number in signal.valid_signals())
+
+
+def _code_of(handler: Any) -> types.CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    called = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None)  # noqa: B004 - its code, not whether
+    return getattr(called, "__code__", None)
+
+
+def _raises(trace: types.TracebackType) -> bool:
+    """Whether the instruction that an exception came from is one that raises."""
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
 
 
 def near(name: str, known: Iterable[str]) -> str:

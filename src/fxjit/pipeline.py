@@ -41,6 +41,7 @@ from fxjit.errors import (
     RecompileLimitExceeded,
     RetraceFrame,
     SkipFrameSignal,
+    is_foreign,
     leave_trace,
 )
 from fxjit.frontend import entries
@@ -49,6 +50,8 @@ from fxjit.frontend.fakes import unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.filtered import filtered
 from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
@@ -89,6 +92,13 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
             return _made_by_another_thread(options, frame) if config.concurrent_compile == "wait" else None
         with _collector_waiting():
             return _compile_within_limits(options, frame)
+
+
+def raising_entry(code: types.CodeType, args: tuple[object, ...]) -> _C.Entry | None:
+    """What a resume function runs, this time, whose compile a handler of a signal ended; None where it is in no block, and the
+    exception is raised in its caller."""
+    raising = resume.raising_code(code, code.co_varnames[:len(args)])
+    return None if raising is None else _C.Entry(None, raising, _C.Interrupted)
 
 
 def _made_by_another_thread(options: Options, frame: Frame) -> _C.Entry | None:
@@ -288,6 +298,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         what = "what its guards look at changed while it was compiled, or fxjit guards it wrongly"
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
+    _C.safe_point()
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
@@ -400,6 +411,7 @@ class _Stage:
         self.stage, self.name, self.seconds = stage, name, seconds
 
     def __enter__(self) -> None:
+        _C.safe_point()
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
@@ -412,9 +424,11 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     """Our own mistakes are told as such, with the place in the user's program where they happened."""
     try:
         return run()
-    except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame, KeyboardInterrupt):
+    except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame):
         raise
     except Exception as error:  # anything else is a bug of ours
+        if is_foreign(error):
+            raise
         if (name := any_builtin_replaced()) is not None:
             leave_trace(SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}), error)
         stack = users_stack_of(error)
@@ -443,9 +457,11 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compile_part = functools.partial(_run_backend, options)
             compiled = split_by_ddp_bucket(graph, examples, compile_part) or compile_part(graph, examples)
-    except (FxjitError, KeyboardInterrupt):
+    except FxjitError:
         raise
     except Exception as error:  # a backend may be anybody's
+        if is_foreign(error):
+            raise
         if trace.policy.fix_floats():
             leave_trace(RetraceFrame("a backend failed"))
         if is_built_in(options.chosen_backend) and trace.policy.fix_sizes():
@@ -469,10 +485,12 @@ def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: 
     """What the backend makes of a graph, whose results are counted where the backend is not ours."""
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
-    compiled: Any = options.backend(graph, list(example_inputs))
+    inlined = overrides.inlined_in(graph)
+    compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
+    compiled = without_torch_function(compiled) if inlined else compiled
     unchecked = is_built_in(options.chosen_backend) or not outputs
     return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 

@@ -411,8 +411,9 @@ TENSORS = (
     Reason(
         "tensor-subclass",
         "Tensor subclass that is not traced",
-        "`{type}` is a subclass of Tensor that fxjit does not model.",
-        (_REPORT,),
+        "A tensor of the subclass `{type}` cannot be traced: {why}.",
+        ("Give the class `__tensor_flatten__` and `__tensor_unflatten__`, by which its tensors are taken apart and put "
+         "together again.", _MOVE_OUT),
     ),
     Reason(
         "torch-function",

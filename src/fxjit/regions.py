@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from . import _C, config, events, stance, torch_private
-from .errors import FxjitError
+from .errors import FxjitError, is_foreign
 from .frontend import entries
 from .options import RegionOptions, region_options
 from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
@@ -82,6 +83,22 @@ def on_miss(
     builtins: dict[str, Any],
 ) -> _C.Entry | None:
     """The hook's callback: a frame that no entry fits is about to start."""
+    try:
+        entry = _entry_for(region, func, code, args, closure, globals_, builtins)
+    except _C.Interrupted:
+        entry = None
+    return _pipeline().raising_entry(code, args) if _C.signal_waits() else entry  # type: ignore[no-any-return]  # imported late, so untyped
+
+
+def _entry_for(
+    region: _C.Region,
+    func: FunctionType,
+    code: CodeType,
+    args: tuple[object, ...],
+    closure: Any,
+    globals_: dict[str, Any],
+    builtins: dict[str, Any],
+) -> _C.Entry | None:
     name = python_replaced()
     if name is not None:
         _untraced(region, func, code, globals_, name)
@@ -102,6 +119,7 @@ def on_miss(
     if not (wanted or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
         return None
+    _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
@@ -155,8 +173,9 @@ def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: d
         events.report_skip(code, "skip-python-replaced", {"name": name})
     except FxjitError:
         raise
-    except _AnyError:
-        return
+    except _AnyError as error:
+        if is_foreign(error):
+            raise
 
 
 def _may_not_fail(chosen: RegionOptions) -> bool:
@@ -188,8 +207,9 @@ def _under_a_mode(torch: Any) -> bool:
     """Whether a mode of `__torch_function__` is active other than a default device."""
     if not torch._C._len_torch_function_stack():
         return False
+    device = sys.modules.get("torch.utils._device")  # which torch imports when the first default device is set
     modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+    return device is None or any(type(mode) is not device.DeviceContext for mode in modes)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:

@@ -22,6 +22,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit.tensor_wrappers import is_wrapper_class, storages
+
 Node = torch.fx.Node
 Arguments = dict[str, Any]
 _CALLS = ("call_function", "call_method")
@@ -222,12 +224,14 @@ class Observer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(is_wrapper_class, types)):
+            return NotImplemented  # its `__torch_dispatch__` makes calls of its own
         self.random = self.random or target_uses_rng(func)
         if isinstance(func, OpOverload) and func._schema.is_mutable:
             given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
             for each in pytree.tree_leaves([given.get(name) for name in _of_schema(func).written]):
-                if isinstance(each, torch.Tensor) and torch._C._has_storage(each):
-                    self._storages.add(each.untyped_storage()._cdata)
+                if isinstance(each, torch.Tensor):
+                    self._storages |= storages(each)
         return func(*args, **kwargs)
 
     def effects_on(self, node: Node) -> Observed:
@@ -236,8 +240,7 @@ class Observer(TorchDispatchMode):
 
     def _has_written(self, argument: Any) -> bool:
         values = pytree.tree_leaves(argument.meta.get("example_value")) if isinstance(argument, Node) else []
-        return any(isinstance(each, torch.Tensor) and torch._C._has_storage(each)
-                   and each.untyped_storage()._cdata in self._storages for each in values)
+        return any(isinstance(each, torch.Tensor) and not storages(each).isdisjoint(self._storages) for each in values)
 
 
 def _bound(node: Node) -> list[tuple[Signature, Arguments]]:

@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas",
-       "torch_compat", "torch_private"}
+       "tensor_wrappers", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -31,7 +31,8 @@ LAYERS: dict[str, set[str]] = {
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "process_state": set(),
     "generated": set(),
-    "schemas": set(),
+    "schemas": {"tensor_wrappers"},
+    "tensor_wrappers": set(),
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,

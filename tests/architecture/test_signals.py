@@ -56,3 +56,35 @@ def test_a_signal_is_raised_with_its_cause():
     with pytest.raises(RestartTrace, match="why") as caught:
         leave_trace(RestartTrace("why"), cause)
     assert caught.value.__cause__ is cause and caught.value.action is None
+
+
+#: Code that runs when compiled code does. While a frame is compiled, exceptions of signal handlers wait (`_C.defer_signals`).
+AT_RUN_TIME = ("resume", "backends/eager.py", "backends/aot/runtime", "regions.py")
+
+
+def ends_the_process(function: ast.AST) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "_exit" for node in ast.walk(function))
+
+
+def broad_handlers(tree: ast.Module) -> Iterator[ast.ExceptHandler]:
+    """Those that catch every exception, but for functions after which there is no process that it could arrive in."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and ends_the_process(node)]
+    final = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and id(node) not in final:
+            caught = {each.id for each in ast.walk(node.type or ast.Name("BaseException")) if isinstance(each, ast.Name)}
+            if caught & {"Exception", "BaseException", "_AnyError"}:
+                yield node
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_foreign_exceptions_pass_through(path: Path):
+    """Who catches every exception asks `is_foreign` of it, or raises it again."""
+    at_run_time = path.relative_to(SOURCE).as_posix().startswith(AT_RUN_TIME)
+    for handler in broad_handlers(ast.parse(path.read_text(encoding="utf-8"))):
+        names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(handler)}
+        raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+        if at_run_time:
+            assert names & {"is_foreign", "may_start_over"} or isinstance(handler.body[-1], ast.Raise), (path, handler.lineno)
+        elif "BaseException" in names:
+            assert raises, f"{path}:{handler.lineno}"

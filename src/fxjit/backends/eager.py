@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from fxjit import torch_private
-from fxjit.errors import InternalError
+from fxjit.errors import InternalError, is_foreign
 
 from .graph.facts import changes_state
 
@@ -77,6 +77,8 @@ def eager_noexcept(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
         try:
             return gm.forward(*args)
         except Exception as error:  # all of them: see above
+            if is_foreign(error):
+                raise
             raise InternalError(f"a captured graph raised {type(error).__name__}: {error}") from error
 
     return run

@@ -17,6 +17,7 @@
 #endif
 
 #include "_module.h"
+#include "_signals.h"
 #include "frontend/_entries.h"
 
 /* ---- state ---- */
@@ -343,9 +344,31 @@ pass_on_without_region(PyThreadState *tstate, _PyInterpreterFrame *frame)
     return result;
 }
 
+/* The compile is over: what a signal handler raised meanwhile takes the place of how it ended, unless the entry that it gave
+ * raises that itself. */
+static PyObject *
+end_of_deferral(PyObject *answer)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    int waits = fx_stop_deferring_signals();
+    int raises = answer != NULL && PyObject_TypeCheck(answer, &FxEntry_Type) && fx_is_interrupted(((FxEntry *)answer)->payload);
+    if (!waits || raises) {
+        PyErr_Restore(type, value, traceback);
+        return answer;
+    }
+    Py_XDECREF(answer); /* these may run code */
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    fx_raise_deferred();
+    return NULL;
+}
+
 /* Asks the region's callback for an entry: strong reference, or NULL; with an exception set if something failed. */
 static FxEntry *
-ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObject *const *slots, Py_ssize_t nslots)
+ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObject *const *slots, Py_ssize_t nslots,
+             int is_resume_function)
 {
     PyObject *args = PyTuple_New(nslots);
     if (args == NULL) {
@@ -359,9 +382,16 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
     PyObject *parameters[] = {(PyObject *)region, (PyObject *)func,   (PyObject *)code,   args,
                               closure,            func->func_globals, func->func_builtins};
     FxHookState before;
+    int deferred = fx_signals_are_deferred(); /* this compile is within another */
+    if (is_resume_function && fx_defer_signals() < 0) { /* it may be in blocks, and an exception is raised in those */
+        PyErr_Clear();
+    }
     fx_hook_switch(NULL, 1, &before);
     PyObject *answer = PyObject_Vectorcall(callback, parameters, 7, NULL);
     fx_hook_restore(&before);
+    if (!deferred && fx_signals_are_deferred()) {
+        answer = end_of_deferral(answer);
+    }
     Py_DECREF(callback);
     Py_DECREF(args);
     if (answer == Py_None) {
@@ -393,7 +423,7 @@ evaluate_in_region(PyThreadState *tstate, _PyInterpreterFrame *frame, CodeExtra 
     PyObject *result = NULL;
     int failed = find_entry(extra, group, region->key, func, frame->localsplus, nslots, &entry) < 0;
     if (!failed && entry == NULL && region->callback != NULL && !(flags & FX_FROZEN)) {
-        entry = ask_callback(region, func, code, frame->localsplus, nslots);
+        entry = ask_callback(region, func, code, frame->localsplus, nslots, is_resume_function);
         failed = entry == NULL && PyErr_Occurred() != NULL;
         extra = find_extra(code); /* the callback may have flagged the code: that holds for this call as well */
         flags = flags_for(extra, extra == NULL ? NULL : find_group(extra, region->key));

@@ -18,7 +18,13 @@ from weakref import ref
 import torch
 from torch._guards import SLoc
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, RelaxedUnspecConstraint, ShapeEnv, StatefulSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    RelaxedUnspecConstraint,
+    ShapeEnv,
+    StatefulSymbolicContext,
+    SubclassSymbolicContext,
+)
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -26,6 +32,7 @@ from fxjit import config, logs
 from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
+from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -143,23 +150,19 @@ class ShapePolicy:
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
-        dims = self._dims(tensor, source)
         marked = _marks(tensor, "_dynamo_dynamic_indices")
-        context = StatefulSymbolicContext(
-            dynamic_sizes=dims,
-            dynamic_strides=self._strides(tensor, source, dims),
-            constraint_sizes=[RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
-                              for dim in range(tensor.dim())],
-            tensor_source=torch_source(source),
-        )
-        if tensor.dim() == 0:
+        context = self._context(tensor, source)
+        if is_wrapper(tensor):
+            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+        elif tensor.dim() == 0:
             # Without sizes there is nothing to be a symbol; torch would make one of the number in it, which nothing guards.
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), static_shapes=True)
         else:
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # those of mark_unbacked are the input's own
-        if tensor.dim() == 0:
-            fake.item_memo = None  # its contents are no fact of the trace: nothing guards them
+        for each in flattened(fake):
+            if each.dim() == 0:
+                each.item_memo = None  # type: ignore[attr-defined]  # contents are no fact of the trace: nothing guards them
         self.contexts.append((tensor, context))
         self._note_marks(tensor, fake, source, marked)
         symbolic = frozenset(dim for dim, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)
@@ -168,6 +171,22 @@ class ShapePolicy:
             self.symbols = True
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def _context(self, tensor: torch.Tensor, source: Source) -> StatefulSymbolicContext:
+        """Which sizes of a tensor, and of the inner tensors of a wrapper, are symbols."""
+        dims = self._dims(tensor, source)
+        marked = _marks(tensor, "_dynamo_dynamic_indices")
+        said: dict[str, Any] = {
+            "dynamic_sizes": dims,
+            "dynamic_strides": self._strides(tensor, source, dims),
+            "constraint_sizes": [RelaxedUnspecConstraint(warn_only=False) if dim in marked else None
+                                 for dim in range(tensor.dim())],
+            "tensor_source": torch_source(source),
+        }
+        if not is_wrapper(tensor):
+            return StatefulSymbolicContext(**said)
+        inner: dict[str, Any] = {name: self._context(each, AttrSource(source, name)) for name, each in inner_tensors(tensor)}
+        return SubclassSymbolicContext(**said, inner_contexts=inner, track_outer_size_stride=not tensor.is_nested)
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""

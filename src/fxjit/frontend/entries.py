@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from fxjit import _C
 # A compile that waits for another thread's gives up after this long and runs its frame eagerly: the other may be
 # waiting for something that only this thread can do.
 WAIT_SECONDS = 60.0
+# Seconds between two safe points while a compile waits.
+_PAUSE = 0.1
 # Frames that run eagerly after the first suppressed failure.
 FIRST_RETRY = 8
 
@@ -263,7 +266,7 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
         yield False
         return
     try:
-        if not _compile_lock.acquire(timeout=WAIT_SECONDS):
+        if not _waited(lambda seconds: _compile_lock.acquire(timeout=seconds)):
             yield False
             return
         outer, _compiling_thread = _compiling_thread, threading.get_ident()
@@ -282,7 +285,17 @@ def wait_for_other(code: CodeType, key: object) -> bool:
     if _compiling_thread == threading.get_ident():
         return False
     done = _claims.get((id(code), id(key)))
-    return done is not None and done.wait(WAIT_SECONDS)
+    return done is not None and _waited(done.wait)
+
+
+def _waited(wait: Callable[[float], bool]) -> bool:
+    """What `wait` gave after WAIT_SECONDS at the most, with safe points meanwhile."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not wait(max(0.0, min(_PAUSE, deadline - time.monotonic()))):
+        _C.safe_point()
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 def reset() -> None:

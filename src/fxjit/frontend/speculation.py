@@ -14,6 +14,7 @@ from fxjit.frontend.result import SpeculationCheck
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import is_known, updated_statistics, uses_rng
+from fxjit.tensor_wrappers import flattened, is_wrapper
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.
 _MOST_COPIED = 1 << 16
@@ -29,8 +30,10 @@ class Speculation:
         self._inputs: list[tuple[torch.fx.Node, torch.Tensor, int | None]] = []
 
     def met(self, node: torch.fx.Node, fake: torch.Tensor) -> None:
-        """A new input of the graph."""
+        """A new input of the graph; of a wrapper what it is made of may be written to by itself."""
         self._inputs.append((node, fake, version(fake)))
+        if is_wrapper(fake):
+            self._inputs += [(node, each, version(each)) for each in flattened(fake)]
 
     @property
     def input_count(self) -> int:
@@ -74,6 +77,8 @@ class Speculation:
                 return False, None
             if fake._version == before and node not in statistics:
                 continue
+            if is_wrapper(node.meta["example_value"]):
+                return False, None  # only its class could copy it
             numel = fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
             written.append(node)

@@ -24,6 +24,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -66,12 +67,15 @@ from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import factory_of, wrap_object
+from fxjit.frontend.values.wrappers import NO_WRAPPER
+from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wrapper
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
+from fxjit.tensor_wrappers import is_wrapper
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -144,6 +148,8 @@ class Trace:
         self._by_source: dict[Source, Value] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._input_tensors: list[Source] = []
+        self._tensor_objects: dict[int, Source] = {}
+        self._has_wrappers = False
         self._inputs: list[tuple[Source, Any]] = []
         self._scratch: dict[object, dict[str, Any]] = {}
         self._has_symbols = False
@@ -249,13 +255,18 @@ class Trace:
 
     def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
         self.guard(TypeIs(source, type(tensor)))
-        self._input_tensors.append(owner or source)
+        if owner is None:
+            self._note_object(tensor, source)
+        else:
+            self._input_tensors.append(owner)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
         given, given_source = tensor, source
-        if overrides.has_torch_function(type(tensor)):
+        wrapper = is_wrapper(tensor)
+        self._has_wrappers |= wrapper
+        if not wrapper and overrides.has_torch_function(type(tensor)):
             given, given_source = as_base_tensor(tensor, source)
-        fake, symbolic = self.policy.fake(given, source)
+        fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self._has_symbols |= bool(symbolic) or open_strides
         spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)
@@ -263,7 +274,17 @@ class Trace:
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
         self.speculation.met(node, fake)
+        if wrapper:
+            self._has_symbols |= guard_wrapper(self, tensor, fake, source, self._note_object)
         return node, fake
+
+    def _note_object(self, tensor: torch.Tensor, source: Source) -> None:
+        """Another tensor that existed before: the same object as one that is known, or none of them."""
+        known = self._tensor_objects.setdefault(id(tensor), source)
+        if known is source:
+            self._input_tensors.append(source)
+        elif known != source:
+            self.guard(SameObject(known, source))
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         if not self.policy.history.random_inputs:
@@ -318,7 +339,8 @@ class Trace:
             self.break_points.dispatches = True
             leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
         self._check_random()
-        observer = None if is_known(target) else Observer()
+        dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
+        observer = Observer() if dispatches or not is_known(target) else None
         result = self._run_fake(target, node_args, node_kwargs, observer)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
@@ -474,7 +496,7 @@ class Trace:
             if known is not None:
                 return known
             self._check_layout(node, result)
-            value = TensorValue(node, result, torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor)
+            value = TensorValue(node, result, self._class_of(node, result))
             self._by_fake[id(result)] = value
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -490,8 +512,21 @@ class Trace:
             return OpaqueValue(node, result)
         self.break_("operator-result-unsupported", operator=str(node.target), type=type(result).__name__)
 
+    def _class_of(self, node: torch.fx.Node, result: torch.Tensor) -> type:
+        """The Python type of the tensor that `result` stands for."""
+        if is_wrapper(result):
+            self._has_wrappers = True
+            overrides.note_class(self, type(result))
+            return type(result)
+        if not isinstance(result, (FakeTensor, torch.nn.Parameter)):
+            name = _target_name(node.target)  # type: ignore[arg-type]  # a call's target
+            self.break_("tensor-subclass", type=type(result).__qualname__, why=f"{name} gives it, and {NO_WRAPPER}")
+        return torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
+
     def _check_layout(self, node: torch.fx.Node, result: torch.Tensor) -> None:
         """A result that could be no graph input is none of the graph's either: what works on it runs as it stands."""
+        if is_wrapper(result):
+            return
         what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
                 else f"layout {result.layout}" if result.layout is not torch.strided else None)
         if what is not None:

@@ -8,7 +8,7 @@
  * Order: conditions that cost nothing, the walk, the other conditions. When the last call did not hold, the check that
  * failed is tried first: with several entries on one code object, all but one fail, mostly at the same place.
  *
- * Whatever Exception a look-up raises means that the guard does not hold. */
+ * Whatever Exception a look-up raises means that the guard does not hold, unless it came from outside (errors.is_foreign). */
 #define PY_SSIZE_T_CLEAN
 #include "../cpython_compat.h"
 
@@ -23,6 +23,18 @@
 
 /* -- the walk ------------------------------------------------------------------------------------------------------*/
 
+/* Whether an exception is none of the look-up's. */
+static int
+is_foreign(PyObject *error)
+{
+    PyObject *errors = PyImport_ImportModule("fxjit.errors");
+    PyObject *answer = errors == NULL ? NULL : PyObject_CallMethod(errors, "is_foreign", "O", error);
+    int foreign = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(errors);
+    Py_XDECREF(answer);
+    return foreign;
+}
+
 /* -1 with an exception that must pass through (KeyboardInterrupt...), else 0 and no exception. */
 static int
 swallow(void)
@@ -30,11 +42,27 @@ swallow(void)
     if (!PyErr_Occurred()) {
         return 0;
     }
-    if (PyErr_ExceptionMatches(PyExc_Exception)) {
-        PyErr_Clear();
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    if (traceback == NULL) { /* it came through no Python code */
+        Py_XDECREF(type);
+        Py_XDECREF(error);
         return 0;
     }
-    return -1;
+    PyErr_NormalizeException(&type, &error, &traceback);
+    PyException_SetTraceback(error, traceback);
+    int foreign = is_foreign(error);
+    if (foreign > 0) {
+        PyErr_Restore(type, error, traceback);
+        return -1;
+    }
+    Py_DECREF(type);
+    Py_DECREF(error);
+    Py_DECREF(traceback);
+    return foreign;
 }
 
 static int

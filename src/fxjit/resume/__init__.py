@@ -4,5 +4,6 @@ from fxjit.resume.cache import origin_of
 from fxjit.resume.deoptimization import SpeculativeGraph
 from fxjit.resume.entry import assemble, plan
 from fxjit.resume.rebuild import Plan
+from fxjit.resume.rescue import raising_code
 
-__all__ = ["Plan", "SpeculativeGraph", "assemble", "origin_of", "plan"]
+__all__ = ["Plan", "SpeculativeGraph", "assemble", "origin_of", "plan", "raising_code"]

@@ -10,19 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from fxjit import _C, logs
+from fxjit import _C, logs, torch_private
 from fxjit.counters import counters
-from fxjit.errors import FxjitError
+from fxjit.errors import FxjitError, is_foreign
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
 
 _log = logs.artifact("recompiles")
 #: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
 _MAX_FAILURES = 3
+
+
+_saved_tensors_hooks: Final = torch_private.get_or(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
+
+
+def may_start_over(error: BaseException) -> bool:
+    """Whether what a graph raised is an error of the graph's own, which the user's code raises again where it belongs. Hooks
+    for saved tensors have seen part of the graph, count what they see, and may end it by an exception of theirs, as
+    checkpointing does: the program does not run a second time under them."""
+    return not is_foreign(error) and not isinstance(error, FxjitError) and _saved_tensors_hooks(True) is None
 
 
 class SpeculativeGraph:
@@ -49,6 +60,8 @@ class SpeculativeGraph:
                 return tuple(outputs)
         except Exception as failed:
             # What the graph computes behind the check may fail on data that does not pass it.
+            if not may_start_over(failed):
+                raise
             error = failed
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -75,7 +88,7 @@ class FailedGraph:
         self._warned = False
 
     def __call__(self, error: BaseException) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, FxjitError):
+        if not may_start_over(error):
             return False
         counters["failed_graphs"][self._name] += 1
         if not self._warned:
@@ -106,8 +119,9 @@ class Deoptimization:
         self.asm.dup()
         self.asm.jump_if("NONE", self._label)
 
-    def write(self) -> None:
-        """Emit it, behind the end of the code. The arguments are where they were when the frame began."""
+    def write(self, rescued: Label | None) -> None:
+        """Emit it, behind the end of the code. The arguments are where they were when the frame began. `rescued` is where an
+        exception goes that is not the graph's own, None: out of the frame."""
         asm = self.asm
         raising = asm.label()
         if self._failed is not None:
@@ -126,7 +140,10 @@ class Deoptimization:
         asm.return_value()
         if self._failed is not None:
             asm.place(raising)
-            asm.raise_()
+            if rescued is None:
+                asm.raise_()
+            else:
+                asm.jump(rescued)
 
 
 def _as_it_stands(code: CodeType, slots: int) -> CodeType:

@@ -82,17 +82,17 @@ class _Entry:
     def write(self) -> CodeType:
         asm, result = self.asm, self.result
         asm.at(_first_positions(self.code))
-        asm.prologue()
-        under = rescue(asm, self.code) if self.compiled is not None and not self.starts_over else None
+        under = rescue(asm, self.code) if self.compiled is not None else None
         guarding = None if under is None else under.guarding
         rng_program = RngProgram(result.rng_steps) if result.rng_steps else None
         if result.speculated is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
             self.deoptimization = Deoptimization(asm, self.code.code, self.arg_names)
             if self.starts_over:
                 guarding = self.deoptimization.guarding()
-        if rng_program is not None:
-            self._run_rng_program(rng_program)
-        with asm.under(guarding):
+        with asm.under(guarding):  # from the first instruction on, where handlers of signals may raise
+            asm.prologue()
+            if rng_program is not None:
+                self._run_rng_program(rng_program)
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
         self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
@@ -102,10 +102,10 @@ class _Entry:
             asm.return_value()
         else:
             self._epilogue(result.end).write()
+        if self.deoptimization is not None:
+            self.deoptimization.write(under.label if under is not None and self.starts_over else None)
         if under is not None:
             under.write()
-        if self.deoptimization is not None:
-            self.deoptimization.write()
         return asm.finish(self.code.code)
 
     def _epilogue(self, end: Break) -> BreakEpilogue:

@@ -2,16 +2,18 @@
 
 entry.py puts the graph of a resume function under a handler: what the graph raises goes on at the handler of the user's that
 stands around the place where the resume function begins, as if that instruction had raised it. So a manager that was
-entered for real is left."""
+entered for real is left. What a handler of a signal raised while the resume function was compiled goes the same way."""
 
 from __future__ import annotations
+
+from types import CodeType
 
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.flow import live_before
-from fxjit.frontend.bytecode.instruction import Code, Handler
+from fxjit.frontend.bytecode.instruction import Code, Handler, Positions
 from fxjit.resume.blocks import chain, is_cleanup
 from fxjit.resume.break_point import after_raising
 from fxjit.resume.cache import resume_function_of, resume_point_of
@@ -27,8 +29,9 @@ class Rescue:
         self.point = point
         self.handler = handler
         self.first = first
-        self._label = asm.label()
-        self.guarding: Guarding = asm.guarding(self._label, push_lasti=False, depth=0)
+        #: [exception] ->
+        self.label = asm.label()
+        self.guarding: Guarding = asm.guarding(self.label, push_lasti=False, depth=0)
 
     def write(self) -> None:
         """Emit the handler, behind the end of the code. The arguments are where they were when the frame began."""
@@ -40,7 +43,7 @@ class Rescue:
         resume_function = resume_function_of(self.original.code, ResumePoint(
             outcome.index, outcome.nulls, tuple(at for at in point.exits if at < depth),
             tuple(name for name in point.locals if name in live), tuple(at for at in point.handled if at < depth)))
-        asm.place(self._label)
+        asm.place(self.label)
         error = asm.fresh_local("error")
         asm.store_local(error)
         asm.begin_call(_C.Continue)
@@ -73,3 +76,21 @@ def rescue(asm: Asm, code: Code) -> Rescue | None:
     if not handlers or is_cleanup(decoded, handlers[-1]):
         return None
     return Rescue(asm, decoded, point, handlers[-1], first)
+
+
+def raising_code(code: CodeType, arg_names: tuple[str, ...]) -> CodeType | None:
+    """New code of a resume function that only raises what a handler of a signal raised while it was compiled
+    (`_C.raise_deferred`), inside of the blocks that the frame is in; None where it is in none."""
+    decoded = decode(code)
+    asm = Asm(arg_names, decoded.freevars)
+    under = rescue(asm, decoded)
+    if under is None:
+        return None
+    asm.at(Positions(code.co_firstlineno, code.co_firstlineno, None, None))
+    with asm.under(under.guarding):
+        asm.prologue()
+        asm.begin_call(_C.raise_deferred)
+        asm.call(0)
+        asm.return_value()
+    under.write()
+    return asm.finish(code)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fxjit.errors import is_foreign
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.guards.source import RandomSource, Source
 
@@ -49,9 +50,11 @@ class RngProgram:
             for fn, args, named in self._steps:
                 given = [values[at] if computed else at for computed, at in args]
                 values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
-        except Exception:  # the frame then starts over eagerly (expected.py), and raises where the program does
+        except Exception as error:  # the frame then starts over eagerly (deoptimization.py), and raises where the program does
             for undo in restore:
                 undo()
+            if is_foreign(error):
+                raise
             return None
         return tuple([values[at] for at in self._wanted])
 

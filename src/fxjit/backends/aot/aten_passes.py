@@ -14,7 +14,7 @@ from fxjit import process_state
 from fxjit.schemas import name_of, overloads_of
 
 from ..graph.edit import call_like, outputs_of, set_outputs, where_or_zero
-from ..graph.facts import storages_of, tangents_of, written_storages
+from ..graph.facts import crosses_wrappers, storages_of, tangents_of, written_storages
 from ..graph.layout import dimension_order, has_gaps
 from .runtime.call_plan import TangentMask
 
@@ -35,7 +35,7 @@ def restride_outputs(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule
     order of its own, of which `y` is then a view. Outputs that are views of others stay what they are."""
     # What goes element by element keeps the order as a function, too; fake tensors do not always tell eager's.
     written, reordered = written_storages(captured), written_storages(captured, _may_reorder)
-    if meta is None or meta.tokens or not written:
+    if meta is None or meta.tokens or not written or crosses_wrappers(captured):
         return
     values, changed = outputs_of(graph.graph), False
     first = meta.num_mutated_inp_runtime_indices

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..graph.facts import mutated_without_version
+from ..graph.facts import crosses_wrappers, mutated_inputs, mutated_without_version
 from . import rules
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
@@ -36,6 +36,9 @@ def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
     call, artifacts = trace_and_compile(gm, example_inputs, backend)
     candidate = rules.Candidate(gm, example_inputs, artifacts=artifacts, is_unprofitable=backend.is_unprofitable)
     rules.check("compiled graphs", candidate)
+    if crosses_wrappers(gm):
+        versions = VersionCounterEffects(mutated_without_version(gm, example_inputs, mutated_inputs(gm)))
+        return CompileResult(artifacts.graphs, None, call, versions)
     preserved = mutated_without_version(gm, example_inputs, artifacts.mutated_inputs)
     plan = plan_call(artifacts, gm, len(example_inputs), autocast, preserved)
     rules.check("call plan", replace(candidate, plan=plan))

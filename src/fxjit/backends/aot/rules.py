@@ -18,8 +18,9 @@ from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
 from fxjit.counters import counters
+from fxjit.tensor_wrappers import flattened, is_wrapper, storages
 
-from ..graph.facts import DATA_DEPENDENT, tensors_of, uses_storage_offsets
+from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
@@ -123,6 +124,25 @@ def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
+def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
+    """AOTAutograd does not look for memory that what wrappers are made of shares with other inputs."""
+    gm, inputs = candidate.captured, candidate.example_inputs
+    if not isinstance(gm, torch.fx.GraphModule) or not any(map(is_wrapper, inputs)):
+        return False
+    memories = [storages(each) if isinstance(each, torch.Tensor) else set[int]() for each in inputs]
+    mutated = mutated_inputs(gm)
+    if any(is_wrapper(inputs[place]) and len(memories[place]) < len([*flattened(inputs[place])]) for place in mutated):
+        return True
+    return any(not memories[place].isdisjoint(other) for place in mutated for at, other in enumerate(memories) if at != place)
+
+
+def _cannot_desugar(candidate: Candidate) -> bool:
+    """Whether AOTAutograd itself failed on a graph over wrapper subclasses, and not a compiler behind it."""
+    gm = candidate.captured
+    return candidate.artifacts.meta is None and isinstance(gm, torch.fx.GraphModule) and any(
+        is_wrapper(tensor) for node in gm.graph.nodes for tensor in tensors_of(node))
+
+
 # Predicates of what AOTAutograd made
 
 
@@ -192,6 +212,8 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
+    Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
+         "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
@@ -217,6 +239,8 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("wrapper-subclass", "AOTAutograd", _cannot_desugar,
+         "AOTAutograd cannot take the graph's tensors of wrapper subclasses apart, as where two outputs share memory."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,

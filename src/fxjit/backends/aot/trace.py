@@ -59,13 +59,14 @@ def trace_and_compile(
                 keep_inference_input_mutations=True,
             )
         except Exception as problem:  # which of them mean that the graph runs as captured is in the rules
-            rules.check("AOTAutograd", rules.Candidate(gm, example_inputs, problem))
+            rules.check("AOTAutograd", rules.Candidate(gm, example_inputs, problem, artifacts))
             raise
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
     if artifacts.meta is not None:
         # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
+        (artifacts.meta.bw_donated_idxs or []).clear()  # a list that AOTAutograd's wrappers for subclasses share
         artifacts.meta.bw_donated_idxs = []
     return compiled, artifacts
 

@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
+from fxjit.tensor_wrappers import is_wrapper, storages
 
 Node = torch.fx.Node
 #: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
@@ -43,7 +44,21 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
 def storages_of(nodes: Iterable[Node]) -> set[int]:
     """The storages of what the nodes gave; sparse tensors have none."""
     tensors = (tensor for node in nodes for tensor in tensors_of(node))
-    return {tensor.untyped_storage()._cdata for tensor in tensors if torch._C._has_storage(tensor)}
+    return {place for tensor in tensors for place in storages(tensor)}
+
+
+def crosses_wrappers(gm: torch.fx.GraphModule) -> bool:
+    """Whether the captured graph takes or gives tensors of wrapper subclasses. AOTAutograd's graphs then take and give what
+    these are made of: their inputs and outputs are not those of the captured graph."""
+    ends = [*gm.graph.find_nodes(op="placeholder"), *gm.graph.output_node().all_input_nodes]
+    return any(is_wrapper(tensor) for node in ends for tensor in tensors_of(node))
+
+
+def mutated_inputs(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """The positions of the inputs that the captured graph writes to."""
+    memory = written_storages(gm)
+    return tuple(place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+                 if not storages_of([node]).isdisjoint(memory))
 
 
 def all_nodes(gm: torch.fx.GraphModule) -> Iterator[Node]:
@@ -134,8 +149,8 @@ def mutated_without_version(gm: torch.fx.GraphModule, example_inputs: Sequence[A
     """Those of the `mutated` inputs whose version counter the captured graph leaves as it is: it writes to them through `.data`
     alone, or as running statistics."""
     silent = [node for node in all_nodes(gm) if _reads_data(node) or updated_statistics(node)]
-    if not mutated or not silent:
-        return ()
+    if not mutated or not silent or any(map(is_wrapper, example_inputs)):
+        return ()  # fake tensors of wrappers cannot be made here
     if all(map(_updates_inputs_alone, silent)):
         statistics = {each for node in silent for each in updated_statistics(node)}
         placeholders = gm.graph.find_nodes(op="placeholder")

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
 from fxjit.schemas import name_of, writes, written
+from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
 from .facts import changes_state, needed, storages_of, tensors_of
@@ -86,7 +87,7 @@ def can_be_passed(node: torch.fx.Node) -> bool:
     """Whether graphs may take its value from one another: no tuple, no number that varies, nothing whose memory is its
     negative."""
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and not value.is_neg() and not value.is_conj()
+    return isinstance(value, torch.Tensor) and not is_wrapper(value) and not value.is_neg() and not value.is_conj()
 
 
 def run_in_order(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:

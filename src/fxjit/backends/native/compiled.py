@@ -64,11 +64,10 @@ class CompiledGraph:
     def build(self) -> None:
         """Makes the program over the library; raises CppCompileError if there is none."""
         assert self.encoded is not None
-        compilation, self.compilation = self.compilation, None
         with timed("native.cpp", self.name):
-            self.program = self.encoded.build(None if compilation is None else compilation.library())
+            self.program = self.encoded.build(None if self.compilation is None else self.compilation.library())
         self.run = self.program.boxed
-        self.gm = None
+        self.gm = self.compilation = None
 
     def unboxed(self) -> Callable[..., tuple[Any, ...]]:
         """The same over plain arguments."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, NoReturn
 
+from fxjit._C import safe_point
 from fxjit.errors import BreakGraph, BreakReached, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
@@ -124,6 +125,7 @@ class Machine:
             while True:
                 if t.steps == break_step:
                     leave_trace(BreakReached(self._break_at(t.break_points.at(t.steps, self.pc))))
+                safe_point()
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc
@@ -156,6 +158,7 @@ class Machine:
             while True:
                 if t.steps == break_step:
                     return self._break_at(break_points.at(t.steps, self.pc))
+                safe_point()
                 self.steps = t.steps
                 t.steps += 1
                 index = self.pc

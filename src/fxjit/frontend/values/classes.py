@@ -37,6 +37,8 @@ _DTYPES = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (comp
 
 #: `cls.__new__(cls, *args, **kwargs)` of classes with such a base.
 NEW: Final[ClassRegistry[Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value]]] = ClassRegistry()
+#: `cls(*args, **kwargs)` of classes with such a base; None where `__new__` and `__init__` are traced.
+CALLS: Final[ClassRegistry[Callable[[Tracer, type, Sequence[Value], Mapping[str, Value]], Value | None]]] = ClassRegistry()
 
 
 class ClassValue(GuardedOperators):
@@ -195,6 +197,10 @@ class ClassValue(GuardedOperators):
         cls = self.cls
         if issubclass(cls, BaseException):
             return exceptions.instantiate(t, cls, args, kwargs)
+        call = CALLS.find(cls)
+        made = None if call is None else call(t, cls, args, kwargs)
+        if made is not None:
+            return made
         new, new_owner = descriptors.look_up(t, cls, "__new__")
         python_new = new.__func__ if isinstance(new, staticmethod) else new
         if isinstance(python_new, types.FunctionType) and new_owner is not None:

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, get_overridable_functions
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import torch_private
@@ -24,6 +25,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
+from fxjit.tensor_wrappers import is_wrapper
 
 FAMILY: Final = "torch function modes"
 #: The C functions that dispatch to modes, by id: torchfn.py's operators.
@@ -99,6 +101,21 @@ def has_torch_function(cls: type) -> bool:
     raw = next((space["__torch_function__"] for space in map(namespace_of, cls.__mro__) if "__torch_function__" in space), None)
     disabled = torch._C._disabled_torch_function_impl
     return raw is not None and raw is not disabled and getattr(raw, "__func__", None) is not disabled
+
+
+def inlined_in(gm: torch.fx.GraphModule) -> bool:
+    """Whether tensors of the graph have a `__torch_function__`, which the trace has called: the graph has what it came to."""
+    values = (leaf for node in gm.graph.nodes for leaf in pytree.tree_leaves(node.meta.get("example_value")))
+    return any(isinstance(value, torch.Tensor) and is_wrapper(value) and has_torch_function(type(value)) for value in values)
+
+
+def without_torch_function(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, in which no `__torch_function__` of a subclass is called."""
+    def run(*args: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return call(*args)
+
+    return run
 
 
 def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:

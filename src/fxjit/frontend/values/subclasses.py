@@ -1,8 +1,8 @@
 """Subclasses of Tensor: how a tensor gets another class, and that a graph computes with plain ones.
 
-A graph knows tensors only: one of a subclass that existed before goes in as a plain tensor over the same memory, one made
-while tracing is a plain tensor of the graph that gets its class where it leaves. What the class has to say about operators is
-asked while tracing (overrides.py).
+A graph computes with plain tensors: one of a subclass that existed before goes in as a plain tensor over the same memory, one
+made while tracing is a plain tensor of the graph that gets its class where it leaves. What the class has to say about operators
+is asked while tracing (overrides.py). Classes with a `__torch_dispatch__` stay what they are (wrappers.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import classes, overrides, protocol, tensor_methods
+from fxjit.frontend.values import classes, overrides, protocol, tensor_methods, wrappers
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.tensor import TensorValue, can_be_traced
@@ -54,7 +54,7 @@ def as_base_tensor(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, 
 def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
     """`tensor.as_subclass(cls)`: another object over the same memory."""
     if not isinstance(tensor, TensorValue) or not issubclass(cls, torch.Tensor) or not _can_be_given(cls):
-        t.break_("tensor-subclass", type=cls.__qualname__)
+        t.break_("tensor-subclass", type=cls.__qualname__, why="a graph cannot make one of another tensor")
     alias = cast(TensorValue, t.emit(torch.ops.aten.alias.default, [tensor]))
     if cls is torch.Tensor:
         return alias
@@ -86,7 +86,7 @@ def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     cls: Any = given["cls"].as_constant() if given["cls"].is_constant() else None
     unknown = given.keys() - {"cls", "data", "require_grad"}
     if unknown or not isinstance(given.get("data"), TensorValue) or not isinstance(cls, type):
-        t.break_("tensor-subclass", type=str(cls))
+        t.break_("tensor-subclass", type=str(cls), why="`Tensor._make_subclass` is given more than a class and a tensor")
     if "require_grad" in given and protocol.truth(t, given["require_grad"]):
         t.break_("value-set-attribute", name="requires_grad", value=given["data"].describe(), type=cls.__name__,
                  why="a graph cannot make a leaf of the autograd graph")
@@ -100,3 +100,4 @@ def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 classes.NEW.register(torch.Tensor, _new)
+classes.CALLS.register(torch.Tensor, wrappers.construct)

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods
+from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods, wrappers
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
@@ -35,6 +35,7 @@ from fxjit.guards.source import (
     RandomSource,
     Source,
 )
+from fxjit.tensor_wrappers import inner_tensors, is_wrapper, is_wrapper_class
 
 if TYPE_CHECKING:
     import torch.fx
@@ -141,6 +142,9 @@ class TensorValue(GraphTensor, SuperLookup):
 
     def _instance_attribute(self, t: Tracer, name: str) -> Value | None:
         """What user code has set on a tensor that existed before."""
+        held = wrappers.attribute(t, self, name) if is_wrapper_class(self.cls) and not name.startswith("__") else None
+        if held is not None:
+            return held
         if self.source is None or self.real is None or name.startswith("__"):
             return None
         namespace = self.real.__dict__
@@ -212,6 +216,8 @@ class TensorValue(GraphTensor, SuperLookup):
         if name == "requires_grad" and value is not None and value.is_constant():
             self.set_requires_grad(t, bool(value.as_constant()))
             return
+        if is_wrapper_class(self.cls) and name != "grad":
+            wrappers.refuse_write(t, self, name)
         raw = protocol.type_lookup(self.cls, name)
         if raw is _DATA and value is not None and self._takes_data(t, value.realize()):
             return
@@ -246,7 +252,9 @@ class TensorValue(GraphTensor, SuperLookup):
     def _is_plain(self, value: TensorValue) -> bool:
         """Whether `value` and this tensor are of the common kind."""
         fakes = (self.fake, value.fake)
-        return not overrides.has_torch_function(self.cls) and value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
+        if overrides.has_torch_function(self.cls) or is_wrapper_class(self.cls):
+            return False
+        return value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
             fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
 
     # -- numbers -------------------------------------------------------------------------------------------------
@@ -527,8 +535,12 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-subclass", "a functorch wrapper"
     if torch.nn.parameter.is_lazy(tensor):
         return "tensor-subclass", "an uninitialized parameter"
+    if is_wrapper(tensor):
+        if not isinstance(protocol.type_lookup(cls, "__torch_function__"), (classmethod, types.BuiltinFunctionType)):
+            return "tensor-subclass", "its `__torch_function__` is no class method"
+        return next(filter(None, (why_untraceable(inner) for _, inner in inner_tensors(tensor))), None)
     if not can_be_traced(cls):
-        return "tensor-subclass", "a subclass with a __torch_dispatch__"
+        return "tensor-subclass", wrappers.NO_WRAPPER
     if tensor.is_nested:
         return "tensor-layout", "a nested tensor"
     if tensor.layout is not torch.strided:

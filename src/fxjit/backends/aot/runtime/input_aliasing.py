@@ -16,8 +16,9 @@ import torch
 import torch.fx
 
 from fxjit import _C, tensor_shim
+from fxjit.tensor_wrappers import flattened, is_wrapper
 
-from ...graph.facts import storages_of, written_storages
+from ...graph.facts import mutated_inputs
 from ...graph.layout import byte_range
 
 #: Two inputs whose memory meets: their indices, and how many elements the second begins behind the first.
@@ -32,13 +33,16 @@ class AliasedInputs:
     itemsizes: tuple[int, ...]
     mutated: tuple[int, ...]
     aliases: frozenset[Alias]
+    #: Some are wrapper subclasses: graphs over them are compiled only where nothing that is written is shared (aot/rules.py).
+    has_wrappers: bool = False
 
 
 def aliased_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> AliasedInputs | None:
     """Of the inputs that a graph is compiled for; None where the graph mutates no input, or has no other tensor."""
     places = gm.graph.find_nodes(op="placeholder")
-    memory = written_storages(gm)
-    mutated = tuple(place for place, node in enumerate(places) if not storages_of([node]).isdisjoint(memory))
+    mutated = mutated_inputs(gm)
+    if mutated and any(map(is_wrapper, example_inputs)):
+        return AliasedInputs((), mutated, frozenset(), has_wrappers=True)
     itemsizes = tuple(_itemsize(each) * (-1 if place in mutated else 1) for place, each in enumerate(example_inputs))
     if len(places) != len(example_inputs) or not mutated or sum(map(bool, itemsizes)) < 2 or not tensor_shim.ensure():
         return None
@@ -47,6 +51,8 @@ def aliased_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> A
 
 def checking_aliases(call: Callable[..., Any], expected: AliasedInputs, fallback: Callable[..., Any]) -> Callable[..., Any]:
     """`call`, and `fallback` for inputs that share memory otherwise than was expected."""
+    if expected.has_wrappers:
+        return _checking_inner(call, frozenset(expected.mutated), fallback)
     itemsizes, mutated, aliases, may_alias = expected.itemsizes, expected.mutated, expected.aliases, _C.memory_meets
 
     def run(*args: Any) -> Any:
@@ -54,6 +60,16 @@ def checking_aliases(call: Callable[..., Any], expected: AliasedInputs, fallback
             if _aliases(args, mutated) != aliases or _alias_across_storages(args, mutated):
                 return fallback(*args)
         return call(*args)
+
+    return run
+
+
+def _checking_inner(call: Callable[..., Any], mutated: frozenset[int], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of what wrappers are made of."""
+    def run(*args: Any) -> Any:
+        pieces = [(place, each) for place, arg in enumerate(args) if isinstance(arg, torch.Tensor) for each in flattened(arg)]
+        written = [index for index, (place, _) in enumerate(pieces) if place in mutated]
+        return fallback(*args) if _aliases([each for _, each in pieces], written) else call(*args)
 
     return run
 

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from fxjit import config
+from fxjit import _C, config
 
 #: Bytes of output that are kept.
 MOST_OUTPUT = 1 << 20
@@ -77,6 +77,7 @@ class Child:
         waiting = select.poll()
         waiting.register(pipe, select.POLLIN)
         while time.monotonic() < deadline:
+            _C.safe_point()
             if waiting.poll(PATIENCE * 1000):
                 more = os.read(pipe, 1 << 16)
                 if not more:
@@ -87,6 +88,7 @@ class Child:
         while not _has_ended(self._process.pid):
             if time.monotonic() > deadline:
                 raise TimeoutError
+            _C.safe_point()
             time.sleep(PAUSE)
         return said
 

@@ -1,0 +1,62 @@
+"""Tensors of traceable wrapper subclasses as inputs of a graph: their fake tensors, and the guards on what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+from fxjit.guards.kinds import TensorIs
+from fxjit.guards.source import AttrSource
+from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.guards.wrappers import UnguardableMetadata, WrapperMetadataIs
+from fxjit.tensor_wrappers import inner_tensors, is_wrapper
+
+if TYPE_CHECKING:
+    from fxjit.frontend.dynamic import ShapePolicy
+    from fxjit.frontend.tracer import Tracer
+    from fxjit.guards.source import Source
+
+
+def fake_wrapper(t: Tracer, policy: ShapePolicy, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
+    """The fake tensor of a wrapper, and the dimensions that are symbols in it. The graph breaks where the class cannot put one
+    together of fake tensors."""
+    try:
+        return policy.fake(tensor, source)
+    except Exception as error:  # the class's own code
+        why = f"its `__tensor_unflatten__` over fake tensors raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        t.break_("tensor-subclass", type=type(tensor).__qualname__, why=why)
+
+
+def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: Source,
+                  note_object: Callable[[torch.Tensor, Source], None]) -> bool:
+    """Guards what is relied on of a wrapper beside what every tensor has: its metadata, its inner tensors, and which of them
+    are one object with another tensor from outside (`note_object`). Whether sizes of theirs are symbols."""
+    try:
+        t.guard(WrapperMetadataIs(source, wrapper))
+    except UnguardableMetadata as problem:
+        t.break_("tensor-subclass", type=type(wrapper).__qualname__, why=str(problem))
+    any_symbol = False
+    for (name, inner), (_, inner_fake) in zip(inner_tensors(wrapper), inner_tensors(fake), strict=True):
+        inner_source = AttrSource(source, name)
+        note_object(inner, inner_source)
+        numbers = [*inner_fake.shape, *inner_fake.stride()] if inner_fake.layout is torch.strided else []
+        symbolic = any(isinstance(number, torch.SymInt) for number in numbers)
+        t.guard(TensorIs(inner_source, TensorSpec.of(inner, fake=inner_fake if symbolic else None)))
+        below = is_wrapper(inner) and guard_wrapper(t, inner, inner_fake, inner_source, note_object)
+        any_symbol = any_symbol or symbolic or below
+    return any_symbol
+
+
+def takes_wrapper(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call is one of a `__torch_dispatch__`, of which nobody declared what it does."""
+    found: list[bool] = []
+
+    def look(node: torch.fx.Node) -> None:
+        found.append(any(map(is_wrapper, pytree.tree_leaves(node.meta["example_value"]))))
+
+    torch.fx.map_arg((args, kwargs), look)
+    return any(found)
