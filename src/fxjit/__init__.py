@@ -47,7 +47,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name == "testing":  # imported when it is asked for: it imports torch, which `import fxjit` does not
+    if name == "testing":  # imported at its first use: it imports torch, which `import fxjit` does not
         return importlib.import_module("fxjit.testing")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

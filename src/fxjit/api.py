@@ -74,7 +74,7 @@ def compile(
             becomes a symbol once it was seen to change.
         backend: one of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs: list) -> callable`.
         mode: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`: a name for some options.
-        options: settings of `fxjit.config` by name, in force while this callable's graphs are compiled. Not beside `mode`.
+        options: settings of `fxjit.config` by name, in force while this callable's graphs are compiled. Not with `mode`.
         disable: give `model` back as it is.
         nopython: another name for `fullgraph`.
 

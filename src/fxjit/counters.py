@@ -19,7 +19,7 @@ from .errors import ConfigError
 
 
 class Counters(defaultdict[str, "Counter[str]"]):
-    """Group name -> Counter; a group that is asked for exists."""
+    """Group name -> Counter; a group is made by its first lookup."""
 
     def __init__(self) -> None:
         super().__init__(Counter)

@@ -6,7 +6,7 @@
                                (the graphs as data: `python -m fxjit replay` and `bisect` read them)
 
 The pipeline opens a folder for a frame and hands over what it has; a backend calls `write` or `stage` while it compiles.
-When nothing is asked for, all of this is one test of a setting.
+When it is off, all of this is one test of a setting.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def enabled() -> bool:
 
 
 def folder() -> Path | None:
-    """The folder of the compile that this thread is at, made when first asked for; None when there is none to write."""
+    """The folder of the compile that this thread is at, made at its first use; None when there is none to write."""
     opened: Path | None = getattr(_here, "folder", None)
     if opened is None:
         return None

@@ -152,7 +152,7 @@ class BreakGraph(TraceSignal):
     is_error: bool
     #: The frames under way there, outermost first, until it is decided where to break.
     frames: Sequence[Any]
-    #: The break further on that makes the trace end here already; what a program that wants no break is told of.
+    #: The break further on that makes the trace end here already; what the error of a program that wants no break is about.
     because: BreakGraph | None
     #: The instruction changes state that a block around it holds: the blocks stay entered from there on.
     keeps_blocks: bool

@@ -28,7 +28,7 @@ _compile_log = logs.artifact("compile")
 
 @dataclass(frozen=True, slots=True)
 class FrameCompiled:
-    """A frame, or the rest of one, became an entry. `graph` is None where there was nothing to put in a graph."""
+    """A frame, or its resume function, became an entry. `graph` is None where there was nothing to put in a graph."""
 
     code: CodeType
     graph: Any

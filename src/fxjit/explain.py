@@ -89,8 +89,8 @@ class Explanation:
     def to_html(self, path: None = None) -> str: ...
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> Path | str:
-        """A page that shows the source: each line in the colour of its graph, breaks and skips beside it. Its text; or, with
-        a path, the file that it is written to."""
+        """A page that shows the source: each line in the colour of its graph, breaks and skips in the margin. Its text; or,
+        with a path, the file that it is written to."""
         return _page(self) if path is None else _write(_page(self), Path(path))
 
 

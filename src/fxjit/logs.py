@@ -1,8 +1,8 @@
-"""One logger an artifact, under `fxjit.`, off unless asked for.
+"""One logger an artifact, under `fxjit.`, off unless turned on.
 
 `FXJIT_LOGS=graph_breaks,+guards` or `set_logs(graph_breaks=True)` turns them on; `+name` shows more. Code that has
 something to show does `log = logs.artifact("guards")` once and `log.info(...)` / `log.debug(...)`; when making the text
-costs something it asks `logs.enabled("guards")` first. Warnings are shown whether an artifact is on or not.
+costs something it checks `logs.enabled("guards")` first. Warnings are shown whether an artifact is on or not.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class OptimizedModule(nn.Module):
             module._infer_parameters(module, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    @property  # type: ignore[misc]  # what isinstance asks where type(self) is not the class
+    @property  # type: ignore[misc]  # what isinstance reads where type(self) is not the class
     def __class__(self) -> type:  # type: ignore[override]  # an attribute in object
         return passes_for or type(self)
 

@@ -28,7 +28,7 @@ _OPTION_ALIASES = {"max_autotune": "triton.max_autotune", "fast_math": "cpp.fast
 
 
 class RegionOptions:
-    """Compared by identity; lives as long as a callable that was compiled with it, and its entries with it."""
+    """Compared by identity; kept as long as a callable that was compiled with it, and its entries with it."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RegionOptions:
 
     @property
     def tells_failures(self) -> bool:
-        """Whether what a compiled graph raises is for whoever asked for it: a backend of one's own, or a check of backends."""
+        """Whether what a compiled graph raises is reported to the caller: a backend of one's own, or a check of backends."""
         return not isinstance(self.chosen_backend, str) or bool(config.repro_after) or config.verify_correctness
 
     def backend(self, gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
@@ -106,7 +106,7 @@ def region_options(
     _check(backend, mode, options, fullgraph, dynamic)
     chosen = dict(options or {})
     made = RegionOptions(backend, mode, chosen, fullgraph, dynamic)
-    # A callable backend lives as long as the RegionOptions that it is part of the key of.
+    # A callable backend is kept as long as the RegionOptions that it is part of the key of.
     which = backend if isinstance(backend, str) else id(backend)
     key = (which, mode, tuple(sorted((name, repr(value)) for name, value in chosen.items())), fullgraph, dynamic)
     return _known.setdefault(key, made)

@@ -390,7 +390,7 @@ _ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
 
 
 def _captured_nothing(options: Options, frame: Frame) -> None:
-    """The frame is passed by from now on. One that the user compiled is told of, and traced for some other calls before."""
+    """The frame is passed by from now on. One that the user compiled is reported, and traced for some other calls before."""
     users = entries.is_users(frame.code, options)
     if users:
         events.report_skip(frame.code, "skip-nothing-captured", {})
@@ -421,7 +421,7 @@ class _Stage:
 
 
 def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
-    """Our own mistakes are told as such, with the place in the user's program where they happened."""
+    """Our own mistakes are reported as such, with the place in the user's program where they happened."""
     try:
         return run()
     except (FxjitError, SkipFrameSignal, RecursionError, RetraceFrame):
@@ -452,7 +452,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     context = torch._guards.TracingContext(mode)
     for tensor, symbolic in trace.policy.contexts:
         context.tensor_to_context[tensor] = symbolic
-    known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors for as long as they live
+    known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors during their lifetime
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compile_part = functools.partial(_run_backend, options)

@@ -1,4 +1,4 @@
-"""`CompileProfiler`: a backend that only watches. It runs graphs eagerly and reports breaks, recompiles and skips.
+"""`CompileProfiler`: a backend that only observes. It runs graphs eagerly and reports breaks, recompiles and skips.
 
 with CompileProfiler() as prof:
     fxjit.compile(my_model, backend=prof)(x)
@@ -19,7 +19,7 @@ from .events import FrameCompiled, FrameSkipped, GraphBreak, Recompiled
 
 class CompileProfiler:
     """Statistics over a run: `frame_count`, `op_count`, and what `report()` says. While it listens no limit of recompiles
-    holds, so that every guard that fails is told of, and not only those before the limit."""
+    holds, so that every guard that fails is reported, and not only those before the limit."""
 
     compiler_name = "CompileProfiler"
 

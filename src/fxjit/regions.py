@@ -28,7 +28,7 @@ _tracing = threading.local()
 _last_options: dict[int, tuple[weakref.ref[CodeType], RegionOptions]] = {}
 
 
-# A frame is asked about this often before it counts as one that never sees a tensor.
+# A frame is looked at this often before it counts as one that never sees a tensor.
 TENSORLESS_CALLS = 200
 _tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
@@ -135,7 +135,7 @@ def _entry_for(
 
 
 def _pass_by(key: RegionOptions, code: CodeType, verdict: FrameVerdict) -> None:
-    """A frame that a rule keeps the hook from, from now on. Of what the user asked to compile that is reported."""
+    """A frame that a rule keeps the hook from, from now on. For what the user compiled that is reported."""
     entries.mark_skipped(code, None, verdict.reason, recursive=verdict.recursive)
     if entries.is_users(code, key) and verdict.reason == "skip-too-big":
         events.report_skip(code, verdict.reason, {"size": len(code.co_code)})

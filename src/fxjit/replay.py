@@ -10,7 +10,7 @@ from .backends.native.replay.record import Recorded, read_record
 from .backends.native.replay.stages import STAGES, replay
 from .errors import InvalidArgument
 
-#: What can be asked for: the graph as the front end captured it, as the folder has it, and the backend's stages.
+#: The stages that can be printed: the graph as the front end captured it, as the folder has it, and the backend's stages.
 ALL_STAGES = ("captured", *STAGES)
 
 

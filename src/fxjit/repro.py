@@ -1,6 +1,6 @@
 """`config.repro_after`: a graph that a backend fails on becomes a script that fails alike, as small as it can be made.
 
-With "dynamo" the captured graph is watched (options.py hands it over), with "aot" each ATen graph that AOTAutograd made of
+With "dynamo" the captured graph is checked (options.py hands it over), with "aot" each ATen graph that AOTAutograd made of
 it (backends/aot). `repro_level` says what for:
 
     1  a compile that fails leaves the whole graph        2  ... leaves the smallest graph found that fails alike
@@ -72,7 +72,7 @@ def watched(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: Sequence[A
     """`compile_graph(gm, inputs)`; where that fails, a script that fails alike is written, and the error goes on.
 
     `run(compiled, inputs)` calls what was compiled, for comparing with eager at level 4. A graph's inputs may be fake
-    tensors: the script then draws numbers of their shapes.
+    tensors: the script then makes random numbers of their shapes.
     """
     level = config.repro_level
     with _outside_of_tracing():

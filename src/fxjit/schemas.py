@@ -78,7 +78,7 @@ class Signature:
     updates_statistics: bool = False
 
     def bind(self, node: Node) -> Arguments:
-        """The call's arguments by name. Surplus positional ones are the rest of a list, as in `x.resize_(2, 3)`."""
+        """The call's arguments by name. Surplus positional ones continue a list, as in `x.resize_(2, 3)`."""
         given = dict(zip(self.names[: self.positional], node.args, strict=False)) | node.kwargs
         if "input" in given and "self" in self.names:
             given.setdefault("self", given["input"])  # what torch's functions call it
@@ -177,7 +177,7 @@ def target_uses_rng(target: Any) -> bool:
 
 
 def is_known(target: Any) -> bool:
-    """Whether the callee's effects can be told here: a method of tensors, an operator, a function of Python, torch or fxjit,
+    """Whether the callee's effects are known here: a method of tensors, an operator, a function of Python, torch or fxjit,
     unless that is a wrapper of the program's own function (`is_opaque`)."""
     if isinstance(target, (str, torch._ops.OperatorBase, OpOverloadPacket)):
         return True

@@ -1,6 +1,6 @@
 """What compiled callables do at a call, process-wide: `set_stance`, and `config.disable`, which is one of them.
 
-`api.py` asks `on_miss` when no entry fits; `force_eager` is known to the C side, which then looks for no entry.
+`api.py` calls `on_miss` when no entry fits; `force_eager` is known to the C side, which then looks for no entry.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _reads_right(name: str, asked: Callable[[], int], change: Callable[[], Any] 
 
 
 def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
-    """For each state: its number asked of Python, and a way to change it for this thread alone."""
+    """For each state: its number as Python reads it, and a way to change it for this thread alone."""
     functorch = torch._C._functorch
     return {
         "grad_mode": (

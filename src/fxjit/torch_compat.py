@@ -22,7 +22,7 @@ def release(version: str) -> tuple[int, int]:
 
 
 def untried(version: str) -> str | None:
-    """What to tell the user of a release that nobody has tried; None for one that was."""
+    """The warning for a release that was not tried; None for one that was."""
     if OLDEST <= release(version) <= NEWEST:
         return None
     return f"{tried_with()}; torch {version} is another."

@@ -1,4 +1,4 @@
-"""`config.verify_correctness`: the first call of each compiled graph runs beside eager, and must agree with it.
+"""`config.verify_correctness`: the first call of each compiled graph is compared with eager.
 
 `options.py` wraps what a backend returned; a difference raises AccuracyError with the graph and where it differs.
 """

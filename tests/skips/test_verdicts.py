@@ -7,12 +7,14 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import logging
 import random
 import re
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +191,21 @@ def test_unittest_is_traced_when_asked_for():
     assert frame_verdict(code, {}).skip
     with fxjit.config.patch(trace_unittest=True):
         assert not frame_verdict(code, {}).skip
+
+
+@pytest.mark.parametrize("name", FUNCTION_RULES)
+def test_a_module_rule_answers_for_some_function(name: str):
+    """It says something else than the row around it, of Python functions that there are."""
+    around = longest_prefix(name.rpartition(".")[0], FUNCTION_RULES)
+    assert around is None or around[1] != FUNCTION_RULES[name], f"the row of {around[0]} says so already"
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        pytest.skip("not installed")
+    folders = [Path(each) for each in getattr(module, "__path__", ())]
+    own = [Path(module.__file__)] if getattr(module, "__file__", None) else []
+    files = itertools.chain(own, *(each.rglob("*.py") for each in folders))
+    assert any(re.search(rb"^\s*(async )?def ", file.read_bytes(), re.M) for file in files), "it has no function of Python"
 
 
 def test_a_module_rule_is_the_longest_that_fits():

@@ -1,6 +1,6 @@
 """Which sizes and numbers of a frame's inputs are symbols, and the ShapeEnv that knows about them.
 
-trace.py asks `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
+trace.py consults `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
 compile of the same code meets another size at the same source, that dimension becomes a symbol (automatic dynamic
 shapes), unless the options or a mark (`fxjit.mark_dynamic`, `mark_static`) decide. `FrameHistory` is the memory
 between compiles of one code object.
@@ -115,7 +115,7 @@ def forget_histories() -> None:
 
 
 def forget_answers() -> None:
-    """What torch was asked about each ShapeEnv: it keeps the answers, and with them the ShapeEnv, for good."""
+    """torch's caches of queries about each ShapeEnv: they keep the answers, and with them the ShapeEnv, for good."""
     for method in vars(ShapeEnv).values():
         forget = getattr(method, "cache_clear", None)
         if forget is not None:
@@ -247,7 +247,7 @@ class ShapePolicy:
         ]
 
     def _strides(self, tensor: torch.Tensor, source: Source, dims: list[DimDynamic]) -> list[DimDynamic]:
-        """A stride that varied that the sizes do not tell, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
+        """A stride that varied and does not follow from the sizes, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
         inferred = [DimDynamic.INFER_STRIDE] * len(dims)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         if not automatic or tensor.layout is not torch.strided or isinstance(tensor, torch.nn.Parameter):
@@ -296,7 +296,7 @@ class ShapePolicy:
         return made
 
     def decided_on_random(self) -> bool:
-        """Whether an operator or the backend relied on more of a random number than that it is one, since last asked."""
+        """Whether an operator or the backend relied on more of a random number than that it is one, since the last call."""
         if not self.random_symbols:
             return False
         known, self._guards_seen = self._guards_seen, len(self.shape_env.guards)

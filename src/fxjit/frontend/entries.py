@@ -1,6 +1,6 @@
-"""The compiled entries of code objects: what the pipeline files and asks, and what reset() takes away again.
+"""The compiled entries of code objects: filed and looked up by the pipeline, removed by reset().
 
-Entries and flags live on the code objects themselves (`_hook.c`) and go with them; entries of a key go with the key.
+Entries and flags are kept on the code objects themselves (`_hook.c`) and go with them; entries of a key go with the key.
 Here is what the C side does not know: why a code object is skipped, how often it was compiled, which code objects there
 are, and who is compiling what at the moment. The hook tries the entries in order and moves the one that held to the
 front.
@@ -31,7 +31,7 @@ FIRST_RETRY = 8
 
 @dataclass(slots=True)
 class _State:
-    """Our notes about a code object; they live on it."""
+    """What is recorded about a code object, kept on it."""
 
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Stats:
 
 
 _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()  # by id: codes compare by value
-# Who was compiled to run this code under this key and still lives, by the ids of both: `sharers`.
+# Who was compiled to run this code under this key and is still alive, by the ids of both: `sharers`.
 _compiled: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = {}
 _compile_lock = threading.RLock()
 _compiling_thread: int | None = None  # who has the lock

@@ -1,8 +1,8 @@
-"""Tensors that a trace made and that the program then asked a gradient for: `requires_grad_()`, `requires_grad=True`.
+"""Leaf tensors that a trace made: `requires_grad_()`, `requires_grad=True`.
 
-A graph cannot make a leaf of the autograd graph that anybody could get hold of. One that stays inside it is never asked
-for its gradient, so that the graph goes on with the tensor as it is: `Leaves` has the fake tensors that were told to
-require one, and finds out at the end whether the program could tell the difference.
+A graph cannot make a leaf of the autograd graph that anybody could get hold of. The gradient of one that stays
+inside it is never read, so that the graph goes on with the tensor as it is: `Leaves` has the fake tensors that were set to
+require one, and finds out at the end whether the program could see the difference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State of the process that decides what torch does with the same tensors: grad mode, autocast, default dtype...
 
-The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`), and what a backend asked
-for beside it (process_state.py); `read` gives the present value of one; `ops` says how _conditions.c asks for it, without
+The frontend captures an `AmbientState` when a trace begins and guards every item of it (`AmbientIs`), and what a backend
+queried as well (process_state.py); `read` gives the present value of one; `ops` says how _conditions.c reads it, without
 Python in the common case.
 """
 

@@ -45,7 +45,7 @@ class WeakHeld:
 
     @property
     def obj(self) -> Any:
-        """None when it is gone; ask `alive` to tell that from a None that was held."""
+        """None when it is gone; `alive` distinguishes that from a None that was held."""
         return self._strong if self._ref is None else self._ref()
 
     @property

@@ -89,7 +89,7 @@ def shape_guards(shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> list[G
     `inputs` are the symbolic numbers and the fake tensors (better their `Numbers`, taken before the trace could change
     them in place) that the trace made of objects from outside, with their sources.
     Sizes and strides that are plain ints in a fake tensor are left to its TensorIs (made with `fake=`), unless the
-    tensor has a symbolic one beside them.
+    tensor has a symbolic one as well.
     """
     return list(dict.fromkeys(_Collector(shape_env, inputs).guards()))
 
@@ -172,7 +172,7 @@ class Numbers:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Numbers:
-        """As `inputs` of shape_guards take it; to be asked as soon as the input is made."""
+        """As `inputs` of shape_guards take it; to be called as soon as the input is made."""
         attrs: list[str] = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else []
         inner = ((attr, getattr(tensor, attr)) for attr in attrs)
         strided = tensor.layout is torch.strided
@@ -185,7 +185,7 @@ class Numbers:
 
 
 def _numbers_of(source: Source, value: Any) -> Iterator[tuple[Source, sympy.Expr]]:
-    """The numbers of an input that are, or stand beside, symbolic ones."""
+    """The numbers of an input if any of them is symbolic."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         yield source, value.node.expr
         return
@@ -230,7 +230,7 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
 
 def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]:
     """The meaning of `expr` in Python: a function of the symbols' values. It is Python text where that can say it, since a
-    guard on a float is asked at each call, and sympy takes a hundred times as long."""
+    guard on a float is evaluated at each call, and sympy takes a hundred times as long."""
     symbols = tuple(symbols)
     compiled = _compiled(expr, symbols)
     if compiled is not None:

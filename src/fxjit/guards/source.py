@@ -326,7 +326,7 @@ class RandomSource(_NamedRoot):
 
 
 class _Step(Source):
-    """A source that starts from another. `_arg` is what tells two steps of one class from one base apart."""
+    """A source that starts from another. `_arg` is what distinguishes two steps of one class from one base."""
 
     __slots__ = ("_arg", "_base")
 

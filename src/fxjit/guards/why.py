@@ -1,6 +1,6 @@
 """The guard that failed, in one line: which source, what was expected, what was found, and what to do.
 
-pipeline.py asks when a compiled entry does not fit a frame and another is about to be made; the line goes to the log
+pipeline.py calls it when a compiled entry does not fit a frame and another is about to be made; the line goes to the log
 `recompiles` and into the error when the limit is reached.
 """
 
@@ -52,7 +52,7 @@ def _gone(source: Source, error: Exception) -> str:
 
 
 def _in_words(say: Callable[[], str]) -> str:
-    """A guard's own words, which ask the object; an object that does not answer is itself the reason."""
+    """A guard's own explanation, which reads the object; an object that raises is itself the reason."""
     try:
         return say()
     except Exception as error:  # see above

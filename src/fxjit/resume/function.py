@@ -70,7 +70,7 @@ def own_cells(code: Code) -> tuple[str, ...]:
 
 
 def first_argument(code: Code) -> str | None:
-    """The argument that `super()` without arguments reads from the frame; None where nothing asks for it."""
+    """The argument that `super()` without arguments reads from the frame; None where nothing reads it."""
     if "__class__" not in code.freevars or not code.argument_slots:
         return None
     return code.argument_slots[0]

@@ -102,7 +102,7 @@ class _Innermost(BreakEpilogue):
             blocks=tuple(WithBlock(block.stack_index, _Given(f".stack{block.stack_index}", block.manager.exit_state))
                          for block in state.blocks),
         )
-        break_ = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: nobody is told of this one
+        break_ = Break(frame.index, kind, given, None)  # type: ignore[arg-type]  # no reason: this one is not reported
         super().__init__(_Scene(code, parameters), break_)
         self.outcomes = [each for each in after(code, frame.index, kind, self.nulls, frozenset(state.locals)) if not each.ends]
         self.left: list[_Left] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What calling a Python function of the module means: (verdict, reason id).
+# What calling a Python function of the module means: (verdict, reason id). Builtin modules have none, and need no row.
 FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     # torch: operators and functions over tensors go in the graph, compositions are traced, the rest is not touched
     "torch": ("SKIP", "call-skipped-module"),
@@ -19,9 +19,6 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._linalg_utils": ("GRAPH", ""),
     "torch._lobpcg": ("GRAPH", ""),
     "torch._lowrank": ("GRAPH", ""),
-    "torch.linalg": ("GRAPH", ""),
-    "torch.fft": ("GRAPH", ""),
-    "torch.special": ("GRAPH", ""),
     "torch.signal": ("TRACE", ""),
     "torch.nn": ("TRACE", ""),
     "torch.nn.parallel": ("SKIP", "call-skipped-module"),
@@ -73,14 +70,12 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.utils.checkpoint": ("TRACE", ""),
     "torch.utils.hooks": ("TRACE", ""),
     "torch.utils._device": ("TRACE", ""),
-    "torch.distributed": ("SKIP", "call-skipped-module"),
     "torch.distributed.algorithms._checkpoint": ("TRACE", ""),
     "torch.testing": ("TRACE", ""),
     "torch._library": ("GRAPH", ""),
     # the standard library: pure Python is traced, what talks to the world is not
     "logging": ("SKIP", "call-print"),
     "warnings": ("SKIP", "call-print"),
-    "print": ("SKIP", "call-print"),
     "os": ("SKIP", "call-subprocess"),
     "posixpath": ("TRACE", ""),
     "subprocess": ("SKIP", "call-subprocess"),
@@ -94,13 +89,9 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "asyncio": ("SKIP", "call-subprocess"),
     "queue": ("SKIP", "call-subprocess"),
     "signal": ("SKIP", "call-subprocess"),
-    "time": ("SKIP", "call-subprocess"),
-    "datetime": ("SKIP", "call-subprocess"),
     "pickle": ("SKIP", "call-skipped-module"),
     "json": ("SKIP", "call-skipped-module"),
     "importlib": ("SKIP", "call-skipped-module"),
-    "gc": ("SKIP", "call-skipped-module"),
-    "sys": ("SKIP", "call-skipped-module"),
     "traceback": ("SKIP", "call-skipped-module"),
     "linecache": ("SKIP", "call-skipped-module"),
     "pdb": ("SKIP", "call-print"),
@@ -112,7 +103,6 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "string": ("TRACE", ""),
     "textwrap": ("CONSTANT", ""),
     "fractions": ("CONSTANT", ""),
-    "decimal": ("CONSTANT", ""),
     "hashlib": ("CONSTANT", ""),
     # others
     "numpy": ("SKIP", "numpy-function"),

@@ -1,4 +1,4 @@
-"""A compiled graph as the rest of fxjit calls it: a program for the executor, over a library of kernels that is on its way.
+"""A compiled graph as its callers see it: a program for the executor, over a library of kernels that may still be compiling.
 
 Where no library comes, the graph runs unfused: ATen for every operator, with a warning that says why.
 """
@@ -38,7 +38,7 @@ class CompiledGraph:
         #: What the disk keeps of it: the program, and which library has its kernels.
         self.encoded = encoded
         self.library_key = None if compilation is None else compilation.key
-        #: Microseconds that running it costs beside its work (choose/profitability.py); of a graph that was just compiled.
+        #: Microseconds that running it costs besides its work (choose/profitability.py); of a graph that was just compiled.
         self.overhead = overhead
         if encoded is None:
             self.run_unfused()
@@ -91,7 +91,7 @@ _warned: set[str] = set()
 
 
 def warn_unfused(error: CppCompileError) -> None:
-    """Says once what is the matter with the compiler; raises the error where that is asked for."""
+    """Warns once of a compiler that is missing or failed; with `config.cpp.require`, raises the error."""
     if config.cpp.require:
         raise error
     counters["native"]["without compiler"] += 1

@@ -111,8 +111,8 @@ def derivative_of_upsampling(operator: Any, ndim: int) -> Callable[..., torch.Te
 
 @functools.cache
 def mask_like() -> Callable[[torch.Tensor, float], torch.Tensor]:
-    """`fxjit::mask_like(x, p)`: bools drawn in the layout of `x`. ATen's functional `bernoulli` draws in a layout of its own,
-    which on some processors means other numbers than eager's dropout draws."""
+    """`fxjit::mask_like(x, p)`: random bools in the layout of `x`. ATen's functional `bernoulli` has a layout of its own,
+    which on some processors means other numbers than those of eager's dropout."""
 
     def sample(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(x, dtype=torch.bool).bernoulli_(p)
@@ -169,9 +169,9 @@ _libraries: list[Any] = []
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
-    """Drawn by ATen as eager's dropout draws; the arithmetic fuses with what is around."""
+    """ATen's random numbers, as in eager's dropout; the arithmetic fuses with what is around."""
     if x.device.type == "cuda":
-        # ATen's one kernel draws in an order of its own, which no other operator repeats.
+        # ATen's one kernel uses random numbers in an order of its own, which no other operator repeats.
         return NotImplemented
     if (train is not None and not train) or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)

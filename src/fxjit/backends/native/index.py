@@ -99,7 +99,7 @@ def _scaled(expr: sympy.Expr) -> tuple[sympy.Expr | None, Fraction]:
 
 
 def as_size(expr: Any) -> Size:
-    """Turns constant expressions back into ints, so that `isinstance(size, int)` tells static from symbolic."""
+    """Turns constant expressions back into ints, so that `isinstance(size, int)` distinguishes static from symbolic."""
     if isinstance(expr, int):
         return expr
     if expr.is_Integer:
@@ -200,7 +200,7 @@ def symbols_in(sizes: Iterable[Any]) -> set[sympy.Symbol]:
 
 
 def solve_sums(known: Collection[sympy.Symbol], sums: Mapping[sympy.Symbol, sympy.Expr]) -> dict[sympy.Symbol, sympy.Expr]:
-    """What the symbols are that inputs tell only together with others: `n` is `total - m` where an input has `m + n`.
+    """Solves for the symbols that inputs have only together with others: `n` is `total - m` where an input has `m + n`.
 
     `sums` has each such size under a symbol of its own, which may be taken for known.
     """
@@ -226,7 +226,7 @@ def solve_sums(known: Collection[sympy.Symbol], sums: Mapping[sympy.Symbol, symp
 
 
 class Found(Generic[Place]):
-    """Where a program finds its symbols: what the numbers of its inputs tell."""
+    """Where a program finds its symbols: which numbers of its inputs give them."""
 
     def __init__(self) -> None:
         self.places: dict[sympy.Symbol, Place] = {}

@@ -148,7 +148,7 @@ class Compute:
     origins: frozenset[torch.fx.Node] = frozenset()
     scan: str | None = None
     scatter: Scatter | None = None
-    #: What `loads` found: fusion asks again for every statement that might join.
+    #: What `loads` found: fusion needs it again for every statement that might join.
     _loads: tuple[Load, ...] | None = field(default=None, init=False, repr=False)
 
     @property

@@ -15,7 +15,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as ATen's a kernel of one operator alone is, from the least to the most of what was measured."""
+    """How many times as fast as ATen's a kernel of one operator alone is, from the least to the most of what was measured. The
+    range is that of the row: none of its operators has a figure of its own."""
 
     operators: frozenset[str]
     least: float
@@ -63,8 +64,8 @@ ALONE = (
     Ratio(_names("div.Tensor sum.dim_IntList cat.default"), 0.7, 1.0, dtype=torch.float16),
 )
 
-#: From how many elements a row on a softmax alone is a kernel. Over shorter ones it waits for the maximum and the sum longer
-#: than it calculates.
+#: From how many elements a row on a softmax alone is a kernel. Over shorter ones the latency of the maximum and the sum
+#: exceeds the work.
 LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: 512}
 #: The same where a row is whole vectors and at most this many elements more (codegen/tree_reduction.py): 1.4 to 2 times as
 #: fast as ATen's. The last 7 of 31 elements are calculated one by one, which takes longer than the row.
@@ -113,3 +114,28 @@ SMALL = 8192
 FEW_ROWS, FEW_PROGRAMS, LONG = 4, 64, 32768
 #: Neighbouring columns that a loop over columns reduces at once: four cache lines of floats.
 COLUMNS_AT_ONCE = 64
+
+# Where the numbers come from
+
+#: Numbers of this file without a measurement of their own, each with what it rests on. A measurement takes its row out.
+UNMEASURED: dict[str, str] = {
+    "ALONE": "one range for all operators of a row, from two sizes",
+    "LONG_ROWS_OF_VECTORS": "one range of ratios for all of its rows; each row's length is where that type's vectors are full",
+    "SMALL_WORK": "follows from CALL and LAUNCH",
+    "RECORDED": "one figure for all operators that autograd records",
+    "FUNCTIONAL": "one figure for all functions of torch.nn.functional",
+    "PRODUCT": "one figure for all matrix products",
+    "COMPLEX": "one figure for all operators of complex numbers",
+    "UNRECORDED": "one figure for all operators",
+    "CACHED_PASS": "one figure for all types",
+    "MEMORY_PASS": "one figure for all types",
+    "CHEAP": "counts additions (`ops.work`), not a time",
+    "CHEAP_BROADCAST": "counts additions (`ops.work`), not a time",
+    "MAX_LOADS": "a limit of the size of kernels",
+    "MAX_WORK": "a limit of the size of kernels",
+    "LOOK_BACK": "a limit of compile time",
+    "MAX_MEMBERS": "a limit of the size of kernels",
+    "MAX_READS": "a limit of the size of kernels",
+    "FEW_PROGRAMS": "a guess: nothing was measured on a GPU",
+    "LONG": "a guess: nothing was measured on a GPU",
+}

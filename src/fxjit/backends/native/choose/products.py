@@ -1,4 +1,4 @@
-"""Whether a matrix product with the loops around it is faster as one kernel than as a call of ATen beside kernels: measured.
+"""A matrix product with the loops around it as one kernel, or as a call of ATen and separate kernels: measured.
 
 That is done while the graph is compiled, on tensors of the sizes that were seen with numbers of their own, and the answer
 is kept on the disk. Where there is no GPU to measure on, the kernel is taken: what is compiled for a machine that is not

@@ -131,7 +131,7 @@ class Printer:
         return self.named(load_text(element, node.memory_dtype), C_TYPES[node.dtype], scope, indices), deep
 
     def constant(self, node: Const) -> str:
-        """As a literal, or as a name that tells the compiler nothing: what is no number of the integer type becomes, converted
+        """As a literal, or as a name that the compiler cannot fold: what is no number of the integer type becomes, converted
         while compiling, another integer than the processor makes of it, and eager's are the processor's."""
         text = literal(node)
         if not self.hides_constants or not node.dtype.is_floating_point or -128 <= node.value < 128:

@@ -1,4 +1,4 @@
-"""A long loop body of values that wait for each other, as several short loops over a tile.
+"""Loop fission: a long loop body with a long chain of dependences, as several short loops over a tile.
 
 A processor works on some iterations of a loop at once as long as the next ones fit into its window of instructions. Where an
 iteration is long and serial (functions of functions) they do not, and its latencies add up: four times
@@ -20,12 +20,12 @@ PATH = 24
 ENOUGH = 80
 #: A stage does not end where more values than these would have to be kept, nor before less work than a function's.
 KEPT, LEAST = 6, 16
-#: Rows shorter than this are not worth the loops.
+#: Rows shorter than this stay one loop.
 LONG_ENOUGH = 64
 
 
 def _file(line: Line, depths: dict[str, int]) -> int:
-    """How long the line's value waits, from those in `depths` on, where it is put down."""
+    """The depth of the line's value in the chain of dependences, noted in `depths`."""
     depth = max((depths.get(name, 0) for name in line.reads), default=0)
     if line.defines is not None:
         depth += line.cost

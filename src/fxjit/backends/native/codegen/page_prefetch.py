@@ -1,8 +1,8 @@
-"""Memory asked for just ahead of the loop that writes it, for results of hundreds of megabytes.
+"""Prefetch of pages: memory is committed just ahead of the loop that writes it, for results of hundreds of megabytes.
 
 Most of the time of a pass over new memory is the system handing out its pages, one exception each. Asked for some pages at
 once (Linux 5.14) it takes a fifth less, and the loop finds what it writes in the cache, where the system has put zeros. A
-kernel asks for no more than it is about to write, so neither the peak nor what happens when memory runs out is changed.
+kernel commits no more than it is about to write, so neither the peak nor what happens when memory runs out is changed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from ..hints import Hints
 from ..index import Sizes, equal, mul
 from ..schedule.fuse import Member
 
-#: Bytes of a result that are asked for by pieces. Smaller ones have large pages (runtime/_steps.c), or memory used before.
+#: Bytes of a result that are committed by pieces. Smaller ones have large pages (runtime/_steps.c), or memory used before.
 LARGE = 64 << 20
-#: Elements of a loop between two looks at how far the memory has been asked for.
+#: Elements of a loop between two looks at how far the memory is committed.
 INTERVAL = 65536
 
 SUPPORT = r"""#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))

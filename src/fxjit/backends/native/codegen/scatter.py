@@ -24,7 +24,7 @@ ENOUGH_ROWS = 8
 def render(
     group: Group, in_registers: frozenset[str], hints: Hints, threads: int, fresh: frozenset[str] = frozenset()
 ) -> Kernel:
-    """`in_registers` are the buffers that nothing outside the group reads: they live in registers or on the stack. `fresh` are
+    """`in_registers` are the buffers that nothing outside the group reads: they are in registers or on the stack. `fresh` are
     results of the graph in memory of their own, to which nothing is written before."""
     merged = collapse(group)
     if group.scatters:
@@ -111,7 +111,7 @@ class ScatterRenderer(Renderer):
         element, storage = f"{self.pointers[compute.out.name]}[{place}]", compute.out.dtype
         if scatter.mode != "set":
             value = SCALARS[scatter.mode].cpp.format(load_text(element, storage), value, t=C_TYPES[compute.expr.dtype])
-        # Where each element has an index, a jump is faster than a choice, which the next element's sum would wait for.
+        # Where each element has an index, a jump is faster than a choice, which the next element's sum would depend on.
         unless = f"if (__builtin_expect({' | '.join(wrong)}, 0)) bad = 1; else " if wrong else ""
         inner.lines.append(Line(f"{unless}{element} = {store_text(value, storage)};", [*reads, *wrong]))
 

@@ -1,7 +1,7 @@
-"""Short rows: a total over one is made of vectors that are combined in halves, where the compiler would go lane by lane.
+"""Tree reductions of short rows: vectors are combined pairwise, where the compiler would go lane by lane.
 
-For a `reduction` GCC 12 has as many totals as a vector has lanes (64 beside bytes, in memory for maxima) and combines them one
-after the other, which took a third of a softmax's time over rows of 64 floats and four fifths beside a mask. Here the loop puts
+For a `reduction` GCC 12 has as many totals as a vector has lanes (64 for bytes, in memory for maxima) and combines them one
+after the other, which took a third of a softmax's time over rows of 64 floats and four fifths with a mask. Here the loop puts
 its values down in an array instead, mostly registers once all is unrolled, and `fold` combines those.
 """
 

@@ -73,7 +73,7 @@ class Renderer:
         self.masks = {"x": "xm", "y": "ym", "r": "rm"}
         self.printer = Printer(self.pointers, self.symbols, self.masks, self.rank)
         self.outer: list[Named] = []
-        # Values that live as long as the program: of rows, and in a persistent kernel of whole rows.
+        # Values that are kept for the whole program: of rows, and in a persistent kernel of whole rows.
         self.top: Scope[str] = Scope()
         self.values: dict[str, Named] = {}
         self.cuts: dict[Sizes, list[Named]] = {}

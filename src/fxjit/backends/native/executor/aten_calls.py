@@ -145,7 +145,7 @@ def python_function(target: Any) -> Any:
 
 
 def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> FunctionName:
-    """How an operator is called; `name` is what METHODS and DIRECT would call it by, the rest what it is called with while
+    """How an operator is called; `name` is what METHODS and DIRECT would call it by, the others what it is called with while
     compiling: fake tensors and plain values."""
     if not keywords and name in DIRECT:
         return FunctionName("direct", name)

@@ -1,7 +1,7 @@
 """Encodes a program: names become slots, sizes places among its numbers, and instructions the words that `_program.c` reads.
 
 Sizes that vary become code of the stack machine in `_sizes.c`. What needs nothing but the inputs is calculated at the start of
-a call, the rest after the instruction that binds the last of its symbols.
+a call, the others after the instruction that binds the last of its symbols.
 """
 
 from __future__ import annotations

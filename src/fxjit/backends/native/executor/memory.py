@@ -57,7 +57,7 @@ def last_uses(instructions: list[Instruction]) -> dict[str, int]:
 
 def arena_layout(instructions: list[Instruction], last: dict[str, int]) -> tuple[dict[str, int], int]:
     """Where in the arena each value is that need not be a tensor, and the arena's size. The largest first, each at the lowest
-    place that is free while it lives."""
+    place that is free during its lifetime."""
     tensors = {name for each in instructions if not each.opcode.by_pointer for name in each.reads()}
     spans: list[tuple[int, int, int, str]] = []
     for position, each in enumerate(instructions):

@@ -1,7 +1,7 @@
 """The executor's instructions as Python data: `Instruction` and its operands, checked against the table that C has of them.
 
 plan.py makes instructions of variables, sizes and objects; memory.py adds those that free and share memory; encode.py turns
-them into the words that `_program.c` reads, python_text.py prints them. Opcodes and operands are told once, in opcodes.def.
+them into the words that `_program.c` reads, python_text.py prints them. Opcodes and operands are defined once, in opcodes.def.
 """
 
 from __future__ import annotations

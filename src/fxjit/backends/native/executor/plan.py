@@ -159,7 +159,7 @@ class _Planner:
         return node
 
     def tensor(self, node: torch.fx.Node) -> str:
-        """The name of a node's value as a tensor of its own; a view is made when it is first asked for."""
+        """The name of a node's value as a tensor of its own; a view is made at its first use."""
         if node in self.names:
             return self.names[node]
         if not is_view(node):

@@ -1,4 +1,4 @@
-"""ATen graph -> loop IR. `lower_graph(gm)` walks the nodes once; the families beside this file hold the lowerings."""
+"""ATen graph -> loop IR. `lower_graph(gm)` walks the nodes once; the other files hold the lowerings by family."""
 
 from __future__ import annotations
 

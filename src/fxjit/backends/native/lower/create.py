@@ -118,7 +118,7 @@ def random_bits(low: Lowering, node: torch.fx.Node) -> Expr:
 
 
 def seed(low: Lowering, node: torch.fx.Node) -> TensorExpr:
-    """ATen draws it: the generator then moves on as a program expects, under a CUDA graph too."""
+    """ATen computes it: the generator then moves on as a program expects, under a CUDA graph too."""
     device = low.device
     if device not in low.seeds:
         bounds = torch.iinfo(torch.int64)
@@ -139,7 +139,7 @@ def tensor_metas(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def uniform(bits: Expr, dtype: torch.dtype) -> Expr:
-    """In [0, 1), as many steps as the type tells apart."""
+    """In [0, 1), as many steps as the type distinguishes."""
     kind, count = compute_type(dtype), UNIFORM_BITS[dtype]
     return op("mul", cast(op("and", bits, const((1 << count) - 1, torch.int64)), kind), const(2.0**-count, kind))
 

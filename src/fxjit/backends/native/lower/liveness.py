@@ -21,7 +21,7 @@ def live_statements(low: Lowering, gm: torch.fx.GraphModule) -> list[Statement]:
 
 
 def escaping(low: Lowering, gm: torch.fx.GraphModule) -> frozenset[str]:
-    """The buffers that outputs live in."""
+    """The buffers of the outputs."""
     (output,) = gm.graph.find_nodes(op="output")
     leaves = (leaf for leaf in pytree.tree_leaves(output.args) if isinstance(leaf, torch.fx.Node))
     return frozenset(low.storage[leaf] for leaf in leaves if leaf in low.storage)

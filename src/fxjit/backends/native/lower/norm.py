@@ -169,7 +169,7 @@ def lower_batch_norm(
 
 
 def normalized_in_float32(low: Lowering, x: TensorExpr) -> bool:
-    """Whether the statistics are float32, whatever is normalized: on a GPU those of halves are, on a CPU not always."""
+    """Whether the statistics are float32, whatever is normalized: on a GPU those of half types are, on a CPU not always."""
     return x.dtype is torch.float32 or (compute_type(x.dtype) is torch.float32 and by_triton(low.device))
 
 

@@ -1,7 +1,7 @@
 """Writes at computed places: scatter, index_put, index_add and their like, and the derivatives of reads at such places.
 
 Each is a copy of the tensor written to, and a statement that stores in it (`ir.Scatter`). On a CPU those follow eager's order
-exactly. On a GPU they are atomic, so that what depends on an order is ATen's where the program asks for determinism.
+exactly. On a GPU they are atomic, so that what depends on an order is ATen's where the program requires determinism.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATOMIC = {
     "minimum": (torch.int32, torch.int64),
     "mul": (),
 }
-# Values at one computed place that are worth a thread's while, and stores below which threads are not.
+# Values at one computed place from which threads share them, and stores below which one thread is faster.
 WIDE, FEW = 16, 32768
 
 

@@ -127,7 +127,7 @@ class Lowering:
         self.counter = 0
         self.marks: dict[torch.fx.Node, int] = {}
         self.reasons: dict[torch.fx.Node, str] = {}
-        #: The number that all random numbers of a device are made from, drawn by ATen at each call, and how often it was used.
+        #: The number that all random numbers of a device are made from, made by ATen at each call, and how often it was used.
         self.seeds: dict[torch.device, TensorExpr] = {}
         self.draws = 0
         #: By identity, with the expression, which is thereby kept.
@@ -292,14 +292,14 @@ class Lowering:
                 self.materialize(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:
-        """The buffers that an expression loads from; found once, since it is asked at every write."""
+        """The buffers that an expression loads from; found once, since every write needs it."""
         known = self.loaded.get(id(expr))
         if known is None:
             known = self.loaded[id(expr)] = (expr, frozenset(load.buffer for load in loads(expr)))
         return known[1]
 
     def materialize(self, node: torch.fx.Node) -> str:
-        """The buffer that a node's tensor lives in; views live where their base lives."""
+        """The buffer of a node's tensor; a view's is its base's."""
         if node in self.storage:
             return self.storage[node]
         if is_view(node):
@@ -341,7 +341,7 @@ def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 class Opaque:
-    """A tensor that only extern calls may touch (complex, sparse, a type without kernels); `buffer` says where it lives."""
+    """A tensor that only extern calls may touch (complex, sparse, a type without kernels); `buffer` is its memory."""
 
     def __init__(self, buffer: Buffer | None) -> None:
         self.buffer = buffer

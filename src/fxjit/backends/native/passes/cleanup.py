@@ -117,7 +117,7 @@ def memory_of_outputs(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def hashable(x: Any) -> Any:
-    """A key that tells 1, 1.0 and True apart, or None where there is none."""
+    """A key that distinguishes 1, 1.0 and True, or None where there is none."""
     if isinstance(x, (list, tuple)):
         items = [hashable(each) for each in x]
         return None if any(item is None for item in items) else (type(x).__name__, *items)

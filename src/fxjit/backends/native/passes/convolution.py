@@ -13,7 +13,7 @@ import torch.fx
 from fxjit import process_state
 
 aten = torch.ops.aten
-#: Pixels of an image from which the products of the images are worth adding up afterwards; fewer where there are few images.
+#: Pixels of an image from which adding up the products of the images afterwards is faster; fewer where there are few images.
 PIXELS, FEW_IMAGES = 16, 4
 #: Pixels up to which turning the images over, so that there is one product for all of them, costs less than a product for each.
 FEW_PIXELS = 9

@@ -27,7 +27,7 @@ make_fx: Any = torch_private.optional("torch.fx.experimental.proxy_tensor.make_f
 FakeTensorProp: Any = torch_private.optional("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
 
 FORMAT = 1
-#: Modules whose functions stand in ATen graphs beside operators.
+#: Modules whose functions occur in ATen graphs as well as operators.
 _MODULES = {"_operator": "operator", "operator": "operator", "math": "math", "builtins": "builtins", "torch": "torch",
             "torch.fx.experimental.symbolic_shapes": "torch"}
 #: Constants of a graph are kept up to so many elements.

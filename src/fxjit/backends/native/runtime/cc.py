@@ -44,7 +44,7 @@ _SOURCE, _OUTPUT = "kernel.cpp", "kernel.so"
 
 @functools.cache
 def find_compiler(asked: str, environment: str) -> str | None:
-    """The compiler to use: the one asked for, $CXX, or the first of the usual names that is there."""
+    """The compiler to use: the one of the setting, $CXX, or the first of the usual names that is there."""
     for name in [asked] if asked else [environment, *CANDIDATES]:
         if name and (path := shutil.which(name)):
             return path
@@ -286,7 +286,7 @@ def compiling() -> Iterator[None]:
 
 
 def identity() -> str:
-    """What a library depends on beside its source: part of every key."""
+    """What a library depends on besides its source: part of every key."""
     path = require_compiler()
     return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
 

@@ -2,7 +2,7 @@
 
 Of each kernel there may be several binaries: `Variant`s by what is assumed of its arguments (16 divides pointers and sizes,
 indices have 32 bits), and candidates by block sizes. The likeliest variant is compiled while the graph is, the others when
-a call needs them. Where several block sizes are worth trying, they are measured at the first call, and the choice is kept.
+a call needs them. Where several block sizes are candidates, they are measured at the first call, and the choice is kept.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class KernelCaller:
         variant = self.variant(args[count:], aligned)
         if self.config is None and not torch.cuda.is_current_stream_capturing():
             self.choose(variant, args)
-        # Nothing can be measured while a program of its own records a CUDA graph: the choice waits for another call.
+        # Nothing can be measured while a program of its own records a CUDA graph: the choice is deferred to another call.
         self.launcher(variant, self.config or self.kernel.configs[0])(*args)
 
     def launcher(self, variant: Variant, chosen: Config) -> Any:
@@ -206,7 +206,7 @@ def measure(call: Callable[..., Any], args: tuple[Any, ...]) -> float:
 
 
 def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) -> dict[str, Any]:
-    """What the compiling process is told."""
+    """The request to the compiling process."""
     size = "i64" if variant.wide else "i32"
     count = len(kernel.pointers)
     constants: dict[str, Any] = {**dict(chosen.blocks), "WIDE": variant.wide}

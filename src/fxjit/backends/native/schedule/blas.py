@@ -1,7 +1,7 @@
 """Which ATen calls are one matrix product that the executor can hand to BLAS by itself, and where its operands lie.
 
 `mm`, `addmm` with a bias row, and `linear`, of float32 and float64 in row-major or column-major memory: what ATen itself
-passes to the same BLAS function with the same arguments. The operands may be views: BLAS is told their strides.
+passes to the same BLAS function with the same arguments. The operands may be views: BLAS takes their strides.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
 
 
 def blas_is_atens() -> bool:
-    """ATen may be told to multiply float32 in less than its precision; then it does not call this BLAS."""
+    """A setting may have ATen multiply float32 in less than its precision; then it does not call this BLAS."""
     if not _C.program_can("gemm") or torch.is_autocast_enabled("cpu"):
         return False
     return "mkldnn.matmul" not in process_state.query("float32_precision")

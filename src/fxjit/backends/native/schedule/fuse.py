@@ -179,7 +179,7 @@ class Fuser:
         out = compute.out.name
         for index in self.writers.get(out, ()):
             first = max(first, index + 1)
-        # What an input held before it is written: readers stand before, or beside where `legal` allows it.
+        # What an input held before it is written: readers come before, or in the same group where `legal` allows it.
         for index in self.readers.get(out, ()):
             first = max(first, index)
         if self.found:
@@ -214,7 +214,7 @@ class Fuser:
         return None
 
     def as_inner(self, group: Group, compute: Compute) -> Group | None:
-        """The statement's outer loops are the group's; the rest of it are inner loops."""
+        """The statement's outer loops are the group's; its other loops are inner ones."""
         if compute.has_order:
             if not group.reducing:
                 return None

@@ -28,7 +28,7 @@ HELD_BYTES = 96 * 1024
 # Programs that the chunks of few rows are to make, and what a chunk is at least.
 PROGRAMS = 1024
 CHUNK = 8192
-# A dimension that is not worth a block axis of its own.
+# A dimension below which there is no block axis of its own.
 NARROW = 8
 # The largest block that a loop over a row reads at once.
 WIDEST_BLOCK = 4096

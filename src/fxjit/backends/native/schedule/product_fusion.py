@@ -1,8 +1,8 @@
-"""Matrix products on a GPU that take the loops beside them in: a kernel of ours multiplies, instead of a call of ATen.
+"""Fusion of matrix products with adjacent loops on a GPU: a generated kernel multiplies, instead of a call of ATen.
 
 What makes an operand element by element is computed where the operand is read (its prologue), and the group that reads the
 product is computed from the sums while a program still holds them (its epilogue). Whether that is faster than ATen's call
-with kernels of their own beside it is for `keep` to say, which measures.
+with separate kernels is for `keep` to say, which measures.
 """
 
 from __future__ import annotations
