@@ -145,12 +145,21 @@ def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
     for name, ours in (("counters", counters), ("compile_times", compile_times), ("CompileProfiler", CompileProfiler)):
         made.put(dynamo.utils, name, ours)
     for name, ours_too in _EXCEPTIONS.items():
-        theirs = getattr(dynamo.exc, name, None)
-        if theirs is not None:  # some are of later versions of torch
-            made.put(ours_too, "__bases__", (*ours_too.__bases__, theirs), ours_too.__bases__)
+        _catch_too(ours_too, getattr(dynamo.exc, name, None), made)
     for module in (dynamo, dynamo.decorators, dynamo.eval_frame):
         surface.apply(module, made)
     made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
+
+
+def follow_symbolic_shapes(symbolic_shapes: ModuleType, made: Replacements) -> None:
+    """For a torch.fx.experimental.symbolic_shapes that is imported: its exceptions."""
+    _catch_too(errors.ConstraintViolationError, getattr(symbolic_shapes, "ConstraintViolationError", None), made)
+
+
+def _catch_too(ours: type[errors.FxjitError], theirs: type[Exception] | None, made: Replacements) -> None:
+    """A handler of `theirs` catches ours."""
+    if theirs is not None:  # some are of later versions of torch
+        made.put(ours, "__bases__", (*ours.__bases__, theirs), ours.__bases__)
 
 
 def follow_compiler(compiler: ModuleType, made: Replacements) -> None:

@@ -198,7 +198,9 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
 
     if args:
         raise ConfigError("nn.Module.compile takes keyword arguments only, those of torch.compile.")
-    kwargs.pop("disable", None)
+    if kwargs.pop("disable", False):
+        self.__dict__["_compiled_call_impl"] = None
+        return
     backend = kwargs.pop("backend", None)
     options = _known_options(backend, kwargs.pop("options", None))
     known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
@@ -243,12 +245,16 @@ def _our_backend(backend: Any) -> Any:
     return _OURS.get(chosen, chosen) if isinstance(chosen, str) else chosen
 
 
+#: Options that are no settings.
+_OTHER_OPTIONS = ("max_autotune", "guard_filter_fn")
+
+
 def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A script written for inductor may set options that only inductor has; they are dropped, and that is said. One that
     inductor does not have either is an error, as it is in torch.compile."""
     if not isinstance(options, Mapping) or not options or _our_backend(backend) not in ("native", "fxjit"):
         return options  # type: ignore[return-value]  # checked where all arguments are
-    known = {name: value for name, value in options.items() if name in config.SETTINGS or name == "max_autotune"}
+    known = {name: value for name, value in options.items() if name in config.SETTINGS or name in _OTHER_OPTIONS}
     dropped = sorted(map(str, options.keys() - known.keys()))
     if dropped:
         inductors = importlib.import_module("torch._inductor.config").get_config_copy()
@@ -263,6 +269,7 @@ def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str,
 # Modules of torch that a program may import at any time -> what is done then.
 _FOLLOWED: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._dynamo": _replace_in_dynamo,
+    "torch.fx.experimental.symbolic_shapes": lambda module: dropin.follow_symbolic_shapes(module, _replaced),
     "torch._inductor.config": lambda module: dropin.follow_inductor(module, _replaced),
 }
 
