@@ -137,7 +137,8 @@ are then libmvec's of the same type (up to 4 units in the last place), sums are 
 * **bfloat16, float16**: kernels calculate in float32 and round what they store. Between fused operators nothing is rounded,
   where eager rounds each operator's result: a chain's result is nearer to the true one than eager's, and differs from it.
   Operators that jump (comparisons, `floor`, `sign`, extremes) see the number that eager's tensor would hold.
-* **Sums**, and what is made of them, are gathered in double, in blocks of float for float32.
+* **Sums** and products of float32 are gathered in double and rounded once; means and variances, and the statistics of
+  normalizations, are calculated in double as a whole.
 
 Largest errors in units in the last place. `inf`: an overflow or NaN where the true value is finite. Large numbers are those of
 results so small, or so near to a root, that all digits cancel, in eager as here.

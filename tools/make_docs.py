@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fxjit import config, torch_private
+from fxjit import config, surface, torch_private
 from fxjit.backends.aot.rules import RULES
 from fxjit.guards import kinds, source
 from fxjit.guards.ambient import AmbientState
@@ -183,7 +183,27 @@ def torch_names_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"torch_names.md": torch_names_page,
+def coverage_page() -> str:
+    """Every public name of torch.compile, and what becomes of it."""
+    lines = ["# Moving over from torch.compile, name by name", "", MADE,
+             "With `fxjit.install()`, or under `python -m fxjit run`. **same**: as in torch.compile; **better**; **differs**,",
+             "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said",
+             "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test",
+             "fails on a public name that it does not have.", ""]
+    places = dict.fromkeys(row.place for row in surface.decisions().values())
+    for place in places:
+        rows = [row for row in surface.decisions().values() if row.place == place]
+        lines += [f"## {place}", ""]
+        same = [f"`{row.name}`" for row in rows if row.decision == surface.SAME and not row.note]
+        lines += [f"**Same:** {', '.join(same)}.", ""] if same else []
+        others = [row for row in rows if row.decision != surface.SAME or row.note]
+        if others:
+            lines += ["| name | | |", "| --- | --- | --- |"]
+            lines += [f"| `{row.name}` | {row.decision} | {row.note} |" for row in others] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"coverage.md": coverage_page, "torch_names.md": torch_names_page,
          "reasons.md": reasons_page, "rules.md": rules_page, "settings.md": settings_page, "guards.md": guards_page,
          "MAP.md": map_page}
 

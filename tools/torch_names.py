@@ -217,7 +217,9 @@ def _step_without(name: str) -> str:
 
 
 def _reads_it_itself(holder: object, name: str) -> bool:
-    """Whether functions of torch look the name up where it is: without it torch itself would fail."""
+    """Whether functions of torch look the name up where it is: without it torch itself would fail, as without a module."""
+    if isinstance(vars(holder)[name], ModuleType):
+        return True
     functions = [each for each in vars(holder).values() if isinstance(each, FunctionType)]
     methods = [each for cls in vars(holder).values() if isinstance(cls, type) for each in vars(cls).values()
                if isinstance(each, FunctionType)]

@@ -306,7 +306,16 @@ get_of_function(FxCallable *self, void *name)
 }
 
 #define OF_FUNCTION(name) {name, (getter)get_of_function, NULL, "what the function has", name}
+/* What isinstance is told: programs sort callables by whether they are functions. */
+static PyObject *
+get_class(FxCallable *self, void *unused)
+{
+    int is_function = self->fn != NULL && (PyFunction_Check(self->fn) || PyMethod_Check(self->fn));
+    return Py_NewRef(is_function ? (PyObject *)&PyFunction_Type : (PyObject *)Py_TYPE(self));
+}
+
 #define FUNCTION_ATTRIBUTES                                                                                       \
+    {"__class__", (getter)get_class, NULL, "a function's, where it stands for one", NULL},                        \
     OF_FUNCTION("__code__"), OF_FUNCTION("__defaults__"), OF_FUNCTION("__kwdefaults__"), OF_FUNCTION("__globals__"), \
         OF_FUNCTION("__closure__")
 

@@ -90,7 +90,7 @@ resolve_functions(void)
 static const char *const state_names[FXJIT_NUM_STATES] = {
     "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "torch_function",
     "torch_function_modes", "dispatch_modes", "functorch_levels", "float32_precision", "without_mkldnn",
-    "keeps_graph",
+    "keeps_graph", "jit_tracing",
 };
 
 static const char *const state_symbols[FXJIT_NUM_STATES] = {
@@ -106,6 +106,7 @@ static const char *const state_symbols[FXJIT_NUM_STATES] = {
     "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
     "_ZNK2at7Context17userEnabledMkldnnEv",
     "_ZN5torch8autograd33get_current_graph_task_keep_graphEv",
+    "_ZN5torch3jit6tracer15getTracingStateEv",
 };
 
 static void *state_functions[FXJIT_NUM_STATES];
@@ -187,6 +188,9 @@ fxjit_state_now(fxjit_state state)
         void *const *layers = ((void *const *(*)(void))function)();
         return layers[0] != layers[1];
     }
+    case FXJIT_JIT_TRACING:
+        /* A std::shared_ptr's object. */
+        return *((void *const *(*)(void))function)() != NULL;
     case FXJIT_FLOAT32_PRECISION:
         return float32_precision((int (*)(const void *, int, int))function);
     case FXJIT_WITHOUT_MKLDNN:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from . import config, errors, logs
+from . import config, errors, logs, surface
 from .counters import compile_times, counters
 from .profiler import CompileProfiler
 
@@ -145,10 +145,27 @@ def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
     for name, ours in (("counters", counters), ("compile_times", compile_times), ("CompileProfiler", CompileProfiler)):
         made.put(dynamo.utils, name, ours)
     for name, ours_too in _EXCEPTIONS.items():
-        theirs = getattr(dynamo.exc, name, None)
-        if theirs is not None:  # some are of later versions of torch
-            made.put(ours_too, "__bases__", (*ours_too.__bases__, theirs), ours_too.__bases__)
+        _catch_too(ours_too, getattr(dynamo.exc, name, None), made)
+    for module in (dynamo, dynamo.decorators, dynamo.eval_frame):
+        surface.apply(module, made)
     made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
+
+
+def follow_symbolic_shapes(symbolic_shapes: ModuleType, made: Replacements) -> None:
+    """For a torch.fx.experimental.symbolic_shapes that is imported: its exceptions."""
+    _catch_too(errors.ConstraintViolationError, getattr(symbolic_shapes, "ConstraintViolationError", None), made)
+
+
+def _catch_too(ours: type[errors.FxjitError], theirs: type[Exception] | None, made: Replacements) -> None:
+    """A handler of `theirs` catches ours."""
+    if theirs is not None:  # some are of later versions of torch
+        made.put(ours, "__bases__", (*ours.__bases__, theirs), ours.__bases__)
+
+
+def follow_compiler(compiler: ModuleType, made: Replacements) -> None:
+    """For torch.compiler, and its settings."""
+    surface.apply(compiler, made)
+    _follow_settings(compiler.config, {}, made)
 
 
 def follow_inductor(inductor_config: ModuleType, made: Replacements) -> None:
@@ -163,12 +180,20 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
 
     def assign_both(module: ModuleType, name: str, value: Any) -> None:
         assign(module, name, value)
+        hand_on(module, name, value)
+
+    def hand_on(module: ModuleType, name: str, value: Any) -> None:
         if name in table:
             _forward(f"{theirs.__name__}.{name}", table[name], value)
         elif name.startswith("trace."):
             message = f"{theirs.__name__}.{name} has no effect on fxjit: config.debug writes a folder of all files a compile."
             warnings.warn(message, stacklevel=2)
+        else:
+            surface.warn_of_setting(theirs.__name__, name)
 
+    set_raw = getattr(own_class, "_set_raw_values", None)
+    if set_raw is not None:  # from torch 2.15 on `patch` of some modules does not assign
+        made.put(own_class, "_set_raw_values", _handing_on_raw(set_raw, hand_on))
     functions = getattr(theirs, "reorderable_logging_functions", None)
     if isinstance(functions, set):
         made.put(theirs, "reorderable_logging_functions", _Functions(functions), functions)
@@ -177,6 +202,24 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
         value = getattr(theirs, name, _NOT_THERE)
         if value is not _NOT_THERE and value != config.SETTINGS[ours].default:
             _forward(f"{theirs.__name__}.{name}", ours, value)
+
+
+def _handing_on_raw(set_raw: Callable[..., Any], hand_on: Callable[[ModuleType, str, Any], None]) -> Callable[..., Any]:
+    """`_set_raw_values` of a class of settings, which gives what undoes it: both hand the values on, as assignments do."""
+
+    def set_and_hand_on(module: ModuleType, changes: Mapping[str, Any], **kwargs: Any) -> Callable[[], None]:
+        undo: Callable[[], None] = set_raw(module, changes, **kwargs)
+
+        def undo_and_hand_on() -> None:
+            undo()
+            for name in changes:
+                hand_on(module, name, getattr(module, name))
+
+        for name, value in changes.items():
+            hand_on(module, name, value)
+        return undo_and_hand_on
+
+    return set_and_hand_on
 
 
 def _forward(theirs: str, ours: str, value: Any) -> None:

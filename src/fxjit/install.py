@@ -65,6 +65,9 @@ def install() -> None:
         if hasattr(torch.compiler, name):
             _replaced.put(torch.compiler, name, ours)
     _replaced.put(torch.compiler, "compile", _torch_compile)
+    _replaced.put(torch.compiler, "set_default_backend", _default_backend.set)
+    _replaced.put(torch.compiler, "get_default_backend", _default_backend.get)
+    dropin.follow_compiler(torch.compiler, _replaced)
     dropin.follow_environment()
     if torch_private.is_on("logs of torch"):
         dropin.follow_logging(torch._logging, _replaced)
@@ -91,6 +94,7 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
     theirs, register_theirs, optimize_theirs = dynamo.disable, dynamo.register_backend, dynamo.optimize
+    optimize_assert_theirs = dynamo.optimize_assert
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
         """Torch disables functions of its own through this one too, without a wrapper; those stay with torch."""
@@ -110,7 +114,15 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
         """Torch's own `torch.compile` ends here too: where torch compiles for itself, with torch's compiler."""
         return (optimize_theirs if _torchs_own.at_work else _dynamo_optimize)(*args, **kwargs)
 
+    def optimize_assert(backend: Any, **kwargs: Any) -> Any:
+        """Torch's export and compiled autograd end here too, with hooks of their own."""
+        if kwargs.keys() - {"dynamic", "rebuild_ctx"} or _is_torchs(sys._getframe(1).f_globals):
+            return optimize_assert_theirs(backend, **kwargs)
+        return _dynamo_optimize(backend, nopython=True, dynamic=kwargs.get("dynamic"))
+
     special = {
+        "optimize_assert": optimize_assert,
+        "reset_code_caches": api.reset,
         "explain": explain,
         "optimize": optimize,
         "disable": disable,
@@ -119,6 +131,9 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
     for name, ours in {**_SHARED, **_DYNAMO_ONLY, **special}.items():
         if hasattr(dynamo, name):
             _replaced.put(dynamo, name, ours)
+    for name in ("set_stance", "graph_break", "skip_frame", "error_on_graph_break", "mark_dynamic", "maybe_mark_dynamic",
+                 "mark_static", "mark_unbacked"):
+        _replaced.put(dynamo.decorators, name, {**_SHARED, **_DYNAMO_ONLY}[name])
     dropin.follow_dynamo(dynamo, _replaced)
 
 
@@ -183,7 +198,9 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
 
     if args:
         raise ConfigError("nn.Module.compile takes keyword arguments only, those of torch.compile.")
-    kwargs.pop("disable", None)
+    if kwargs.pop("disable", False):
+        self.__dict__["_compiled_call_impl"] = None
+        return
     backend = kwargs.pop("backend", None)
     options = _known_options(backend, kwargs.pop("options", None))
     known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
@@ -199,8 +216,37 @@ def _dynamo_optimize(backend: Any = "inductor", *, nopython: bool = False, **kwa
     return lambda fn: api.compile_with(chosen, fn, bool(kwargs.get("disable", False)))
 
 
+#: Backends of torch that have another name here.
+_OURS: Mapping[str, str] = {"inductor": "native", "aot_eager_default_partitioner": "aot_eager"}
+
+
+class _DefaultBackend:
+    """`torch.compiler.set_default_backend` and `get_default_backend`: of what is compiled without a backend's name."""
+
+    def __init__(self) -> None:
+        self._chosen: Any = "inductor"
+
+    def set(self, backend: Any) -> None:
+        if isinstance(backend, str):
+            registry.check_backend_name(_our_backend(backend))
+        elif not callable(backend) and backend is not None:
+            raise ConfigError(f"set_default_backend: a backend is a name or a callable, not {backend!r}.")
+        self._chosen = "inductor" if backend is None else backend
+
+    def get(self) -> Any:
+        return self._chosen
+
+
+_default_backend = _DefaultBackend()
+
+
 def _our_backend(backend: Any) -> Any:
-    return "native" if backend in (None, "inductor") else backend
+    chosen = _default_backend.get() if backend is None else backend
+    return _OURS.get(chosen, chosen) if isinstance(chosen, str) else chosen
+
+
+#: Options that are no settings.
+_OTHER_OPTIONS = ("max_autotune", "guard_filter_fn")
 
 
 def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -208,7 +254,7 @@ def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str,
     inductor does not have either is an error, as it is in torch.compile."""
     if not isinstance(options, Mapping) or not options or _our_backend(backend) not in ("native", "fxjit"):
         return options  # type: ignore[return-value]  # checked where all arguments are
-    known = {name: value for name, value in options.items() if name in config.SETTINGS or name == "max_autotune"}
+    known = {name: value for name, value in options.items() if name in config.SETTINGS or name in _OTHER_OPTIONS}
     dropped = sorted(map(str, options.keys() - known.keys()))
     if dropped:
         inductors = importlib.import_module("torch._inductor.config").get_config_copy()
@@ -223,6 +269,7 @@ def _known_options(backend: Any, options: Mapping[str, Any] | None) -> dict[str,
 # Modules of torch that a program may import at any time -> what is done then.
 _FOLLOWED: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._dynamo": _replace_in_dynamo,
+    "torch.fx.experimental.symbolic_shapes": lambda module: dropin.follow_symbolic_shapes(module, _replaced),
     "torch._inductor.config": lambda module: dropin.follow_inductor(module, _replaced),
 }
 

@@ -42,6 +42,8 @@ class RegionOptions:
         self.backend_name = backend if isinstance(backend, str) else _name_of(backend)
         self.mode = mode
         self.options = dict(options)
+        #: Says of each guard whether it is kept (guards/filtered.py); None: all are.
+        self.guard_filter: Callable[[Any], Any] | None = self.options.pop("guard_filter_fn", None)
         self.fullgraph = fullgraph
         self.dynamic = dynamic
         self._settings: dict[str, Any] = {}
@@ -76,7 +78,7 @@ class RegionOptions:
             return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]  # checked by the pipeline
 
     def __repr__(self) -> str:
-        said = {"mode": self.mode, "options": self.options or None, "dynamic": self.dynamic}
+        said = {"mode": self.mode, "options": self._given_options() or None, "dynamic": self.dynamic}
         extra = "".join(f", {name}={value!r}" for name, value in said.items() if value is not None)
         return f"<fxjit options: backend={self.backend_name!r}, fullgraph={self.fullgraph}{extra}>"
 
@@ -84,7 +86,10 @@ class RegionOptions:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return region_options, (self.chosen_backend, self.mode, self.options, self.fullgraph, self.dynamic)
+        return region_options, (self.chosen_backend, self.mode, self._given_options(), self.fullgraph, self.dynamic)
+
+    def _given_options(self) -> dict[str, Any]:
+        return self.options if self.guard_filter is None else {**self.options, "guard_filter_fn": self.guard_filter}
 
 
 _known: weakref.WeakValueDictionary[tuple[Any, ...], RegionOptions] = weakref.WeakValueDictionary()
@@ -122,6 +127,9 @@ def _check(backend: Any, mode: Any, options: Any, fullgraph: Any, dynamic: Any) 
         raise InvalidArgument(f"compile: mode must be a name, not {mode!r}.")
     if options is not None and not isinstance(options, Mapping):
         raise InvalidArgument(f"compile: options must be a dict of settings, not {options!r}.")
+    if options and not callable(options.get("guard_filter_fn", _check)):
+        raise InvalidArgument("compile: options: guard_filter_fn is a function that takes a list of guards, not "
+                              f"{options['guard_filter_fn']!r}.")
     for name in options or ():
         if not isinstance(name, str):
             raise InvalidArgument(f"compile: options: the name of an option is text, not {name!r}.")

@@ -53,7 +53,8 @@ from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tenso
 from fxjit.frontend.values import overrides
 from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
-from fxjit.guards.kinds import AmbientIs, ShapeExpr
+from fxjit.guards.filtered import filtered
+from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
@@ -74,6 +75,7 @@ class Options(Protocol):
     backend: Callable[..., Any]
     backend_name: str
     tells_failures: bool
+    guard_filter: Callable[[Any], Any] | None
     fullgraph: bool
     dynamic: bool | None
 
@@ -286,9 +288,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         starts_over = result.repeatable and not options.tells_failures
         new_code = resume.assemble(result, plan, compiled, starts_over=starts_over)
     with _stage("guards", name, seconds):
-        if not config.guard_nn_modules:
-            scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
-            result = dataclasses.replace(result, guards=without_module_internals(result.guards, scope))
+        relied_on = result.guards
+        result = dataclasses.replace(result, guards=_wanted_guards(options, frame, result))
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
     if trace.policy.unbacked and _breaks_a_promise(tree, frame):
         return None
@@ -300,9 +301,22 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     _C.safe_point()
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
     stored.append(weakref.ref(entry))
-    entries.add(frame.code, options, entry, result.guards.weakly_held())
+    entries.add(frame.code, options, entry, relied_on.weakly_held())
     _report(options, frame, result, graph, new_code, seconds)
     return entry
+
+
+def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> GuardSet:
+    """The guards but those that the program does without, by a setting or by a function of its own."""
+    guards = result.guards
+    if config.guard_nn_modules and options.guard_filter is None:
+        return guards
+    scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+    if not config.guard_nn_modules:
+        guards = without_module_internals(guards, scope)
+    if options.guard_filter is None:
+        return guards
+    return filtered(guards, options.guard_filter, scope, with_tensors=is_built_in(options.chosen_backend))
 
 
 def _speculative(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,

@@ -42,7 +42,10 @@ class set_stance:
     is always right and costs little.
     """
 
-    def __init__(self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False) -> None:
+    def __init__(self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False,
+                 force_backend: object = None) -> None:
+        if force_backend is not None:
+            raise ConfigError("set_stance: force_backend is not supported; choose the backend where the function is compiled.")
         if not isinstance(stance, str):
             raise InvalidArgument(f"set_stance: a stance is a name, not {stance!r}.")
         if stance not in STANCES:

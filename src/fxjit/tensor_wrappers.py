@@ -29,6 +29,11 @@ def is_wrapper_class(cls: type) -> bool:
 
 def inner_tensors(wrapper: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """The tensors that an instance is made of, by the names of its attributes."""
+    return [(name, part) for name, part in parts(wrapper) if isinstance(part, torch.Tensor)]
+
+
+def parts(wrapper: torch.Tensor) -> list[tuple[str, Any]]:
+    """All that `__tensor_flatten__` names: tensors, and objects that are opaque to torch, as the mesh of a DTensor."""
     names: list[str] = wrapper.__tensor_flatten__()[0]  # type: ignore[attr-defined]  # what a wrapper is known by
     return [(name, getattr(wrapper, name)) for name in names]
 

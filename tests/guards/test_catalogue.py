@@ -248,7 +248,7 @@ STATES: dict[str, Callable[[], Callable[[], object]]] = {
     "torch_function_modes": lambda: _entered(torch.device("cpu")),
 }
 #: Frames below a dispatch mode or a transform are not compiled at all (pipeline.py).
-RUN_EAGERLY = {"dispatch_modes", "functorch_level", "forward_ad_level"}
+RUN_EAGERLY = {"dispatch_modes", "functorch_level", "forward_ad_level", "jit_tracing"}
 
 
 @pytest.mark.parametrize("name", STATES)

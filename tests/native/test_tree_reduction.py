@@ -58,7 +58,7 @@ def test_norms_and_their_derivatives(sources, assert_kernels_same):
         return torch.nn.functional.layer_norm(x + y, (48,), weight, bias), torch.nn.functional.rms_norm(x * y, (48,), weight)
 
     assert_kernels_same(function, x, y, weight, bias)
-    assert "fx_row<float>::sum" in sources[0]
+    assert "fx_row<double>::sum" in sources[0]
 
 
 def test_a_row_that_is_kept_is_not_put_down_twice(sources):

@@ -203,3 +203,26 @@ def test_guards_see_another_kind_of_array() -> None:
 def test_the_setting_turns_it_off() -> None:
     with fxjit.config.patch(trace_numpy=False):
         assert_same_arrays(lambda a: a + 1, lambda: array(3), graphs=0)
+
+
+TYPES = [np.float32, np.int64, np.uint8, np.bool_, np.complex64, bool, int, float, complex, "float32", np.dtype("int16")]
+
+
+MADE_WITH: dict[str, Callable[..., Any]] = {
+    "ones": lambda a, dtype: np.ones(3, dtype=dtype),
+    "zeros": lambda a, dtype: np.zeros((2,), dtype),
+    "full": lambda a, dtype: np.full(2, 1, dtype=dtype),
+    "eye": lambda a, dtype: np.eye(3, dtype=dtype),
+    "astype": lambda a, dtype: a.astype(dtype),
+    "array": lambda a, dtype: np.array([1, 0], dtype=dtype),
+    "ones_like": lambda a, dtype: np.ones_like(a, dtype=dtype),
+    "asarray": lambda a, dtype: np.asarray(a, dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("fn", MADE_WITH.values(), ids=MADE_WITH)
+def test_types_of_numbers_are_given_as_classes_and_by_name(fn: Callable[..., Any], dtype: Any) -> None:
+    fxjit.reset()
+    actual = fxjit.compile(lambda a: fn(a, dtype) * 2, backend="eager", fullgraph=True)(array(3))
+    assert_same(fn(array(3), dtype) * 2, actual)

@@ -18,12 +18,14 @@ import fxjit
 from fxjit import config
 from fxjit.backends.aot import compile as compile_module
 from fxjit.backends.aot import driver
+from fxjit.backends.tiers import process
 from fxjit.counters import counters
 
 
 @pytest.fixture(autouse=True)
-def tiers(tmp_path: Path) -> Iterator[None]:
+def tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fxjit.reset()
+    monkeypatch.setattr(process, "NICENESS", 0)
     with config.patch(tiers=True, cache_dir=str(tmp_path), cache_graphs=True):
         yield
     fxjit.reset()

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import assert_same
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fxjit
+
+Fn = Callable[[torch.Tensor], torch.Tensor]
 
 FIRST_CALL = """
 import torch, fxjit
@@ -28,3 +43,136 @@ assert Counts.seen >= 4, Counts.seen
 def test_the_first_call_may_stand_under_a_mode() -> None:
     """torch imports its module for default devices when one is first set."""
     subprocess.run([sys.executable, "-c", FIRST_CALL], check=True, timeout=300)
+
+
+def smooth(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) * 2 + 1
+
+
+class SeesFunctions(TorchFunctionMode):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+class SeesOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def under_jit_trace(fn: Fn, x: torch.Tensor) -> Any:
+    traced = torch.jit.trace(fn, (x,), check_trace=False)
+    return [node.kind() for node in traced.graph.nodes()], traced(x), traced(x + 1)
+
+
+def under_make_fx(fn: Fn, x: torch.Tensor) -> Any:
+    graph = make_fx(fn)(x)
+    return [str(node.target) for node in graph.graph.nodes], graph(x), graph(x + 1)
+
+
+def under_fake_tensors(fn: Fn, x: torch.Tensor) -> Any:
+    with FakeTensorMode() as mode:
+        fake = fn(mode.from_tensor(x))
+    return type(fake), fake.shape, fake.dtype
+
+
+def under_a_function_mode(fn: Fn, x: torch.Tensor) -> Any:
+    with SeesFunctions() as mode:
+        y = fn(x)
+    return y, mode.seen
+
+
+def under_a_dispatch_mode(fn: Fn, x: torch.Tensor) -> Any:
+    with SeesOperators() as mode:
+        y = fn(x)
+    return y, mode.seen
+
+
+def within(manager: Callable[[], Any]) -> Callable[[Fn, torch.Tensor], Any]:
+    def run(fn: Fn, x: torch.Tensor) -> Any:
+        with manager():
+            y = fn(x)
+        return y, y.requires_grad, y.is_inference(), y.dtype, y.device
+
+    return run
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def saves_through_hooks(fn: Fn, x: torch.Tensor) -> Any:
+    x = x.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        y = fn(x)
+    return torch.autograd.grad(y.sum(), x)
+
+
+def with_default_dtype(fn: Fn, x: torch.Tensor) -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return fn(x)
+    finally:
+        torch.set_default_dtype(before)
+
+
+STATES: dict[str, Callable[[Fn, torch.Tensor], Any]] = {
+    "jit.trace": under_jit_trace,
+    "make_fx": under_make_fx,
+    "fake tensors": under_fake_tensors,
+    "function mode": under_a_function_mode,
+    "dispatch mode": under_a_dispatch_mode,
+    "vmap": lambda fn, x: torch.func.vmap(fn)(x.reshape(2, 2)),
+    "grad": lambda fn, x: torch.func.grad(lambda y: fn(y).sum())(x),
+    "jvp": lambda fn, x: torch.func.jvp(fn, (x,), (torch.ones_like(x),)),
+    "functionalize": lambda fn, x: torch.func.functionalize(fn)(x),
+    "forward differentiation": lambda fn, x: torch.autograd.functional.jvp(fn, x, torch.ones_like(x)),
+    "inference mode": within(torch.inference_mode),
+    "no_grad": within(torch.no_grad),
+    "enable_grad": within(torch.enable_grad),
+    "autocast": within(lambda: torch.autocast("cpu")),
+    "a default device": within(lambda: torch.device("cpu")),
+    "anomaly mode": within(lambda: torch.autograd.set_detect_anomaly(True, False)),
+    "profiler": within(torch.profiler.profile),
+    "deterministic": within(deterministic),
+    "saved_tensors_hooks": saves_through_hooks,
+    "default dtype": with_default_dtype,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_compiled_before_and_called_under(state: str, backend: str) -> None:
+    check(state, backend, warm=True)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_compiled_under_and_called_after(state: str) -> None:
+    check(state, "eager", warm=False)
+
+
+def check(state: str, backend: str, warm: bool) -> None:
+    fxjit.reset()
+    x = torch.linspace(-1, 1, 4)
+    compiled = fxjit.compile(smooth, backend=backend)
+    if warm:
+        for each in (x, x.clone().requires_grad_()):
+            compiled(each)
+            compiled(each)
+    for _ in range(2):
+        expected, actual = STATES[state](smooth, x), STATES[state](compiled, x)
+        assert_same(expected, actual, rtol=1e-5)
+    assert_same(smooth(x), compiled(x), rtol=1e-5)

@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 from tests.differential import assert_same, assert_same_as_eager
-from tests.torchvalues.wrapper_classes import NoParts, Scaled, Slotted, Tagged, TaggedByKind, Told
+from tests.torchvalues.wrapper_classes import Meshed, NoParts, Scaled, Slotted, Tagged, TaggedByKind, Told
 from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
@@ -303,3 +303,15 @@ def test_backends_see_the_wrappers():
     w, x = two(3, 4), numbers(4)
     assert_same(w + x, fxjit.compile(lambda w, x: w + x, backend=backend, fullgraph=True)(w, x))
     assert set(given) == {TwoTensor, torch.Tensor}
+
+
+def test_wrappers_of_more_than_tensors_break_with_the_reason():
+    """DTensor has a device mesh beside its tensor; sizes of nested tensors are numbers of a kind of their own."""
+    nested = torch.nested.nested_tensor([numbers(2, 4), numbers(3, 4)], layout=torch.jagged)
+    with pytest.raises(fxjit.errors.Unsupported, match="NestedTensor.*sizes"):
+        fxjit.compile(lambda n: n * 2, backend="eager", fullgraph=True)(nested)
+    assert torch.equal(fxjit.compile(lambda n: n * 2, backend="eager")(nested).values(), (nested * 2).values())
+    with pytest.raises(fxjit.errors.Unsupported, match="Meshed.*more than tensors"):
+        fxjit.compile(lambda w: w * 2, backend="eager", fullgraph=True)(Meshed(numbers(3), "here"))
+    w = Meshed(numbers(3), "here")
+    assert torch.equal(fxjit.compile(lambda w: w * 2, backend="eager")(w)._local, (w * 2)._local)

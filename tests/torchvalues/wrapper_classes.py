@@ -164,6 +164,13 @@ class Slotted(torch.Tensor):
         return return_and_correct_aliasing(func, args, kwargs or {}, result)
 
 
+class Meshed(Slotted):
+    """Names an object that is no tensor among what it is made of, as DTensor does with its mesh."""
+
+    def __tensor_flatten__(self):
+        return ["_local", "_name"], None
+
+
 class NoParts(torch.Tensor):
     """Has a `__torch_dispatch__`, and does not say what it is made of."""
 

@@ -44,7 +44,7 @@ def shown(value: Any) -> Any:
     return type(value), repr(value)
 
 
-def assert_same_as_eager(program: Callable[..., Any], *calls: Callable[[], tuple[Any, ...]]) -> None:
+def assert_calls_agree(program: Callable[..., Any], *calls: Callable[[], tuple[Any, ...]]) -> None:
     """Each call makes its arguments anew; one function is compiled for all, so that guards are met as well."""
     fxjit.reset()
     compiled = fxjit.compile(program, backend="eager", dynamic=False)
@@ -151,14 +151,14 @@ PROGRAMS = [first_key, keys_after_a_look, stored, popped_and_stored, set_default
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_equal_keys(program: Callable[..., Any], group: str):
     pairs = itertools.product(EQUAL[group], repeat=2)
-    assert_same_as_eager(program, *(lambda kept=kept, asked=asked: ({kept: 1, "x": 2}, asked) for kept, asked in pairs))
+    assert_calls_agree(program, *(lambda kept=kept, asked=asked: ({kept: 1, "x": 2}, asked) for kept, asked in pairs))
 
 
 def test_the_program_of_the_report():
     def program(x, d):
         return x * d[1] + isinstance(next(iter(d)), bool)
 
-    assert_same_as_eager(program, lambda: ({True: 2.0},), lambda: ({1: 2.0},), lambda: ({1.0: 2.0},))
+    assert_calls_agree(program, lambda: ({True: 2.0},), lambda: ({1: 2.0},), lambda: ({1.0: 2.0},))
 
 
 def test_keyword_names():
@@ -168,7 +168,7 @@ def test_keyword_names():
     def program(x, d):
         return collect(x, **d)
 
-    assert_same_as_eager(program, lambda: ({"a": 1},), lambda: ({Text("a"): 1},))
+    assert_calls_agree(program, lambda: ({"a": 1},), lambda: ({Text("a"): 1},))
 
 
 @pytest.mark.parametrize("make", [lambda n: [n], lambda n: (n,), lambda n: collections.deque([n]), lambda n: {n}],
@@ -180,7 +180,7 @@ def test_a_nan_is_found_where_it_is(make: Callable[[float], Any]):
 
     for kept in (NAN, OTHER_NAN):
         items = make(kept)
-        assert_same_as_eager(program, lambda: (NAN,), lambda: (OTHER_NAN,), lambda: (1.0,))
+        assert_calls_agree(program, lambda: (NAN,), lambda: (OTHER_NAN,), lambda: (1.0,))
 
 
 def test_nans_in_containers_that_are_given():
@@ -188,7 +188,7 @@ def test_nans_in_containers_that_are_given():
         return x, n in items, items == [n], items.index(n) if n in items else -1, (n,) in {(n,): 1}
 
     pairs = itertools.product((NAN, OTHER_NAN, 2.0), repeat=2)
-    assert_same_as_eager(program, *(lambda a=a, b=b: ([a], b) for a, b in pairs))
+    assert_calls_agree(program, *(lambda a=a, b=b: ([a], b) for a, b in pairs))
 
 
 # -- the order of sets ---------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_the_order_of_a_set_that_was_given(program: Callable[..., Any]):
     assert list({0, 8}) != list({8, 0})
     assert list(with_gaps()) != list(with_gaps().copy())
     makers = [lambda: {0, 8}, lambda: {8, 0}, with_gaps, lambda: {64, 63}, set]
-    assert_same_as_eager(program, *(lambda make=make: (make(),) for make in makers))
+    assert_calls_agree(program, *(lambda make=make: (make(),) for make in makers))
 
 
 def test_the_order_of_a_set_of_objects():
@@ -241,5 +241,5 @@ def test_the_order_of_a_set_of_objects():
 
     for _ in range(4):
         things = [Thing(number) for number in range(6)]
-        assert_same_as_eager(given, lambda: (set(things),), lambda: (set(things[:3]),), lambda: (frozenset(things),))
-        assert_same_as_eager(made, lambda: tuple(things), lambda: tuple(things[::-1]), lambda: tuple(things[2:]))
+        assert_calls_agree(given, lambda: (set(things),), lambda: (set(things[:3]),), lambda: (frozenset(things),))
+        assert_calls_agree(made, lambda: tuple(things), lambda: tuple(things[::-1]), lambda: tuple(things[2:]))

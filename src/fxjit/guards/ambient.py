@@ -38,6 +38,7 @@ class AmbientState:
     dispatch_modes: Hashable
     functorch_level: Hashable
     forward_ad_level: Hashable
+    jit_tracing: Hashable
 
     @staticmethod
     def capture() -> AmbientState:
@@ -135,6 +136,7 @@ _READERS: dict[str, Callable[[], Hashable]] = {
     "dispatch_modes": _dispatch_modes,
     "functorch_level": torch._C._functorch.maybe_current_level,
     "forward_ad_level": lambda: forward_ad._current_level,
+    "jit_tracing": lambda: torch._C._get_tracing_state() is not None,
 }
 
 # The value each nearly always has, the state of _tensor.h that is then 0, and the function of torch whose result is then
@@ -146,5 +148,6 @@ _COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
     "torch_function_modes": ((), "torch_function_modes", torch._C._len_torch_function_stack, 0),
     "dispatch_modes": ((), "dispatch_modes", torch._C._len_torch_dispatch_stack, 0),
     "mkldnn": (True, "without_mkldnn", torch._C._get_mkldnn_enabled, True),
+    "jit_tracing": (False, "jit_tracing", torch._C._get_tracing_state, None),
     "functorch_level": (None, "functorch_levels", torch._C._functorch.maybe_current_level, None),
 }

@@ -11,7 +11,8 @@ from torch import nn
 from fxjit.guards.kinds import Guard, GuardSet, NotSameObject, SameObject, ShapeExpr, TensorIs
 from fxjit.guards.source import Scope, Source
 
-_ABOUT_TENSORS = (TensorIs, ShapeExpr, SameObject, NotSameObject)
+#: What kernels rely on.
+ABOUT_TENSORS = (TensorIs, ShapeExpr, SameObject, NotSameObject)
 
 
 def without_module_internals(guards: GuardSet, scope: Scope) -> GuardSet:
@@ -24,7 +25,7 @@ def without_module_internals(guards: GuardSet, scope: Scope) -> GuardSet:
 
 
 def _is_internal(guard: Guard, scope: Scope) -> bool:
-    if isinstance(guard, _ABOUT_TENSORS) or not guard.sources:
+    if isinstance(guard, ABOUT_TENSORS) or not guard.sources:
         return False
     return all(source.accessor[1] != "training" and _is_inside(source, scope) for source in guard.sources)
 

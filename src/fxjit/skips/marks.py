@@ -67,6 +67,7 @@ _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
 )
 _ORIGINAL = "_torchdynamo_orig_callable"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
+_INLINE = "_torchdynamo_inline"  # what torch's compiler traces in its place
 _TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT}
 
 
@@ -265,6 +266,7 @@ def is_compiled(fn: Any) -> bool:
 
 def set_compiled(wrapper: Any, target: Any) -> None:
     setattr(wrapper, _ORIGINAL, target)
+    setattr(wrapper, _INLINE, target)
     setattr(wrapper, _WRAPPER_ID, id(wrapper))
 
 

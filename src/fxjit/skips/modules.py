@@ -42,6 +42,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._functorch.vmap": ("TRACE", ""),
     "torch.func": ("CALL", ""),
     "torch._higher_order_ops": ("CALL", ""),
+    "torch._higher_order_ops.invoke_subgraph": ("TRACE", ""),
     "torch.overrides": ("TRACE", ""),
     "torch._utils": ("TRACE", ""),
     "torch.__future__": ("TRACE", ""),

@@ -119,7 +119,7 @@ for _fn, _answer in (
     (optional("torch._jit_internal.is_scripting"), False), (optional("torch.jit._trace.is_tracing"), False),
     (torch._C._get_tracing_state, None), (optional("torch._C._is_tracing"), False),
     (optional("torch._C._are_functorch_transforms_active"), False),
-    (torch._C._len_torch_dispatch_stack, 0),
+    (torch._C._len_torch_dispatch_stack, 0), (optional("torch.fx._symbolic_trace.is_fx_tracing"), False),
     (optional("torch._C._functorch.peek_interpreter_stack"), None), (torch._C._functorch.maybe_current_level, None),
 ):
     handles(_fn)(_known_handler(_answer))

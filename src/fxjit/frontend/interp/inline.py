@@ -171,9 +171,11 @@ def _plain(t: Tracer, value: Value) -> object:
 
 
 def _real(t: Tracer, value: Value) -> object:
-    """The object that a function marked with `assume_constant_result` gets: a constant, or an object that exists, which
-    entries are then bound to."""
+    """The object that a function marked with `assume_constant_result` gets: a constant, a tensor that the frame was given (the
+    promise is that the next one gives the same), or another object that exists, which entries are then bound to."""
     value = value.realize()
+    if isinstance(value, TensorValue) and isinstance(real := getattr(value, "real", None), torch.Tensor):
+        return real
     obj = getattr(value, "obj", None)
     if value.source is None or obj is None or value.is_constant():
         return concrete(value)

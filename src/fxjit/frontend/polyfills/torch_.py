@@ -42,6 +42,32 @@ def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, di
     return _pytree.tree_unflatten([torch.stack(result, dim) for result in results], spec)
 
 
+@polyfill(torch_private.optional("torch._higher_order_ops.foreach_map.foreach_map"))
+def map_over_lists(op: Callable[..., Any], *operands: Any, **settings: Any) -> Any:
+    """`op` on the lists' items side by side; what is no list goes to each call."""
+    lists = [operand for operand in operands if isinstance(operand, (list, tuple))]
+    if not lists:
+        return op(*operands)
+    shortest = min([len(each) for each in lists])
+    return [op(*[each[at] if isinstance(each, (list, tuple)) else each for each in operands]) for at in range(shortest)]
+
+
+@polyfill(torch_private.optional("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder"))
+def nested_region(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The call itself: graphs are compiled whole."""
+    return func(*args, **kwargs)
+
+
+@polyfill(torch.jit.annotate)
+def annotate(the_type: Any, the_value: Any) -> Any:
+    return the_value
+
+
+@polyfill(torch_private.optional("torch._shape_as_tensor"))
+def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(list(self.shape), dtype=torch.int64)
+
+
 @polyfill(torch.utils.checkpoint.checkpoint)
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, context_fn: Any = None,
                determinism_check: str = "default", debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
@@ -123,3 +149,15 @@ def blocks_in_a_mask(num_blocks_in_row: torch.Tensor, col_indices: torch.Tensor,
 
 
 polyfill(torch_private.optional("torch.nn.attention.flex_attention._ordered_to_dense"))(blocks_in_a_mask)
+
+
+@handles(torch.compiler.nested_compile_region)
+def _nested_compile_region(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The function itself, or the decorator; what it takes besides says how torch's compiler is to reuse a region."""
+    if args and not (args[0].is_constant() and args[0].as_constant() is None):
+        return args[0]
+    return t.make(_same)
+
+
+def _same(fn: Any) -> Any:
+    return fn

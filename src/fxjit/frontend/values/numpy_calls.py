@@ -22,6 +22,7 @@ import torch.fx
 from fxjit import config, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.concrete import concrete
 
 tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
@@ -186,9 +187,14 @@ def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str,
 
 
 def _argument(t: Tracer, value: Value) -> Any:
-    """A node's argument; a NumPy number keeps its type, which decides the result's."""
+    """A node's argument; a NumPy number keeps its type, which decides the result's, and a class that stands for a type of
+    numbers is NumPy's to read."""
     if value.is_constant() and isinstance(value.as_constant(), np.generic):
         return value.as_constant()
+    if issubclass(value.pytype(), type):
+        cls = concrete(value)
+        if issubclass(cls, (np.generic, *_NUMBERS)):
+            return cls
     return value.graph_arg(t)
 
 

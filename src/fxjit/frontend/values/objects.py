@@ -138,6 +138,7 @@ class UserObjectValue(ObjectMethods):
 
     def _slot(self, t: Tracer, slot: types.MemberDescriptorType, name: str) -> Value | None:
         """What is in a slot of the instance; None where nothing is."""
+        self._refuse_foreign(t, slot)
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
@@ -148,6 +149,12 @@ class UserObjectValue(ObjectMethods):
         except AttributeError:
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         return t.wrap(found, AttrSource(self.source, name)).realize()
+
+    def _refuse_foreign(self, t: Tracer, slot: types.MemberDescriptorType) -> None:
+        """A slot of another class, found in this one, is no place in its instances."""
+        if not issubclass(self.cls, slot.__objclass__):
+            t.raise_(TypeError, f"descriptor '{slot.__name__}' for '{slot.__objclass__.__name__}' objects doesn't apply to "
+                                f"a '{self.cls.__name__}' object")
 
     def instance_attr(self, t: Tracer, name: str) -> Value | None:
         """An attribute of the instance itself (its `__dict__`), or None; absence is guarded."""
@@ -186,6 +193,8 @@ class UserObjectValue(ObjectMethods):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         raw, owner = descriptors.look_up(t, self.cls, name)
         is_slot = isinstance(raw, types.MemberDescriptorType)
+        if is_slot:
+            self._refuse_foreign(t, raw)
         if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(t, raw):
             if descriptors.assign(t, raw, owner, name, self, value):
                 return

@@ -22,7 +22,7 @@ from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
-from fxjit.guards.source import ApplySource, ClassItemSource, ConstSource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source
 
 
 class SequenceValue(Value):
@@ -315,6 +315,8 @@ class TupleValue(SequenceValue):
     base_type = tuple
     #: The constant of a code object that this is.
     interned: Any = None
+    #: The struct sequence outside the trace that this is: some only the interpreter can make, and some have more than items.
+    struct: Any = None
 
     def is_constant(self) -> bool:
         return all(item.realize().is_constant() for item in self.items)
@@ -322,7 +324,8 @@ class TupleValue(SequenceValue):
     def as_constant(self) -> Any:
         if self.interned is not None:
             return self.interned
-        return make_tuple(self.cls, tuple(item.realize().as_constant() for item in self.items))
+        items = tuple(item.realize().as_constant() for item in self.items)
+        return make_tuple(self.cls, items) if self.struct is None else self.struct
 
     def graph_arg(self, t: Tracer) -> Any:
         items = tuple(item.graph_arg(t) for item in self.realized())
@@ -376,8 +379,12 @@ class TupleValue(SequenceValue):
         if self.cls is not tuple:
             raw, owner = descriptors.look_up(t, self.cls, name)
             index = _field_of(self.cls, raw, name)
-            if index is not None:
+            if index is not None and index < len(self.items):
                 return self.item(index)
+            if index is not None:
+                if self.struct is None or self.source is None:
+                    t.break_("attribute-unsupported", value=self.describe(), name=name)
+                return t.wrap(getattr(self.struct, name), AttrSource(self.source, name)).realize()
             if owner not in (None, tuple, object, torch.Size):
                 if not hasattr(self, "meth_" + name) or not _is_made_by_namedtuple(raw):
                     return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
@@ -567,7 +574,9 @@ def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     plain = plain_tuple_class(type(obj))  # or the tuple part of an instance of a subclass
     if plain:
         guard_plain_tuple(t, type(obj))
-    return TupleValue(lazy_items(t, obj, source), source, type(obj) if plain else tuple)
+    found = TupleValue(lazy_items(t, obj, source), source, type(obj) if plain else tuple)
+    found.struct = obj if is_structseq_class(type(obj)) else None
+    return found
 
 
 wraps_if(lambda obj: issubclass(type(obj), tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)

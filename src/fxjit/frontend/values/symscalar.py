@@ -88,7 +88,7 @@ class SymValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(self.pytype())
-        if name in ("real", "numerator"):
+        if name in ("real", "numerator") and self.pytype() is not bool:
             return self
         return protocol.getattr_(t, self.specialize(t), name)
 
@@ -109,10 +109,12 @@ class SymValue(Value):
             # `[x] * n`: the length of a list is a fact of the trace
             fixed = self.specialize(t)
             return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
-        left, right = (other, self) if reflected else (self, other)
-        if isinstance(self.sym, torch.SymBool) and op not in ("&", "|"):
+        if self.pytype() is not bool:
+            other = _as_integer(t, other)
+        elif op not in ("&", "|") or other.pytype() is not bool:
             fixed = self.specialize(t)
             return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
+        left, right = (other, self) if reflected else (self, other)
         if op == "**" and other.is_constant() and isinstance(other.as_constant(), float):
             left, right = (_as_float(t, v) for v in (left, right))
         return self._compute(t, protocol.BINARY[op], left, right)
@@ -149,7 +151,16 @@ class SymValue(Value):
             return protocol.compare(t, op, self.specialize(t), other)
         if isinstance(other, TensorValue) or not is_number(other):
             return NOT_IMPLEMENTED
-        return self._compute(t, protocol.COMPARE[op], self, other)
+        mine, other = _as_integer(t, self), _as_integer(t, other)
+        return self._compute(t, protocol.COMPARE[op], self, other) if mine is self else protocol.compare(t, op, mine, other)
+
+
+def _as_integer(t: Tracer, value: Value) -> Value:
+    """A bool as the number that it is to arithmetic; sympy has no such thing, and takes it for a proposition."""
+    if value.pytype() is not bool:
+        return value
+    known = value.specialize(t) if isinstance(value, SymValue) else value
+    return t.make(int(known.as_constant()))
 
 
 def _is_number_of_a_subclass(value: Value) -> bool:

@@ -29,7 +29,6 @@ from .page_prefetch import INTERVAL, is_prefetched
 from .prelude import C_TYPES, MEMORY_TYPES
 
 BLOCK = 4096
-COLUMN_BLOCK = 128
 GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
@@ -387,8 +386,8 @@ class Renderer:
         return C_TYPES[compute_type(member.compute.out.dtype)]
 
     def wide(self, member: Member) -> bool:
-        """Sums of floats are gathered in double, block by block, so that long sums stay as exact as eager's pairwise ones."""
-        return member.compute.reduction == "sum" and compute_type(member.compute.out.dtype) is torch.float32
+        """Sums and products of floats are gathered in double and rounded once, so that they are as exact as eager's."""
+        return member.compute.reduction in ("sum", "prod") and compute_type(member.compute.out.dtype) is torch.float32
 
     def total_type(self, member: Member) -> str:
         # Eager's scans have their totals in double.
@@ -413,7 +412,9 @@ class Renderer:
             return f"{total} = {kinds.combine.format(total, f'({total_type}){value}', t=total_type)};"
         if kind in ("any", "all"):
             return f"{total} {'|' if kind == 'any' else '&'}= {value};"
-        return f"{total} = {REDUCTIONS[kind].combine.format(total, value, t=self.acc_type(member))};"
+        total_type = self.total_type(member)
+        value = f"({total_type}){value}" if self.wide(member) else value
+        return f"{total} = {REDUCTIONS[kind].combine.format(total, value, t=total_type)};"
 
     def clause(self, member: Member, name: str) -> str:
         symbol = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "fx_max", "min": "fx_min"}[
@@ -464,15 +465,9 @@ class Renderer:
                     array = f"w_{member.compute.out.name}"
                     partial.append(f"alignas(64) {ctype} {array}[{sizes[0]}];")
                     inner.lines.append(Line(f"{array}[i0] = {value};", [value]))
-                flush.append(f"{total} = {tree_reduction.total(array, ctype, kind, sizes[0])};")
+                flush.append(f"{total} = {tree_reduction.total(array, self.total_type(member), kind, sizes[0])};")
                 continue
-            if self.wide(member):
-                partial.append(f"float b_{member.compute.out.name} = 0;")
-                flush.append(f"{total} += b_{member.compute.out.name};")
-                total = f"b_{member.compute.out.name}"
-                inner.lines.append(Line(f"{total} += {value};", [value]))
-            else:
-                inner.lines.append(Line(self.combine(member, total, value), [value]))
+            inner.lines.append(Line(self.combine(member, total, value), [value]))
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         if not by_tree:
@@ -487,14 +482,6 @@ class Renderer:
             else:
                 tile = [f"const int64_t hi = fx_imin(lo + {ROW}, {high});", *tile]
                 nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {ROW}) {{", indent(lines(tile)), "}"]
-        elif partial and not by_tree and not (isinstance(sizes[-1], int) and sizes[-1] <= BLOCK):
-            core[1] = core[1].format(last, "lo", f"fx_imin(lo + {BLOCK}, {high})")
-            nest = [
-                *before.lines,
-                f"for (int64_t lo = {low}; lo < {high}; lo += {BLOCK}) {{",
-                indent(lines([*partial, *core, *flush])),
-                "}",
-            ]
         else:
             core[1] = core[1].format(last, low, high)
             nest = [*before.lines, *partial, *core, *flush]
@@ -570,35 +557,15 @@ class Renderer:
                     self.body(member, loops, scope, scope, names)
                     continue
                 value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
-            scope.lines.append(Line(self.combine_column(member, value), [value]))
+            scope.lines.append(Line(self.combine(member, f"a_{member.compute.out.name}[l]", value), [value]))
         sizes = members[0].inner
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         if rows is not None:
             nest = [*rows.before, *nest, *rows.after]
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
-            if k == len(sizes) - 1:
-                nest = self.column_block(reducers, nest, f"i{k}", low, high)
-            else:
-                nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
+            nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
         return [*declared, *nest, *([] if bounds else self.name_column_results(reducers))]
-
-    def column_block(self, reducers: list[Member], nest: list[str], last: str, low: str, high: str) -> list[str]:
-        """The innermost reducing loop: sums of floats are gathered in float for some rows, and then in double."""
-        wide = [f"{member.compute.out.name}[l]" for member in reducers if self.wide(member)]
-        if not wide:
-            return [f"for (int64_t {last} = {low}; {last} < {high}; ++{last}) {{", indent(lines(nest)), "}"]
-        each_column = f"for (int64_t l = 0; l < {self.columns}; ++l) "
-        inside = [f"alignas(64) float b_{name.removesuffix('[l]')}[{self.columns}];" for name in wide]
-        inside.append(each_column + "{ " + " ".join(f"b_{name} = 0;" for name in wide) + " }")
-        end = f"fx_imin(lo + {COLUMN_BLOCK}, {high})"
-        inside += [f"for (int64_t {last} = lo; {last} < {end}; ++{last}) {{", indent(lines(nest)), "}"]
-        inside.append(each_column + "{ " + " ".join(f"a_{name} += b_{name};" for name in wide) + " }")
-        return [f"for (int64_t lo = {low}; lo < {high}; lo += {COLUMN_BLOCK}) {{", indent(lines(inside)), "}"]
-
-    def combine_column(self, member: Member, value: str) -> str:
-        total = f"{'b' if self.wide(member) else 'a'}_{member.compute.out.name}[l]"
-        return f"{total} += {value};" if member.compute.reduction == "sum" else self.combine(member, total, value)
 
     def name_column_results(self, reducers: list[Member]) -> list[str]:
         out = []
@@ -654,7 +621,7 @@ class Renderer:
             inside.append(self.over_columns(f"a_{name}@ = q_{name}[0]@;"))
             combined = (
                 f"a_{name}@ += q_{name}[c]@;"
-                if self.wide(m) or m.compute.reduction == "sum"
+                if m.compute.reduction == "sum"
                 else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
             )
             inside.append("for (int64_t c = 1; c < nc; ++c) " + self.over_columns(combined))

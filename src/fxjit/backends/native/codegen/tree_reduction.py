@@ -61,7 +61,12 @@ template <class T> struct fx_row {
   }
 #endif
   static FX V at(const T *w) { V v; __builtin_memcpy(&v, w, sizeof(V)); return v; }
-  template <class F, int n> static FX T fold(const T *w) {
+  /* Numbers of another type are converted on the way: floats to a total in double. */
+  template <class S> static FX V at(const S *w) {
+    typedef S N __attribute__((vector_size(lanes * sizeof(S))));
+    N v; __builtin_memcpy(&v, w, sizeof(N)); return __builtin_convertvector(v, V);
+  }
+  template <class F, int n, class S> static FX T fold(const S *w) {
     constexpr int count = n / lanes, chains = count < 4 ? count : 4, rest = count % chains;
     V v[chains];
     for (int j = 0; j < chains; j++) v[j] = at(w + j * lanes);

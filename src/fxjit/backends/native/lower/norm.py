@@ -36,6 +36,18 @@ def trailing(x: TensorExpr, lead: int, ndim: int) -> Expr:
     return over(x.expr, tuple(range(lead, ndim)), ndim)
 
 
+def inverse_root(var: Expr, eps: float, dtype: torch.dtype) -> Expr:
+    return cast(op("rsqrt", op("add", var, const(eps, var.dtype))), dtype)
+
+
+def statistics(low: Lowering, x: TensorExpr, dims: tuple[int, ...], eps: float) -> tuple[Expr, Expr]:
+    """(1 / standard deviation, mean) over the dimensions kept, in the type computed with."""
+    var, mean = variance(low, x, dims, 0, x.dtype)
+    kept = tuple(size for dim, size in enumerate(x.size) if dim not in dims)
+    compute = compute_type(x.dtype)
+    return stored(low, inverse_root(var, eps, compute), kept), cast(mean, compute)
+
+
 @lowers("native_layer_norm.default")
 def lower_layer_norm(
     low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, bias: Any, eps: float
@@ -46,8 +58,7 @@ def lower_layer_norm(
     if any(size == 0 for size in x.size):
         raise NoLowering("an empty tensor")
     compute = compute_type(x.dtype)
-    var, mean = variance(low, x, dims, 0, x.dtype)
-    rstd = stored(low, op("rsqrt", op("add", var, const(eps, compute))), x.size[:lead])
+    rstd, mean = statistics(low, x, dims, eps)
     y = op("mul", op("sub", x.expr, spread(mean, dims, x.size)), spread(rstd, dims, x.size))
     if weight is not None:
         y = op("mul", y, cast(trailing(low.value(weight), lead, x.ndim), compute))
@@ -100,8 +111,7 @@ def lower_group_norm(
     compute = compute_type(x.dtype)
     grouped = TensorExpr(split, x.dtype, reshape(cast(x.expr, compute), x.size, split))
     dims = tuple(range(2, len(split)))
-    var, mean = variance(low, grouped, dims, 0, x.dtype)
-    rstd = stored(low, op("rsqrt", op("add", var, const(eps, compute))), split[:2])
+    rstd, mean = statistics(low, grouped, dims, eps)
     y = op("mul", op("sub", grouped.expr, spread(mean, dims, split)), spread(rstd, dims, split))
     for name, parameter in (("mul", weight), ("add", bias)):
         if parameter is not None:
@@ -153,9 +163,10 @@ def lower_batch_norm(
     if not training or any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
         raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
     dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
-    batch_var, batch_mean = variance(low, x, dims, 0, x.dtype)
-    batch_var = stored(low, batch_var, x.size[1:2])
-    invstd = stored(low, op("rsqrt", op("add", batch_var, const(eps, kind))), x.size[1:2])
+    wide_var, wide_mean = variance(low, x, dims, 0, x.dtype)
+    wide_var = stored(low, wide_var, x.size[1:2])
+    invstd = stored(low, inverse_root(wide_var, eps, kind), x.size[1:2])
+    batch_var, batch_mean = cast(wide_var, kind), cast(wide_mean, kind)
     y = op("mul", op("sub", x.expr, over(batch_mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
     if bias is not None:
         y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))

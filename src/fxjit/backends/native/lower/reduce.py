@@ -10,6 +10,7 @@ import torch.fx
 from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
 from ..ir import Expr, Iota, TensorExpr, compute_type, expand, insert_dim, is_plain_load, permute
 from ..ops import cast, compare, const, op, where
+from ..target import by_triton
 from .pointwise import as_held, result, truth
 from .table import Lowering, NoLowering, lowers, meta_of
 
@@ -215,12 +216,14 @@ lowers("any.default", "any.dim")(quantified("any"))
 lowers("all.default", "all.dim")(quantified("all"))
 
 
-# Variance: the mean first, then the squared differences, as exact as Welford and with two plain loops over a hot row.
+# Variance: the mean first, then the squared differences, as exact as Welford and with two plain loops over a hot row. On a CPU
+# both are in float64, as ATen's are: a mean that is rounded to float32 would be the wrong one to subtract where numbers are far
+# from zero and near to each other, and their squares may leave float32's range where their root does not.
 
 
 def variance(low: Lowering, x: TensorExpr, dims: tuple[int, ...], correction: Any, dtype: torch.dtype) -> tuple[Expr, Expr]:
-    """(variance, mean) over the dimensions kept, in the type computed with."""
-    expr = cast(x.expr, compute_type(dtype))
+    """(variance, mean) over the dimensions kept, in float64, or on a GPU in the type computed with."""
+    expr = cast(x.expr, compute_type(dtype) if by_triton(low.device) else torch.float64)
     mean = mean_expr(low, expr, x.size, dims)
     mean = stored(low, mean, tuple(s for i, s in enumerate(x.size) if i not in dims))
     centred = op("sub", expr, expand(keep(mean, dims), tuple(1 if i in dims else s for i, s in enumerate(x.size)), x.size))
@@ -276,7 +279,10 @@ def lower_var(
     if keepdim:
         var, mean = keep(var, chosen), keep(mean, chosen)
     if "var_mean" in name:
-        return tuple(TensorExpr(sizes_of(meta.shape), meta.dtype, each) for meta, each in zip(metas, (var, mean), strict=True))
+        return tuple(
+            TensorExpr(sizes_of(meta.shape), meta.dtype, cast(each, compute_type(meta.dtype)))
+            for meta, each in zip(metas, (var, mean), strict=True)
+        )
     return result(node, op("sqrt", var) if ".std." in name else var)
 
 

@@ -1,0 +1,129 @@
+"""`python -m benchmarks.first_call`: seconds until the first result, with the compile in the foreground and in the background
+(`config.tiers`), and what a step costs while a helper process compiles.
+
+Each program (benchmarks/programs.py) has processes of its own, one with tiers and one without, which take turns; each starts
+with an empty cache and compiles a trivial function first, so that importing the compiler is left out. Steps during the compile
+are compared with eager steps of the same process before and after it. Printed as Markdown, medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import fxjit
+from benchmarks import models
+from benchmarks.programs import PROGRAMS, Program
+from benchmarks.timing import first_call, markdown
+
+SAMPLE = ("hf_bert", "hf_gpt2", "hf_llama", "hf_t5", "hf_vit", "hf_clip", "timm_convnextv2_atto", "tv_mobilenet_v2",
+          "xt_decoder_rotary_swiglu", "df_unet2d")
+#: Seconds of eager steps that steps during the compile are compared with, before and after each.
+EAGER = 1.0
+
+
+def step_of(program: Program, fn: Any, training: bool) -> Callable[[], object]:
+    """One call; with `training`, the gradients of its loss too."""
+    if not training:
+        def infer() -> object:
+            with torch.no_grad():
+                return models.call(program, fn, program.batches[0])
+        return infer
+
+    def train() -> object:
+        loss = models._loss(fn(**program.inputs(program.batches[0])))
+        loss.backward()
+        return loss
+    return train
+
+
+def steps(step: Callable[[], object], seconds: float) -> list[float]:
+    until, found = time.perf_counter() + seconds, [first_call(step)]
+    while time.perf_counter() < until:
+        found.append(first_call(step))
+    return found
+
+
+def measure(name: str, tiers: bool, training: bool) -> dict[str, float]:
+    """Of one program, in this process: seconds."""
+    fxjit.compile(lambda x: x * 2 + 1)(torch.ones(3))
+    eager, ours = PROGRAMS[name](), PROGRAMS[name]()
+    eager_step = step_of(eager, eager.fn, training)
+    found = {"eager": first_call(eager_step)}
+    alone = steps(eager_step, EAGER)
+    with fxjit.config.patch(tiers=tiers):
+        step = step_of(ours, fxjit.compile(ours.fn), training)
+        began = time.perf_counter()
+        found["first"] = first_call(step)
+        during = []
+        while tiers and not fxjit.wait_for_compiles(0):
+            during.append(first_call(step))
+        found["compiled"] = time.perf_counter() - began
+    alone += steps(eager_step, EAGER)
+    found["during"] = statistics.median(during) / statistics.median(alone) if len(during) > 2 else 0.0
+    found["refused"] = fxjit.counters["tiers"]["refused"]
+    return found
+
+
+def in_process(name: str, tiers: bool, training: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
+        command = [sys.executable, "-m", "benchmarks.first_call", "--here", name, *(["--tiers"] if tiers else []),
+                   *(["--training"] if training else [])]
+        environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+HEADER = ("program", "first call over eager's, foreground, s", "the same, tiers, s", "until compiled, foreground, s",
+          "the same, tiers, s", "a step during the compile, of eager's", "compiled again in the foreground")
+
+
+def row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
+    """One row of the table."""
+    measured: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    for _ in range(rounds):
+        for tiers, found in measured.items():
+            found.append(in_process(name, tiers, training))
+
+    def median(tiers: bool, of: Callable[[dict[str, float]], float]) -> float:
+        return statistics.median(map(of, measured[tiers]))
+
+    over = [median(tiers, lambda each: each["first"] - each["eager"]) for tiers in (False, True)]
+    until = [median(tiers, lambda each: each["compiled"] - each["eager"]) for tiers in (False, True)]
+    during = median(True, lambda each: each["during"])
+    refused = int(median(True, lambda each: each["refused"]))
+    return (name, *(f"{seconds:.2f}" for seconds in (*over, *until)), f"{during:.2f}x" if during else "-", str(refused))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", help="measure this program in this process")
+    parser.add_argument("--tiers", action="store_true")
+    parser.add_argument("--training", action="store_true")
+    parser.add_argument("--only", nargs="*", default=SAMPLE)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(argv)
+    if options.here:
+        print(json.dumps(measure(options.here, options.tiers, options.training)))
+        return
+    rows = []
+    for name in options.only:
+        rows.append(row(name, options.rounds, options.training))
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    print(markdown(HEADER, rows))
+
+
+if __name__ == "__main__":
+    main()

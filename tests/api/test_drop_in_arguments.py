@@ -1,0 +1,168 @@
+"""What libraries do with torch.compile beyond a call: filters of guards, `disable=True`, exceptions of torch that they catch,
+exports through compiled callables, and `inspect`."""
+
+from __future__ import annotations
+
+import inspect
+import types
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import CompileCounter
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Model(torch.nn.Module):
+    scale = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.bias = 1.0
+
+    def forward(self, x):
+        return self.linear(x).relu() * self.scale + self.bias
+
+
+class Around(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.fn = fxjit.compile(lambda x: x.sin() + 1, backend="eager")
+
+    def forward(self, x):
+        return self.model(self.fn(x))
+
+
+# -- guard_filter_fn -----------------------------------------------------------------------------------------------
+
+OFFSET = 1.0
+
+
+def uses_a_global(x, k=1):
+    return x * k + OFFSET
+
+
+@pytest.mark.parametrize("backend", ["eager", CompileCounter()])
+def test_dropped_guards_are_not_checked(backend):
+    global OFFSET
+    fxjit.reset()
+    keep = getattr(torch.compiler, "skip_guard_on_globals_unsafe", lambda entries: [not each.is_global for each in entries])
+    compiled = fxjit.compile(uses_a_global, backend=backend, options={"guard_filter_fn": keep})
+    before = compiled(X)
+    OFFSET = 2.0
+    try:
+        torch.testing.assert_close(compiled(X), before, rtol=0, atol=0)  # the promise was not kept, and nobody looks
+        torch.testing.assert_close(compiled(X, 3), X * 3 + OFFSET)  # what is guarded still is
+    finally:
+        OFFSET = 1.0
+
+
+def test_a_filter_sees_each_guard_and_says_which_stays():
+    seen = []
+
+    def keep(entries):
+        seen.extend(entries)
+        return [each.guard_type == "TENSOR_MATCH" for each in entries]
+
+    model, counting = Model(), CompileCounter()
+    compiled = fxjit.compile(model, backend=counting, options={"guard_filter_fn": keep})
+    compiled(X)
+    model.bias = 3.0
+    compiled(X)
+    assert counting.frame_count == 1
+    compiled(X.double().to(torch.float32)[:2])
+    assert counting.frame_count == 2
+    by_type = {each.guard_type: each for each in seen}
+    assert by_type["TENSOR_MATCH"].has_value and isinstance(by_type["TENSOR_MATCH"].value, torch.Tensor)
+    assert any(each.orig_guard.source.is_unspecialized_nn_module() for each in seen)
+    assert {"TYPE_MATCH", "GLOBAL_STATE"} <= by_type.keys()
+
+
+@pytest.mark.parametrize("name", [
+    "skip_guard_on_globals_unsafe", "skip_all_guards_unsafe", "keep_tensor_guards_unsafe", "keep_portable_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe"])
+def test_torchs_filters_work_with_every_backend(name):
+    keep = getattr(torch.compiler, name, None)
+    if keep is None:
+        pytest.skip("this torch does not have it")
+    fxjit.install()
+    model = Model()
+    for backend in ("eager", "inductor", lambda gm, inputs: gm.forward):
+        compiled = torch.compile(model, backend=backend, options={"guard_filter_fn": keep})
+        torch.testing.assert_close(compiled(X), model(X))
+
+
+def test_kernels_never_get_tensors_that_they_were_not_made_for():
+    compiled = fxjit.compile(lambda x: x.sin() + 1, dynamic=False, options={"guard_filter_fn": lambda e: [False] * len(e)})
+    for x in (torch.ones(4), torch.ones(2), torch.ones(3, dtype=torch.float64)):
+        torch.testing.assert_close(compiled(x), x.sin() + 1)
+
+
+def test_mistakes_in_filters_are_told():
+    with pytest.raises(fxjit.errors.InvalidArgument, match="guard_filter_fn"):
+        fxjit.compile(uses_a_global, options={"guard_filter_fn": True})
+    with pytest.raises(fxjit.errors.ConfigError, match="guard_filter_fn gave 0 values"):
+        fxjit.compile(uses_a_global, backend="eager", options={"guard_filter_fn": lambda entries: []})(X)
+
+
+# -- nn.Module.compile ---------------------------------------------------------------------------------------------
+
+
+def test_a_module_compiled_with_disable_runs_eagerly():
+    fxjit.install()
+    model, counting = Model(), CompileCounter()
+    model.compile(backend=counting, disable=True)
+    torch.testing.assert_close(model(X), model.forward(X))
+    assert counting.frame_count == 0
+    model.compile(backend=counting)
+    model(X)
+    assert counting.frame_count == 1
+    model.compile(backend=counting, disable=True)
+    model(X + 1)
+    assert counting.frame_count == 1
+
+
+# -- exceptions ----------------------------------------------------------------------------------------------------
+
+
+def test_torchs_handlers_catch_a_broken_promise_about_a_size():
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+    fxjit.install()
+    x = torch.ones(3, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    with pytest.raises(ConstraintViolationError):
+        torch.compile(lambda x: x + 1 if x.shape[0] == 3 else x, backend="eager")(x)
+    fxjit.uninstall()
+    assert not issubclass(fxjit.errors.ConstraintViolationError, ConstraintViolationError)
+
+
+# -- export --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_exports_go_through_compiled_callables(strict):
+    model = fxjit.compile(Model(), backend="eager")
+    for program in (model, Around(model)):
+        exported = torch.export.export(program, (X,), strict=strict)
+        torch.testing.assert_close(exported.module()(X), program(X))
+
+
+# -- inspect -------------------------------------------------------------------------------------------------------
+
+
+class Called:
+    def __call__(self, x):
+        return x + 1
+
+
+def test_what_stands_for_a_function_is_one_to_inspect():
+    made = [wrap(uses_a_global) for wrap in (fxjit.compile, fxjit.disable, fxjit.run)]
+    for stand_in in (*made, fxjit.compile(Model().forward)):
+        assert inspect.isfunction(stand_in) and inspect.isroutine(stand_in) and isinstance(stand_in, types.FunctionType)
+        assert callable(stand_in) and not inspect.isclass(stand_in)
+    assert not inspect.isfunction(fxjit.compile(Model())) and not inspect.isfunction(Called())

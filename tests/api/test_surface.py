@@ -1,0 +1,127 @@
+"""The public surface of torch.compile: every name has a decision (src/fxjit/surface.tsv), and the drop-in does what it says."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+import torch._dynamo
+import torch._dynamo.config
+import torch._dynamo.decorators
+import torch._dynamo.testing
+from torch._inductor import list_mode_options
+
+import fxjit
+from fxjit import surface
+from fxjit.errors import ConfigError
+from fxjit.surface import DIFFERS, REFUSED, SAME, WARNS, decisions
+
+
+@pytest.fixture
+def installed():
+    surface._warn.cache_clear()
+    fxjit.install()
+    yield
+    torch.compiler.set_default_backend(None)
+    fxjit.uninstall()
+    fxjit.reset()
+
+
+def public(module: types.ModuleType, own: bool) -> set[str]:
+    """Names without an underscore that are no modules, types of annotations or other libraries'; `own`: functions and classes
+    that are defined there."""
+    found = set()
+    for name in dir(module):
+        value = getattr(module, name)
+        home = getattr(value, "__module__", module.__name__) or ""
+        if name.startswith("_") or isinstance(value, types.ModuleType) or name in ("F", "TYPE_CHECKING"):
+            continue
+        if home == module.__name__ and callable(value) if own else home.partition(".")[0] == "torch":
+            found.add(name)
+    return found
+
+
+SURFACE = {
+    "torch.compile": set(inspect.signature(torch.compile).parameters),
+    "torch.compile(mode=)": set(list_mode_options()),
+    "torch.compile(backend=)": set(torch._dynamo.list_backends(exclude_tags=())) - {"fxjit"},
+    "torch.compiler": public(torch.compiler, own=False),
+    "torch.compiler.config": set(torch.compiler.config._config),
+    "torch._dynamo": public(torch._dynamo, own=False),
+    "torch._dynamo.config": {name for name in torch._dynamo.config._config if not name.startswith("_")} - {"TYPE_CHECKING"},
+    "torch._dynamo.decorators": public(torch._dynamo.decorators, own=True),
+    "torch._dynamo.testing": public(torch._dynamo.testing, own=True),
+}
+
+
+@pytest.mark.parametrize("place", SURFACE)
+def test_every_public_name_has_a_decision(place):
+    assert sorted(name for name in SURFACE[place] if (place, name) not in decisions()) == []
+
+
+def test_a_decision_that_is_not_sameness_says_how_or_why():
+    for row in decisions().values():
+        assert row.decision in (SAME, surface.BETTER, DIFFERS, REFUSED, WARNS), row
+        assert row.note or row.decision == SAME, row
+
+
+def test_what_is_refused_says_why(installed):
+    for place, module in (("torch.compiler", torch.compiler), ("torch._dynamo.eval_frame", torch._dynamo.eval_frame)):
+        for row in decisions().values():
+            if row.place == place and row.decision == REFUSED:
+                with pytest.raises(ConfigError, match="does not work with fxjit: "):
+                    getattr(module, row.name)()
+    for row in decisions().values():
+        if row.place in ("torch.compile(backend=)", "torch.compile(mode=)") and row.decision == REFUSED:
+            argument = row.place.removeprefix("torch.compile(").rstrip("=)")
+            with pytest.raises((ConfigError, fxjit.errors.InvalidBackend)):
+                torch.compile(lambda x: x, **{argument: row.name})
+        if row.place == "torch.compiler.set_stance" and row.decision == REFUSED:
+            with pytest.raises(ConfigError):
+                torch.compiler.set_stance(**({row.name: "eager"} if row.name == "force_backend" else {"stance": row.name}))
+
+
+def test_what_has_no_effect_says_so_once(installed, recwarn):
+    for _ in range(2):
+        torch._dynamo.on_compile_start(print)
+        torch._dynamo.config.capture_sparse_compute = torch._dynamo.config.capture_sparse_compute
+        torch.compiler.config.dynamic_sources = ""
+    torch._dynamo.callback_handler.remove_start_callback(print)
+    said = [str(each.message) for each in recwarn if "torch." in str(each.message)]
+    names = ["torch._dynamo.on_compile_start", "torch._dynamo.config.capture_sparse_compute",
+             "torch.compiler.config.dynamic_sources"]
+    assert [each.partition(":")[0] for each in said] == names
+
+
+def test_the_default_backend(installed):
+    counter = fxjit.testing.CompileCounter()
+    torch.compiler.set_default_backend(counter)
+    assert torch.compiler.get_default_backend() is counter
+    assert torch.equal(torch.compile(lambda x: x + 1)(torch.zeros(2)), torch.ones(2)) and counter.frame_count == 1
+    with pytest.raises(fxjit.errors.InvalidBackend):
+        torch.compiler.set_default_backend("no such")
+
+
+def test_the_older_spellings_are_ours(installed):
+    counter = fxjit.testing.CompileCounter()
+    compiled = torch._dynamo.optimize_assert(counter)(lambda x: x * 2)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0)) and counter.frame_count == 1
+    torch._dynamo.reset_code_caches()
+    compiled(torch.ones(2))
+    assert counter.frame_count == 2
+    with torch._dynamo.decorators.set_stance("force_eager"):
+        assert fxjit.stance.current().name == "force_eager"
+    x = torch.randn(3, requires_grad=True)
+    assert torch.equal(torch.compile(torch.sin, backend="aot_eager_default_partitioner")(x), x.sin())
+
+
+def test_installing_reads_no_settings_that_torch_sets_itself():
+    """torch.export sets settings of torch._dynamo by itself: nobody is warned of that."""
+    text = ("import warnings; warnings.simplefilter('error', UserWarning); import fxjit, torch; fxjit.install()\n"
+            "program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), strict=False)")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    assert "no effect on fxjit" not in done.stderr, done.stderr

@@ -1,0 +1,96 @@
+"""Reductions against float64: no sum of ours is further from it than eager's, by the root mean square over rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from benchmarks.accuracy import compiled_all
+
+Reduction = Callable[[torch.Tensor, int], torch.Tensor]
+aten = torch.ops.aten
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "std": torch.std,
+    "var": torch.var,
+    "var of all": lambda x, dim: torch.var_mean(x, dim, correction=0)[0],
+    "mean beside var": lambda x, dim: torch.var_mean(x, dim)[1],
+    "norm": lambda x, dim: torch.linalg.vector_norm(x, 2, dim),
+    "norm of sizes": lambda x, dim: torch.linalg.vector_norm(x, 1, dim),
+    "logsumexp": torch.logsumexp,
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
+    "cumsum": torch.cumsum,
+    "logcumsumexp": torch.logcumsumexp,
+}
+
+
+def normal(*size: int) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(0))
+
+
+INPUTS: dict[str, torch.Tensor] = {
+    "normal": normal(64, 1000),
+    "positive": normal(64, 1000).abs(),
+    "near to each other, far from zero": 1e4 + 1e-2 * normal(64, 1000),
+    "large": 1e25 * normal(64, 1000),
+    "small": 1e-25 * normal(64, 1000),
+    "short": 100 + normal(300, 33),
+    "long": 100 + normal(2, 60000),
+}
+#: What another order of additions excuses.
+RATIO, HAIR = 1.1, 1e-9
+
+
+def distance(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """The root mean square of differences, relative to the mean size; infinite where something is not finite by mistake."""
+    if not result.isfinite().equal(exact.float().isfinite()):
+        return float("inf")
+    away = ((result.double() - exact) / (exact.abs().mean() + 1e-300))[exact.float().isfinite()]
+    return float(away.square().mean().sqrt()) if away.numel() else 0.0
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", INPUTS)
+def test_no_reduction_is_less_accurate_than_eager(name: str, dim: int) -> None:
+    x = INPUTS[name] if dim == 1 else INPUTS[name].t().contiguous()
+    ours = compiled_all([lambda x, reduce=reduce: reduce(x, dim) for reduce in REDUCTIONS.values()], x)(x)
+    worse = {}
+    for (which, reduce), result in zip(REDUCTIONS.items(), ours, strict=True):
+        exact = reduce(x.double(), dim)
+        mine, eager = distance(result, exact), distance(reduce(x, dim), exact)
+        if mine > eager * RATIO + HAIR:
+            worse[which] = (mine, eager)
+    assert not worse
+
+
+def layer_norm(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return aten.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)
+
+
+def batch_norm(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    zeros, ones = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+    return aten._native_batch_norm_legit_functional(x, None, None, zeros, ones, True, 0.1, 1e-5)
+
+
+def group_norm(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    batch, channels, *rest = x.shape
+    return aten.native_group_norm(x, None, None, batch, channels, torch.Size(rest).numel(), 4, 1e-5)
+
+
+def batch_norm_backward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    weight = x.new_ones(x.shape[1])
+    mean, invstd = x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt()
+    return aten.native_batch_norm_backward(x.roll(1, 0) + 0.5, x, weight, None, None, mean, invstd, True, 1e-5, [True] * 3)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0], ids=str)
+@pytest.mark.parametrize("norm", [layer_norm, batch_norm, group_norm, batch_norm_backward], ids=lambda norm: norm.__name__)
+def test_no_statistics_are_less_accurate_than_eager(norm: Callable[..., tuple[torch.Tensor, ...]], offset: float) -> None:
+    x = normal(2, 8, 24, 24) + offset
+    ours = compiled_all([lambda x, place=place: norm(x)[place] for place in range(3)], x)(x)
+    for place, (result, eager, exact) in enumerate(zip(ours, norm(x), norm(x.double()), strict=False)):
+        assert distance(result, exact) <= distance(eager, exact) * 1.2 + 2e-8, place

@@ -1,0 +1,30 @@
+"""Each disturbance of a background compile once; `python -m tests.tiers.stress` does many, at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiers import stress
+
+import fxjit
+from fxjit import config
+from fxjit.backends.tiers import process
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fxjit.reset()
+    monkeypatch.setattr(process, "NICENESS", 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # eager itself hangs in a forked child whose parent's operators ran on several
+    with config.patch(cache_dir=str(tmp_path)):
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("disturb", stress.DISTURBANCES, ids=lambda each: each.__name__)
+def test_a_disturbed_compile_ends_as_eager(disturb: Callable[[stress.Subject], None]) -> None:
+    stress.run(1, (disturb,))
