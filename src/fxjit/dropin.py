@@ -194,9 +194,10 @@ def _follow_settings(theirs: ModuleType, table: Mapping[str, str], made: Replace
     set_raw = getattr(own_class, "_set_raw_values", None)
     if set_raw is not None:  # from torch 2.15 on `patch` of some modules does not assign
         made.put(own_class, "_set_raw_values", _handing_on_raw(set_raw, hand_on))
-    functions = getattr(theirs, "reorderable_logging_functions", None)
+    name = "reorderable_logging_functions"
+    functions = getattr(theirs, name, None) if name in table else None  # elsewhere an alias: reading it imports torch._dynamo
     if isinstance(functions, set):
-        made.put(theirs, "reorderable_logging_functions", _Functions(functions), functions)
+        made.put(theirs, name, _Functions(functions), functions)
     made.put(own_class, "__setattr__", assign_both)
     for name, ours in table.items():
         value = getattr(theirs, name, _NOT_THERE)
