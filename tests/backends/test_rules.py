@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.differential import assert_same
+from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
 from fxjit.backends.aot.rules import RULES
@@ -112,6 +113,11 @@ def write_beyond_gaps(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def wrapper_and_view_of_its_part() -> list[torch.Tensor]:
+    part = torch.rand(4)
+    return [part[:], TwoTensor(part, torch.rand(4))]
+
+
 def write_to_half(x: torch.Tensor) -> torch.Tensor:
     half = x[: x.shape[0] // 2]
     half.mul_(2)
@@ -127,6 +133,8 @@ PROGRAMS: dict[str, Program] = {
     "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
+    "mutates-aliased-wrapper": Program(write_to_first, wrapper_and_view_of_its_part),
+    "wrapper-subclass": Program(lambda w: (w * 2).chunk(2), lambda: [TwoTensor(leaf(4), leaf(4))]),
     "data-dependent-shape": Program(set_by_mask, lambda: [leaf(4, 3), torch.tensor([True, False, True, True]), leaf(3, 3)]),
     "opaque-mutation": Program(fused_adam, lambda: [*torch.rand(4, 3), torch.tensor(1.0)]),
     "no-meta-kernel": Program(fused_sgd, lambda: [*torch.rand(3, 3)]),
