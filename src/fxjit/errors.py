@@ -8,12 +8,12 @@ pass through every handler.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not in the stubs
 import difflib
 import dis
 import functools
 import inspect
 import itertools
-import signal
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,6 +225,11 @@ def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoRe
         del signal, cause  # this frame is in the signal's traceback: a cycle, which would hold the trace until it is collected
 
 
+# As they were at first: a program may have put something else in their place when an error is looked at, and Python's own
+# modules call them by name.
+_isinstance, _any, _getattr, _hasattr = isinstance, any, getattr, hasattr
+
+
 def is_foreign(error: BaseException) -> bool:
     """Whether an exception came from outside into the code that it was raised through: it is not that code's answer, and goes
     on to the program as it is.
@@ -233,7 +238,7 @@ def is_foreign(error: BaseException) -> bool:
     (`PyThreadState_SetAsyncExc`, which makes exceptions without arguments, at any instruction), and for an error that was
     raised from such a one. While a frame is compiled on the main thread, handlers raise only afterwards: `_C.defer_signals`.
     """
-    if not isinstance(error, Exception):
+    if not _isinstance(error, Exception):
         return True
     trail = []
     trace = error.__traceback__
@@ -242,9 +247,9 @@ def is_foreign(error: BaseException) -> bool:
         trace = trace.tb_next
     if not trail:
         return False
-    if any(_is_handler_call(inner.tb_frame, outer.tb_frame) for outer, inner in itertools.pairwise(trail)):
+    if _any(_is_handler_call(inner.tb_frame, outer.tb_frame) for outer, inner in itertools.pairwise(trail)):
         return True
-    if not error.args and not isinstance(error, MemoryError) and not _raises(trail[-1]):
+    if not error.args and not _isinstance(error, MemoryError) and not _raises(trail[-1]):
         return True
     return error.__cause__ is not None and error.__cause__ is not error and is_foreign(error.__cause__)
 
@@ -256,16 +261,16 @@ def _is_handler_call(frame: types.FrameType, interrupted: types.FrameType) -> bo
     given = [variables.get(name) for name in code.co_varnames[:code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
         given += variables.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount]) or ()
-    if any(each is interrupted and isinstance(number, int) for number, each in itertools.pairwise(given)):
+    if _any(each is interrupted and _isinstance(number, int) for number, each in itertools.pairwise(given)):
         return True
-    return any(code is _code_of(signal.getsignal(number)) for number in signal.valid_signals())
+    return _any(code is _code_of(_signal.getsignal(number)) for number in _signal.valid_signals())
 
 
 def _code_of(handler: Any) -> types.CodeType | None:
-    while isinstance(handler, functools.partial):
+    while _isinstance(handler, functools.partial):
         handler = handler.func
-    called = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None)  # noqa: B004 - its code, not whether
-    return getattr(called, "__code__", None)
+    called = handler if _hasattr(handler, "__code__") else _getattr(handler, "__call__", None)
+    return _getattr(called, "__code__", None)
 
 
 def _raises(trace: types.TracebackType) -> bool:

@@ -133,7 +133,7 @@ def test_nothing_differs_where_nothing_is_wrong(name: str, folder_of: Callable[.
 
 
 @pytest.mark.parametrize(("op", "wrong", "node", "output"), [
-    ("cos", "(0.5f * {0})", "cos", 0), ("exp", "(exp{f}({0}) + 1)", "sigmoid", 1),
+    ("cos", "(0.5f * {0})", "cos", 0), ("sigmoid", "(fx_sigmoid({0}) + 1)", "sigmoid", 1),
 ])
 def test_a_fault_in_a_kernel_is_found(
     op: str, wrong: str, node: str, output: int, folder_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: Any

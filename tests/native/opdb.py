@@ -34,8 +34,9 @@ from torch.utils import _pytree as pytree
 
 import fxjit
 from fxjit.backends.aot import BackendConfig, compile_with_aot
+from fxjit.backends.graph.facts import has_symbols
 from fxjit.backends.native import joint_passes
-from fxjit.backends.native.decompositions import has_symbols, kept_whole, table
+from fxjit.backends.native.decompositions import kept_whole, table
 from fxjit.backends.native.pipeline import compile_graph
 
 DTYPES = {
