@@ -133,7 +133,7 @@ assert stages["schedule"].count("kernel over") == 1
 # that builds fxjit's extension builds this, and the library is kept on the disk.
 
 part("8. the kernel", stages["cpp"])
-assert 'extern "C" int k0' in stages["cpp"] and "sinf" in stages["cpp"]
+assert 'extern "C" int k0' in stages["cpp"] and "fx_sin" in stages["cpp"]
 
 
 # -- 9. The program ------------------------------------------------------------------------------------------------

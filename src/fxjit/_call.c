@@ -306,16 +306,28 @@ get_of_function(FxCallable *self, void *name)
 }
 
 #define OF_FUNCTION(name) {name, (getter)get_of_function, NULL, "what the function has", name}
-/* What isinstance is told: programs sort callables by whether they are functions. */
+/* While torch.export traces, whose front end looks into functions only, a compiled function says that it is one. At other times
+   torch.compile would guard it as a function, which it is not. */
 static PyObject *
 get_class(FxCallable *self, void *unused)
 {
+    PyObject *compiler = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.compiler");
     int is_function = self->fn != NULL && (PyFunction_Check(self->fn) || PyMethod_Check(self->fn));
+    if (is_function && compiler != NULL) {
+        PyObject *exports = PyObject_CallMethod(compiler, "is_exporting", NULL);
+        is_function = exports == NULL ? -1 : PyObject_IsTrue(exports);
+        Py_XDECREF(exports);
+        if (is_function < 0) {
+            return NULL;
+        }
+    } else {
+        is_function = 0;
+    }
     return Py_NewRef(is_function ? (PyObject *)&PyFunction_Type : (PyObject *)Py_TYPE(self));
 }
 
 #define FUNCTION_ATTRIBUTES                                                                                       \
-    {"__class__", (getter)get_class, NULL, "a function's, where it stands for one", NULL},                        \
+    {"__class__", (getter)get_class, NULL, "a function's while torch.export traces", NULL},                       \
     OF_FUNCTION("__code__"), OF_FUNCTION("__defaults__"), OF_FUNCTION("__kwdefaults__"), OF_FUNCTION("__globals__"), \
         OF_FUNCTION("__closure__")
 

@@ -3,9 +3,6 @@ exports through compiled callables, and `inspect`."""
 
 from __future__ import annotations
 
-import inspect
-import types
-
 import pytest
 import torch
 
@@ -150,19 +147,3 @@ def test_exports_go_through_compiled_callables(strict):
     for program in (model, Around(model)):
         exported = torch.export.export(program, (X,), strict=strict)
         torch.testing.assert_close(exported.module()(X), program(X))
-
-
-# -- inspect -------------------------------------------------------------------------------------------------------
-
-
-class Called:
-    def __call__(self, x):
-        return x + 1
-
-
-def test_what_stands_for_a_function_is_one_to_inspect():
-    made = [wrap(uses_a_global) for wrap in (fxjit.compile, fxjit.disable, fxjit.run)]
-    for stand_in in (*made, fxjit.compile(Model().forward)):
-        assert inspect.isfunction(stand_in) and inspect.isroutine(stand_in) and isinstance(stand_in, types.FunctionType)
-        assert callable(stand_in) and not inspect.isclass(stand_in)
-    assert not inspect.isfunction(fxjit.compile(Model())) and not inspect.isfunction(Called())

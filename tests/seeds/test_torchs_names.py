@@ -279,7 +279,7 @@ def test_debug_shows_each_stage_of_a_compile(tmp_path):
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "fxjit_debug").iterdir()
     files = {path.name: path.read_text() for path in folder.iterdir()}
-    assert "cosf(" in files["output_code.txt"] or "tl_math.cos" in files["output_code.txt"]
+    assert "fx_cos(" in files["output_code.txt"] or "tl_math.cos" in files["output_code.txt"]
     assert files["graph.svg"].startswith("<svg") and "cos_1" in files["graph.svg"]
     assert "cos(cos(" in files["fusion.txt"] and "torch.ops.aten.cos" in files["aot_inference.py"]
     assert {"timing.txt", "guards.txt", "bytecode_after.txt", "source.py"} <= files.keys()
