@@ -229,7 +229,7 @@ def test_a_graph_from_the_disk_does_what_eager_does(program: Any, from_disk: Cal
             from_disk()
         found = program(fxjit.compile)
         for mine, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(mine, theirs, equal_nan=True)
+            torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-5, atol=2e-5)  # sums in another order
             assert (mine.stride(), mine.requires_grad, mine.is_contiguous()) == (
                 theirs.stride(), theirs.requires_grad, theirs.is_contiguous())
 

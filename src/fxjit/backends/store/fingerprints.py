@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 from fxjit import process_state
+from fxjit.schemas import OBSERVED
 
 from .operators import TORCHS, Unknown, operator_text
 
@@ -149,13 +150,16 @@ def _nodes(gm: torch.fx.GraphModule) -> Iterator[str]:
     for node in gm.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             raise NoText("something that the graph holds")
-        if not _NOTES.issuperset(node.meta):
-            raise NoText(f"a node with {', '.join(sorted(set(node.meta) - _NOTES))}")
+        notes = {name: value for name, value in node.meta.items() if name not in _NOTES}
+        observed = notes.pop(OBSERVED, None)
+        if notes:
+            raise NoText(f"a node with {', '.join(sorted(notes))}")
         _check_value(node.meta.get("example_value"))
         places[node] = len(places)
         if node.op != "placeholder":
             target = node.target if node.op == "output" else _target(node)
-            yield f"{node.op} {target} {_argument(node.args, places)} {_argument(node.kwargs, places)}"
+            effects = "" if observed is None else f" {sorted(observed.written)} {observed.random}"
+            yield f"{node.op} {target} {_argument(node.args, places)} {_argument(node.kwargs, places)}{effects}"
 
 
 def _check_value(value: Any) -> None:
