@@ -39,9 +39,10 @@ _BUILTINS = (getattr, setattr, abs, round, pow, divmod, max, min, sum, len, int,
 #: What the front end notes about a node that changes nothing in what AOTAutograd makes of it.
 _NOTES = frozenset({"example_value", "stack_trace", "only_if_used"})
 #: Registrations for these keys say how tensors look or run elsewhere, or under a transform, where no graph is kept; they do
-#: not say what an operator is. torch registers some itself (torch 2.15: `to_dense` under transforms).
+#: not say what an operator is. torch registers some itself (torch 2.15: `to_dense` under transforms; any: losses under vmap).
 _ELSEWHERE = ("/Meta", "/CUDA", "/MPS", "/XPU", "/HPU", "/MTIA", "/PrivateUse1", "/PythonTLSSnapshot",
-              "/FuncTorchDynamicLayerFrontMode", "/FuncTorchDynamicLayerBackMode")
+              "/FuncTorchDynamicLayerFrontMode", "/FuncTorchDynamicLayerBackMode", "/FuncTorchBatched",
+              "/FuncTorchBatchedDecomposition")
 _ATOMS = (type(None), bool, int, str, torch.dtype, torch.layout, torch.memory_format, type(Ellipsis))
 
 
