@@ -231,14 +231,14 @@ def test_re_and_os():
     assert_same_as_eager(f, X)
 
 
-def test_environment():
-    os.environ["FXJIT_TEST_VALUE"] = "5"
+def test_environment(monkeypatch):
+    monkeypatch.setenv("VALUE_FOR_TESTS", "5")
 
     def f(x):
         return (
-            x * int(os.environ["FXJIT_TEST_VALUE"]),
-            os.environ.get("FXJIT_TEST_NONE", "d"),
-            os.getenv("FXJIT_TEST_NONE") is None,
+            x * int(os.environ["VALUE_FOR_TESTS"]),
+            os.environ.get("NO_VALUE_FOR_TESTS", "d"),
+            os.getenv("NO_VALUE_FOR_TESTS") is None,
         )
 
     assert_same_as_eager(f, X)

@@ -7,6 +7,8 @@ import importlib
 import itertools
 import logging
 import math
+import subprocess
+import sys
 from types import FunctionType, MethodType
 
 import pytest
@@ -76,6 +78,22 @@ def test_a_function_that_torch_wraps_later_keeps_its_handler():
     wrapped = torch._disable_dynamo(torch.random.manual_seed)
     assert stage_of(wrapped) in (Stage.EXACT, Stage.FAMILY)
     assert stage_of(torch._disable_dynamo(user_function)) is Stage.VERDICT
+
+
+@pytest.mark.parametrize("order", [("fxjit.frontend.trace", "torch._dynamo"), ("torch._dynamo", "fxjit.frontend.trace")])
+def test_what_torch_wraps_has_its_handler_in_either_order(order):
+    """In a process of its own: torch._dynamo wraps `torch.manual_seed` when it is imported, once."""
+    program = f"""
+import importlib
+for name in {order}:
+    importlib.import_module(name)
+import torch
+from fxjit.frontend.values.calls import _FINDERS, Stage
+assert torch.manual_seed is not torch.random.manual_seed
+for fn in torch.manual_seed, torch.random.manual_seed:
+    assert _FINDERS[Stage.EXACT](fn) or _FINDERS[Stage.FAMILY](fn), fn
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_later_stages_alone():

@@ -100,6 +100,8 @@ _ORIGINAL_CONSTRUCTORS: Final[dict[type, tuple[Any, ...]]] = {}
 
 
 def _claim(fn: object, handler: Handler) -> None:
+    if isinstance(fn, types.FunctionType):  # torch may have wrapped it before it is claimed, or afterwards
+        fn = marks.disabled_by_torch(fn) or fn
     assert fn not in _HANDLERS, f"{fn!r} is handled twice"
     _HANDLERS[fn] = handler
     if isinstance(fn, type):
