@@ -128,11 +128,15 @@ library = torch.library.Library("fxjit_test_rules", "DEF")
 library.define("double_(Tensor(a!) x) -> Tensor(a!)")
 library.impl("double_", lambda x: x.mul_(2), "CPU")
 library.impl("double_", lambda x: x, "Meta")
+library.define("half(Tensor x) -> Tensor")
+library.impl("half", lambda x: x * 0.5, "CPU")
+library.impl("half", lambda x: torch.empty_like(x), "Meta")
 
 PROGRAMS: dict[str, Program] = {
     "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
+    "no-autograd-kernel": Program(lambda x: torch.ops.fxjit_test_rules.half(x) + 1, lambda: [leaf(3)]),
     "mutates-aliased-wrapper": Program(write_to_first, wrapper_and_view_of_its_part),
     "wrapper-subclass": Program(lambda w: (w * 2).chunk(2), lambda: [TwoTensor(leaf(4), leaf(4))]),
     "data-dependent-shape": Program(set_by_mask, lambda: [leaf(4, 3), torch.tensor([True, False, True, True]), leaf(3, 3)]),
@@ -188,6 +192,7 @@ def test_each_rule_has_a_program() -> None:
     assert {rule.id for rule in RULES if rule.stage == "executor"} == OF_THE_EXECUTOR
 
 
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered:UserWarning")
 @pytest.mark.parametrize("id", PROGRAMS)
 def test_a_program_runs_as_captured_by_its_rule(id: str, caplog: pytest.LogCaptureFixture) -> None:
     program = PROGRAMS[id]

@@ -7,6 +7,7 @@ listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,13 +15,15 @@ from typing import Any, Literal
 import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
 from fxjit.counters import counters
+from fxjit.schemas import overloads_of
 from fxjit.tensor_wrappers import flattened, is_wrapper, storages
 
-from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_storage_offsets
+from ..graph.facts import DATA_DEPENDENT, all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
@@ -124,6 +127,21 @@ def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
+def _lacks_autograd_kernel(candidate: Candidate) -> bool:
+    """Eager then derives the operators that the kernel is made of, which AOTAutograd does not see: it derives nothing."""
+    return torch.is_grad_enabled() and any(
+        isinstance(node.target, (OpOverload, OpOverloadPacket))
+        and any(tensor.requires_grad for each in node.all_input_nodes for tensor in tensors_of(each))
+        and not any(map(_has_autograd_kernel, overloads_of(node.target)))
+        for node in all_nodes(candidate.captured))
+
+
+@functools.cache
+def _has_autograd_kernel(overload: OpOverload) -> bool:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(overload.name(), key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
+
+
 def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
     """AOTAutograd does not look for memory that what wrappers are made of shares with other inputs."""
     gm, inputs = candidate.captured, candidate.example_inputs
@@ -212,6 +230,8 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
+    Rule("no-autograd-kernel", "captured graph", _lacks_autograd_kernel,
+         "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
          "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),

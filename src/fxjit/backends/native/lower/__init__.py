@@ -15,6 +15,7 @@ from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
+from ..passes.collectives import is_wait, read_until
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .accuracy import require_accuracy
@@ -214,6 +215,8 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     for arg in mutated:
         low.settle_readers(low.materialize(arg), node)
     reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
+    if is_wait(node):
+        reads |= frozenset(low.materialize(arg) for arg in read_until(node))
     writes = frozenset(low.storage[arg] for arg in mutated)
     first = low.counter
     if isinstance(meta, torch.Tensor):
