@@ -234,9 +234,11 @@ def send_and_receive(y: torch.Tensor) -> None:
         distributed.recv(y, 0)
 
 
+WEIGHT = torch.ones(4, requires_grad=True)
+
+
 def reduce_what_autograd_sees(y: torch.Tensor) -> None:
-    seen = y.clone().requires_grad_() * 2
-    distributed.all_reduce(seen)
+    distributed.all_reduce(y * WEIGHT)
 
 
 def reduce_complex_numbers(y: torch.Tensor) -> None:
