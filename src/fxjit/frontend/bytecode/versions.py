@@ -16,7 +16,7 @@ SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the bytecode of one Python is like."""
+    """The bytecode facts of one Python release."""
 
     name: str
     null_below: bool

@@ -200,7 +200,7 @@ class GetterValue(Value):
 
 
 def make_getter(cls: Any, names: tuple[str, ...], *args: Any) -> Any:
-    """What the new bytecode calls to make a getter."""
+    """Run-time helper of new bytecode: makes a getter."""
     split = len(args) - len(names)
     return cls(*args[:split], **dict(zip(names, args[split:], strict=True)))
 
@@ -263,7 +263,7 @@ def _specialized(t: Tracer, value: Value) -> Value:
 
 
 def _iterable(t: Tracer, value: Value) -> Value:
-    """What the function would iterate over, as a list; with numbers of the graph fixed to what they are now."""
+    """The items that the function would iterate over, as a list; symbolic numbers are specialised to their hints."""
     if value.is_constant() or not hasattr(value.pytype(), "__iter__"):
         return value
     return ListValue([_specialized(t, item) for item in protocol.unpack(t, value)])
@@ -293,7 +293,7 @@ def _code_inside(fn: Callable[..., Any], name: str) -> types.CodeType:
 
 
 class Dispatched:
-    """What a functools.singledispatch function does for a class."""
+    """The implementation that a functools.singledispatch function selects for a class."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -422,7 +422,7 @@ def fields(t: Tracer, class_or_instance: Value) -> Value:
 
 
 def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
-    """What stands for a callable whose parameters are asked for: as it is, guarded."""
+    """The value of a callable whose signature is inspected: the object itself, guarded."""
     known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
     asked = obj
     if known is None and obj.pytype() is types.MethodType:
@@ -528,7 +528,7 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
 
 
 def _setting_handler(fn: Callable[[], Any]) -> None:
-    """What a program may set between two calls: a constant, and asked for again before an entry runs."""
+    """Handler of a setting that a program may change between two calls: a constant, guarded by its value."""
     @function(fn)
     def call(t: Tracer) -> Value:
         answer = protocol.fold(t, fn)

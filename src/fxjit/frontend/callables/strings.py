@@ -93,7 +93,7 @@ class _Anything:
 
 
 def _refused(template: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
-    """What `str.format` says of a template that is wrong, whatever it is filled with."""
+    """The error of `str.format` for a malformed template, independent of its arguments."""
     anything = _Anything()
     try:
         if isinstance(kwargs, _Names):

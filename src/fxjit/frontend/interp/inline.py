@@ -53,8 +53,8 @@ def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Val
 
 @resolves(Stage.VERDICT)
 def _by_verdict(fn: Any) -> Handler | None:
-    """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and
-    resume functions, which were traced up to there, are not judged."""
+    """Handler of a Python function that skips/ keeps from being inlined. The front end's own code, and resume functions,
+    which were traced up to there, are exempt."""
     if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_resume_function(fn.__code__):
         return None
     request = steering(fn)
@@ -96,7 +96,7 @@ _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_fil
 
 
 def _steer(t: Tracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
+    """A call that directs the compiler: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
     if request == "manager":
@@ -166,7 +166,7 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
 
 
 def _plain(t: Tracer, value: Value) -> object:
-    """What a function of a module of pure functions gets: a constant, and no object that may be another tomorrow."""
+    """The result of a function of a module of pure functions: a constant, and no object that may change later."""
     return concrete(value.realize())
 
 
