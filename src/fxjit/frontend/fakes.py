@@ -27,7 +27,7 @@ def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
 def unguarded_convolutions() -> Iterator[None]:
     """Evaluates convolutions without guards on the batch size. torch selects a CPU kernel by the batch size among others
     (16 and more), and the results' metadata are the same."""
-    if isinstance(_select_convolution, torch_private.Absent):  # then nothing asks
+    if isinstance(_select_convolution, torch_private.Absent):  # then nothing queries it
         yield
         return
     before = getattr(torch._C, _SELECT, None)

@@ -599,7 +599,7 @@ class Trace:
             overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
-        with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
+        with torch._C.DisableTorchFunctionSubclass():  # the trace's own queries of tensors are none of the program's calls
             end = machine.run_root(self.break_points)
         return self._freeze(code, end)
 

@@ -135,7 +135,7 @@ def _help(work: Callable[[], bytes], abandon: Callable[[], object], result: int,
             threading.Thread(target=_end_with_program, args=(life, abandon), daemon=True).start()
             _take_turn(turns)
             said = _RESULT + work()
-        except BaseException as error:  # whatever it is: the process that waits for the result is told
+        except BaseException as error:  # whatever it is: the process that waits for the result gets it
             said = _ERROR + "\n".join([*traceback.format_exception_only(error), traceback.format_exc()]).encode()
         os.pwrite(result, said, 0)
         os.write(ended, b"x")

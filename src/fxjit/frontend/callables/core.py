@@ -397,7 +397,7 @@ def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
     answer = bool(protocol.fold(t, issubclass, sub, cls).as_constant())
     guard_bases(t, sub)
     if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(sub.__module__):
-        # Whoever registers the class, or gives it a method that the other's `__subclasshook__` asks for, changes it.
+        # Whoever registers the class, or gives it a method that the other's `__subclasshook__` looks for, changes it.
         known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
         check = _is_subclass_now if answer else _is_no_subclass_now
         t.guard(PythonCheck(known, check, f"issubclass({sub.__qualname__}, {cls.__qualname__}) is {answer}"))

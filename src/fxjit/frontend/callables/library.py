@@ -428,7 +428,7 @@ def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
     if known is None and obj.pytype() is types.MethodType:
         asked = obj.func.realize()  # type: ignore[attr-defined]  # MethodValue
         fn = getattr(asked, "fn", None)
-        known = fn and types.MethodType(fn, obj)  # of its object nobody asks anything
+        known = fn and types.MethodType(fn, obj)  # its object is not queried
     if known is None or t.effects.stored_attrs(asked):
         t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
@@ -462,7 +462,7 @@ def _guard_signature(t: Tracer, asked: Value, known: Any) -> None:
         t.guard(HasAttr(source, name, present))
         if present:
             found = getattr(known, name)
-            if found is not getattr(known, name):  # made whenever it is asked for: a method, a property
+            if found is not getattr(known, name):  # made at each access: a method, a property
                 t.break_("attribute-unsupported", value=asked.describe(), name=name)
             t.guard(IdIs(AttrSource(source, name), found))
 

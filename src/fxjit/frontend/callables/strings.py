@@ -102,7 +102,7 @@ def _refused(template: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
             template.format(*[anything] * len(args), **dict.fromkeys(kwargs, anything))
     except ValueError as error:
         return error.args
-    except (IndexError, KeyError):  # told where the argument is asked for
+    except (IndexError, KeyError):  # raised where the argument is fetched
         pass
     return None
 

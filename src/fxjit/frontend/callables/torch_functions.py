@@ -213,7 +213,7 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
-#: With the device that each asks about; None: its argument says.
+#: With the device of each query; None: its argument says.
 _AUTOCAST: Final[dict[Callable[..., Any], str | None]] = {
     torch.is_autocast_cache_enabled: None, torch.get_autocast_dtype: None, torch.get_autocast_gpu_dtype: "cuda",
     torch.get_autocast_cpu_dtype: "cpu",

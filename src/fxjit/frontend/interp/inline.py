@@ -91,7 +91,7 @@ def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> No
              why="is run as it stands")
 
 
-#: Its `step` asks for breaks because of how another compiler writes updated parameters back.
+#: Its `step` requests breaks because of how another compiler writes updated parameters back.
 _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
 
@@ -136,7 +136,7 @@ def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     _leave_whole(t, "user-debugger", "breakpoint")
 
 
-#: What is asked of a frame that is there whether it was split or not.
+#: Functions that inspect the running frame, which exists whether it was split or not.
 _NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "f_lineno"})
 
 
