@@ -11,14 +11,13 @@ import contextlib
 import dataclasses
 import dis
 import functools
-import gc
 import operator
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch._guards
@@ -30,6 +29,7 @@ from fxjit import _C, config, debug, events, generated, logs, process_state, res
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.backends.tiers import Deferred, Offer, offered
+from fxjit.collector import collection_deferred
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -90,7 +90,7 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
     with entries.compiling(code, options) as alone:
         if not alone:
             return _made_by_another_thread(options, frame) if config.concurrent_compile == "wait" else None
-        with _collector_waiting():
+        with collection_deferred():
             return _compile_within_limits(options, frame)
 
 
@@ -109,20 +109,6 @@ def _made_by_another_thread(options: Options, frame: Frame) -> _C.Entry | None:
         if entry.tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
             return entry
     return None
-
-
-@contextlib.contextmanager
-def _collector_waiting() -> Iterator[None]:
-    """A compile makes objects by the hundred thousand, and keeps them: searching the whole process for garbage each time there
-    are many more takes a sixth of it, and finds none."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:

@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "events": {"config", "errors", "reasons", "logs", "counters"},
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "process_state": set(),
+    "collector": set(),
     "generated": set(),
     "schemas": {"tensor_wrappers"},
     "tensor_wrappers": set(),
@@ -92,7 +93,7 @@ LAYERS: dict[str, set[str]] = {
     "resume": LOW
     | {"guards", "skips", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
-    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
+    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop", "collector"},
     "verify": LOW,
     "repro": LOW | {"verify"},
     "options": LOW | {"backends", "verify", "repro"},

@@ -65,7 +65,8 @@ _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary
 _compiled: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = {}
 _compile_lock = threading.RLock()
 _compiling_thread: int | None = None  # who has the lock
-_claims: dict[tuple[int, int], threading.Event] = {}  # (id of code, id of key) being compiled; set when that is over
+# (id of code, id of key) being compiled: by which thread, and an event that is set when that is over
+_claims: dict[tuple[int, int], tuple[int, threading.Event]] = {}
 _claims_lock = threading.Lock()
 
 
@@ -259,9 +260,9 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
     thread may compile within a compile.
     """
     global _compiling_thread
-    claim, done = (id(code), id(key)), threading.Event()
+    claim, own = (id(code), id(key)), (threading.get_ident(), threading.Event())
     with _claims_lock:
-        taken = _claims.setdefault(claim, done) is not done
+        taken = _claims.setdefault(claim, own) is not own
     if taken:
         yield False
         return
@@ -277,15 +278,15 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
             _compile_lock.release()
     finally:
         _claims.pop(claim, None)
-        done.set()
+        own[1].set()
 
 
 def wait_for_other(code: CodeType, key: object) -> bool:
     """Waits for another thread that is compiling this; False where there is none, or none that could end before us."""
     if _compiling_thread == threading.get_ident():
         return False
-    done = _claims.get((id(code), id(key)))
-    return done is not None and _waited(done.wait)
+    claim = _claims.get((id(code), id(key)))
+    return claim is not None and _waited(claim[1].wait)
 
 
 def _waited(wait: Callable[[float], bool]) -> bool:
@@ -314,10 +315,15 @@ def stats() -> Stats:
 
 
 def _forget_other_threads() -> None:
-    """A forked child has no thread but its own: what others were compiling will never be finished."""
+    """A forked child has no thread but its own: what others were compiling will never be finished. What the thread itself
+    was compiling when it forked, it goes on with."""
     global _claims_lock, _compile_lock, _compiling_thread
-    _claims_lock, _compile_lock, _compiling_thread = threading.Lock(), threading.RLock(), None
-    _claims.clear()
+    thread = threading.get_ident()
+    _claims_lock = threading.Lock()
+    if _compiling_thread != thread:
+        _compile_lock, _compiling_thread = threading.RLock(), None
+    for claim in [claim for claim, (owner, _) in _claims.items() if owner != thread]:
+        del _claims[claim]
     _C.forget_other_threads()
 
 
