@@ -136,7 +136,7 @@ def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     _leave_whole(t, "user-debugger", "breakpoint")
 
 
-#: Functions that inspect the running frame, which exists whether it was split or not.
+#: Attributes of the running frame that are the same whether it was split or not.
 _NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "f_lineno"})
 
 
