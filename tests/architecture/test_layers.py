@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "pythons": set(),
     "process_state": set(),
+    "collector": set(),
     "generated": set(),
     "schemas": {"tensor_wrappers"},
     "tensor_wrappers": set(),
@@ -93,7 +94,7 @@ LAYERS: dict[str, set[str]] = {
     "resume": LOW
     | {"guards", "skips", "frontend.bytecode", "frontend.rng_steps", "frontend.result", "frontend.values", "frontend.effects"},
     "interop": LOW | {"skips"},
-    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop"},
+    "pipeline": FRONTEND_LOW | {"frontend", "resume", "backends", "generated", "interop", "collector"},
     "verify": LOW,
     "repro": LOW | {"verify"},
     "options": LOW | {"backends", "verify", "repro"},

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the bytecode of one Python is like."""
+    """The bytecode facts of one Python release."""
 
     name: str
     null_below: bool
