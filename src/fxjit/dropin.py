@@ -1,4 +1,4 @@
-"""What of torch's own state follows fxjit while the drop-in is installed.
+"""Settings and state of torch that follow fxjit's while the drop-in is installed.
 
 Programs written for torch.compile do not stop at calling it: they set `torch._dynamo.config`, turn on logs by
 `TORCH_LOGS` or `torch._logging.set_logs`, read `torch._dynamo.utils.counters`, catch `torch._dynamo.exc.Unsupported`

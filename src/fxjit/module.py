@@ -178,7 +178,7 @@ def _global_hooks() -> bool:
 
 
 def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
-    """What `nn.Module.compile()` does under the drop-in: the module stays itself, and calling it runs compiled."""
+    """`nn.Module.compile()` under the drop-in: the module keeps its identity, and calling it runs compiled."""
     compiled = OptimizedModule(module, options)
     torch.nn.Module.__setattr__(module, "_compiled_call_impl", _inner_call(module, compiled))
 

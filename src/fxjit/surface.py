@@ -26,7 +26,7 @@ TABLE: Final = Path(__file__).with_name("surface.tsv")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of `place`.`name` while the drop-in is installed."""
+    """The treatment of `place`.`name` while the drop-in is installed."""
 
     place: str
     name: str
