@@ -270,3 +270,25 @@ def call_method(fn: Any) -> Any:
 def reset() -> None:
     _last_options.clear()
     _tensorless_calls.clear()
+
+
+def compiled_function(options: RegionOptions, fn: Callable[..., Any], *, frozen: bool = False) -> Any:
+    """A callable that runs `fn` in a region with `options`; frozen: nothing new is compiled."""
+    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
+    target = visible(fn)
+    compiled = _C.CompiledFunction(target, _C.Region(options, None if frozen else on_miss))
+    dress(compiled, fn)
+    marks.set_compiled(compiled, fn)
+    note_options(fn, options)
+    if target is not fn:
+        note_options(target, options)
+    report_code_kind(target)
+    return compiled
+
+
+def disabled_function(fn: Callable[..., Any], reason: str | None) -> Any:
+    """A callable that runs `fn`, and all that it calls, eagerly."""
+    wrapper = _C.DisabledFunction(fn)
+    dress(wrapper, fn)
+    marks.set_disabled(wrapper, fn, True, reason)
+    return wrapper

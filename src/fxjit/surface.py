@@ -14,10 +14,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NoReturn, Protocol
 
 from .errors import ConfigError
+from .replacements import copy_of
 
 SAME, BETTER, DIFFERS, REFUSED, WARNS = "same", "better", "differs", "refused", "warns once"
 TABLE: Final = Path(__file__).with_name("surface.tsv")
@@ -34,9 +35,9 @@ class Decision:
 
 
 class Replacements(Protocol):
-    """How the drop-in changes torch, and changes it back (dropin.py)."""
+    """How the drop-in changes torch, and changes it back (replacements.py)."""
 
-    def put(self, owner: Any, name: str, new: Any) -> None: ...
+    def claim(self, holder: Any, name: str, ours: Callable[..., Any]) -> None: ...
 
 
 @functools.cache
@@ -51,9 +52,9 @@ def apply(module: ModuleType, made: Replacements) -> None:
     for row in decisions().values():
         theirs = getattr(module, row.name, None) if row.place == module.__name__ else None
         if callable(theirs) and row.decision == REFUSED:
-            made.put(module, row.name, _refusing(row))
+            made.claim(module, row.name, _refusing(row))
         elif callable(theirs) and row.decision == WARNS:
-            made.put(module, row.name, _warning(theirs, row))
+            made.claim(module, row.name, _warning(_copy(theirs), row))
 
 
 def warn_of_setting(place: str, name: str) -> None:
@@ -79,6 +80,11 @@ def _refusing(row: Decision) -> Callable[..., NoReturn]:
         raise ConfigError(f"{row.place}.{row.name} does not work with fxjit: {row.note}.")
 
     return refused
+
+
+def _copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """What still does what `theirs` did once that was claimed."""
+    return copy_of(theirs) if isinstance(theirs, FunctionType) else theirs
 
 
 def _warning(theirs: Callable[..., Any], row: Decision) -> Callable[..., Any]:
