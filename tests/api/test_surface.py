@@ -114,7 +114,8 @@ def test_signed_zeros_and_strides_are_eagers_without_a_setting():
     zeros = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, -0.0], [-0.0, -0.0, -0.0]])
 
     def f(x):
-        return x.amax(1), x.amin(1), torch.maximum(x, x.t()), torch.minimum(x, x.t()), x.relu(), x.clamp(min=-0.0), x.max(0).values
+        larger, smaller = torch.maximum(x, x.t()), torch.minimum(x, x.t())
+        return x.amax(1), x.amin(1), larger, smaller, x.relu(), x.clamp(min=-0.0), x.max(0).values
 
     def views(x):
         y = (x + 1).expand(2, 3, 3)
