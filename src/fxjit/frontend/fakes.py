@@ -1,4 +1,4 @@
-"""Where fake tensors answer otherwise than the kernels do, or ask for more than they need."""
+"""Corrections of fake tensors: answers that differ from the kernels', and checks stricter than theirs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def unguarded_convolutions() -> Iterator[None]:
-    """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
-    their results look alike: a fake tensor that asks makes no guard on it."""
-    if isinstance(_select_convolution, torch_private.Absent):  # then nothing asks
+    """Evaluates convolutions without guards on the batch size. torch selects a CPU kernel by the batch size among others
+    (16 and more), and the results' metadata are the same."""
+    if isinstance(_select_convolution, torch_private.Absent):  # then nothing queries it
         yield
         return
     before = getattr(torch._C, _SELECT, None)
@@ -75,5 +75,5 @@ _FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.
 
 
 def faked(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives `target`'s result over fake tensors."""
+    """A callable that gives `target`'s result over fake tensors."""
     return _FAKED.get(target, target)

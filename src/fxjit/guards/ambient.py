@@ -25,7 +25,7 @@ Op = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class AmbientState:
-    """What `read` gave for each name, at one moment."""
+    """A snapshot of the ambient state: the result of `read` for each name."""
 
     grad_mode: Hashable
     inference_mode: Hashable

@@ -87,8 +87,8 @@ def _copy_with_gaps(graph: torch.fx.Graph, value: torch.fx.Node, like: torch.Ten
 
 
 def drop_gradients_of_mutated_leaves(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
-    """Gives a leaf of the autograd graph no gradient that is only mutated, which is done through `detach()`, `.data` or without
-    recording: eager gives it none. AOTAutograd gives it that of its new value, which nobody uses, as zeros."""
+    """Gives a leaf of the autograd graph that is only mutated (through `detach()`, `.data` or without recording) no
+    gradient, as eager does. AOTAutograd gives it zeros, the gradient of its unused new value."""
     written = [] if meta is None else [index for index in meta.mutated_inp_runtime_indices
                                        if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
     grads = outputs_of(backward.graph)

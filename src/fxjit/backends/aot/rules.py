@@ -35,7 +35,7 @@ log = logs.artifact("compile")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the rules look at: a graph on its way through the driver, with what the stages so far found."""
+    """The input of the rules: a graph on its way through the driver, with the findings of the stages so far."""
 
     captured: Any
     example_inputs: Sequence[Any]
@@ -77,7 +77,7 @@ def check(stage: Stage, candidate: Candidate) -> None:
 
 
 def report(rule: Rule, graph: Any, because: str = "") -> None:
-    """Counts, logs and tells that the graph, or a call of it, runs as it was captured."""
+    """Counts and logs that the graph, or a call of it, runs as captured, and reports it to `explain`."""
     counters["run_as_captured"][rule.id] += 1
     log.info("a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
     events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
