@@ -296,7 +296,7 @@ def _whole(kind: str, x: Tensor, batch_sizes: Tensor | None, hx: Any, parameters
            *options: Any) -> tuple[Tensor, ...]:
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     tensors = [x, *states, *parameters]
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    transformed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
     if transformed or any(map(is_traceable_wrapper_subclass, tensors)) or not parameters:
         raise CannotKeepWhole(f"torch.{kind}")
     device = x.device.type
