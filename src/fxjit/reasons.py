@@ -111,7 +111,7 @@ CALLS = (
         ),
     ),
     Reason(
-        "collective",
+        "call-collective",
         "Call of torch.distributed that is not put in a graph",
         "`{function}` runs when the program runs: {why}.",
         (

@@ -42,7 +42,7 @@ def default_group(t: Tracer) -> Value:
     return t.wrap(*_state("_default_pg")).realize()
 
 
-def _asks_about_groups(fn: Any) -> None:
+def _answered_by_groups(fn: Any) -> None:
     """The answer follows from the arguments and from the default group."""
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -53,21 +53,21 @@ def _asks_about_groups(fn: Any) -> None:
 # -- collectives that write to their arguments, as they stand in a graph: `outs` and `given` are lists of tensors ------
 
 
-def _wait(tensor: torch.Tensor) -> torch.Tensor:
+def _completed(tensor: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)
     return made
 
 
 def _all_reduce(outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
-    outs[0].copy_(_wait(torch.ops._c10d_functional.all_reduce(given[0], reduction, group)))
+    outs[0].copy_(_completed(torch.ops._c10d_functional.all_reduce(given[0], reduction, group)))
 
 
 def _broadcast(outs: Any, given: Any, group: str, size: int, root: int) -> None:
-    outs[0].copy_(_wait(torch.ops._c10d_functional.broadcast(given[0], root, group)))
+    outs[0].copy_(_completed(torch.ops._c10d_functional.broadcast(given[0], root, group)))
 
 
 def _all_gather(outs: Any, given: Any, group: str, size: int) -> None:
-    gathered = _wait(torch.ops._c10d_functional.all_gather_into_tensor(given[0].view(-1), size, group))
+    gathered = _completed(torch.ops._c10d_functional.all_gather_into_tensor(given[0].view(-1), size, group))
     if len(outs) == 1:
         outs[0].copy_(gathered.view(outs[0].shape))
         return
@@ -77,12 +77,12 @@ def _all_gather(outs: Any, given: Any, group: str, size: int) -> None:
 
 def _reduce_scatter(outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
     parts = given[0].view(-1) if len(given) == 1 else torch.cat([each.view(-1) for each in given])
-    reduced = _wait(torch.ops._c10d_functional.reduce_scatter_tensor(parts, reduction, size, group))
+    reduced = _completed(torch.ops._c10d_functional.reduce_scatter_tensor(parts, reduction, size, group))
     outs[0].copy_(reduced.view(outs[0].shape))
 
 
 def _all_to_all(outs: Any, given: Any, group: str, size: int, received: Any, sent: Any) -> None:
-    outs[0].copy_(_wait(torch.ops._c10d_functional.all_to_all_single(given[0], received, sent, group)))
+    outs[0].copy_(_completed(torch.ops._c10d_functional.all_to_all_single(given[0], received, sent, group)))
 
 
 # -- whether one may stand in a graph ----------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class _InPlace:
         self.given = {name: t.make(each).realize() for name, each in bound.arguments.items()}
 
     def refuse(self, why: str) -> NoReturn:
-        self.t.break_("collective", function=callable_name(self.fn), why=why)
+        self.t.break_("call-collective", function=callable_name(self.fn), why=why)
 
     def constant(self, name: str) -> Any:
         value = self.given[name]
@@ -257,7 +257,7 @@ if torch.distributed.is_available():
         *_private("_find_or_create_pg_by_ranks_and_tag", "_get_default_group", "_get_group_size", "_get_group_size_by_name",
                   "_get_group_tag", "_rank_not_in_group", "_resolve_group_name_by_ranks_and_tag", "_resolve_process_group"),
     ):
-        _asks_about_groups(_fn)
+        _answered_by_groups(_fn)
 
     @handles(type(torch.distributed.group).WORLD.fget)  # type: ignore[attr-defined]  # a property of the metaclass
     def _world_group(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -57,7 +57,7 @@ class FixedObjectValue(ConstantValue):
         return protocol.fold(t, lambda: getattr(self.obj, name)(*given, **named))
 
     def _refuse(self, t: Tracer, name: str) -> NoReturn:
-        t.break_("collective", function=f"{type(self.obj).__name__}.{name}", why="it may communicate with other ranks")
+        t.break_("call-collective", function=f"{type(self.obj).__name__}.{name}", why="it may communicate with other ranks")
 
 
 class FixedMethodValue(BuiltinMethodValue):
@@ -97,7 +97,7 @@ class _WorkMethodValue(BuiltinMethodValue):
     self_value: WorkValue
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        t.break_("collective", function=f"Work.{self.name}", why="it waits for a collective that the running program started")
+        t.break_("call-collective", function=f"Work.{self.name}", why="it waits for a collective that the running program started")
 
 
 if torch.distributed.is_available():
@@ -115,7 +115,7 @@ if torch.distributed.is_available():
     @wraps(torch.distributed.Work, subclasses=True)
     def _wrap_work(t: Tracer, obj: Any, source: Source) -> Value:
         t.guard(TypeIs(source, type(obj)))
-        return WorkValue(obj, source, "collective", function="Work", why="a collective is under way")
+        return WorkValue(obj, source, "call-collective", function="Work", why="a collective is under way")
 
     @wraps(torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)
     def _wrap_reduction(t: Tracer, obj: Any, source: Source) -> Value:
