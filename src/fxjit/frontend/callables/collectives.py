@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed
@@ -25,16 +25,13 @@ from fxjit.guards.kinds import LengthIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
 from fxjit.torch_private import optional
 
-_WORLD: Final = "torch.distributed.distributed_c10d._world"
-
-
 # -- what the program asks about groups --------------------------------------------------------------------------------
 
 
 def _state(name: str) -> tuple[Any, Source]:
     """An attribute of the object that holds all groups of the process."""
-    world = torch_private.get(_WORLD)
-    return getattr(world, name), AttrSource(ConstSource(world, _WORLD), name)
+    world = torch_private.get("torch.distributed.distributed_c10d._world")
+    return getattr(world, name), AttrSource(ConstSource(world, "torch.distributed.distributed_c10d._world"), name)
 
 
 def default_group(t: Tracer) -> Value:
@@ -245,17 +242,19 @@ def _call_all_to_all(call: _InPlace) -> Value:
     return call.emit(_all_to_all, outs, read, *splits)
 
 
-def _private(*names: str) -> list[Any]:
-    return [optional(f"torch.distributed.distributed_c10d.{name}") for name in names]
-
-
 if torch.distributed.is_available():
     for _fn in (
         torch.distributed.get_rank, torch.distributed.get_world_size, torch.distributed.get_backend,
         torch.distributed.is_initialized, torch.distributed.get_process_group_ranks, torch.distributed.get_group_rank,
         torch.distributed.get_global_rank,
-        *_private("_find_or_create_pg_by_ranks_and_tag", "_get_default_group", "_get_group_size", "_get_group_size_by_name",
-                  "_get_group_tag", "_rank_not_in_group", "_resolve_group_name_by_ranks_and_tag", "_resolve_process_group"),
+        optional("torch.distributed.distributed_c10d._find_or_create_pg_by_ranks_and_tag"),
+        optional("torch.distributed.distributed_c10d._get_default_group"),
+        optional("torch.distributed.distributed_c10d._get_group_size"),
+        optional("torch.distributed.distributed_c10d._get_group_size_by_name"),
+        optional("torch.distributed.distributed_c10d._get_group_tag"),
+        optional("torch.distributed.distributed_c10d._rank_not_in_group"),
+        optional("torch.distributed.distributed_c10d._resolve_group_name_by_ranks_and_tag"),
+        optional("torch.distributed.distributed_c10d._resolve_process_group"),
     ):
         _answered_by_groups(_fn)
 
@@ -266,9 +265,11 @@ if torch.distributed.is_available():
     _rewrite(_call_all_reduce, torch.distributed.all_reduce)
     _rewrite(_call_broadcast, torch.distributed.broadcast)
     _rewrite(_all_gather_from("output_tensor", "input_tensor"), torch.distributed.all_gather_into_tensor,
-             *_private("all_gather_single", "_all_gather_base"))
+             *filter(None, [getattr(torch.distributed, "all_gather_single", None)]),
+             optional("torch.distributed.distributed_c10d._all_gather_base"))
     _rewrite(_all_gather_from("tensor_list", "tensor"), torch.distributed.all_gather)
     _rewrite(_reduce_scatter_from("input"), torch.distributed.reduce_scatter_tensor,
-             *_private("reduce_scatter_single", "_reduce_scatter_base"))
+             *filter(None, [getattr(torch.distributed, "reduce_scatter_single", None)]),
+             optional("torch.distributed.distributed_c10d._reduce_scatter_base"))
     _rewrite(_reduce_scatter_from("input_list"), torch.distributed.reduce_scatter)
     _rewrite(_call_all_to_all, torch.distributed.all_to_all_single)

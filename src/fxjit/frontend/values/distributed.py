@@ -97,7 +97,7 @@ class _WorkMethodValue(BuiltinMethodValue):
     self_value: WorkValue
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        t.break_("call-collective", function=f"Work.{self.name}", why="it waits for a collective that the running program started")
+        t.break_("call-collective", function=f"Work.{self.name}", why="the running program started the collective")
 
 
 if torch.distributed.is_available():
