@@ -83,16 +83,16 @@ while not os.path.exists(sys.argv[1]):
 @pytest.mark.parametrize("end", [0, signal.SIGKILL, signal.SIGINT])
 def test_helpers_and_their_compilers_end_with_the_program(end: int, tmp_path: Path) -> None:
     mark = f"FXJIT_TEST_MARK_{os.getpid()}_{time.monotonic_ns()}"
-    folder = tmp_path / "folder"
-    folder.mkdir()
+    made = tmp_path / "made"
+    made.mkdir()
     source = PROGRAM + (f"os.kill(os.getpid(), {int(end)})" if end else "")
-    done = subprocess.run([sys.executable, "-c", source, str(tmp_path / "started"), str(folder)], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-c", source, str(tmp_path / "started"), str(made)], capture_output=True, text=True,
                           env={**os.environ, "MARK": mark}, timeout=200, check=False)
     assert done.returncode == -end, done.stderr
     assert (tmp_path / "started").exists()
     assert not done.stderr or end == signal.SIGINT
     assert soon(lambda: not marked(mark))
-    assert not list(folder.iterdir()), "what was being compiled is left"
+    assert not list(made.iterdir()), "what was being compiled is left"
 
 
 def test_a_reset_stops_the_helper(slow_compiler: Path) -> None:
