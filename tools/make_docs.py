@@ -204,8 +204,12 @@ def coverage_page() -> str:
         others = [row for row in rows if row.decision != surface.SAME or row.note]
         if others:
             lines += ["| name | | |", "| --- | --- | --- |"]
-            lines += [f"| `{row.name}` | {row.decision} | {row.note} |" for row in others] + [""]
+            lines += [f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others] + [""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _named(name: str) -> str:
+    return "any other" if name == surface.OTHERS else f"`{name}`"
 
 
 PAGES = {"coverage.md": coverage_page, "torch_names.md": torch_names_page,

@@ -62,5 +62,4 @@ def float32_code_now() -> int:
 #: Each state that a backend may query, and how it is read.
 QUERYABLE: dict[str, Callable[[], Any]] = {
     "float32_precision": _float32_precision,
-    "mkldnn": torch._C._get_mkldnn_enabled,
 }

@@ -8,6 +8,7 @@ the first time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import warnings
@@ -20,6 +21,8 @@ from typing import Any, Final, NoReturn, Protocol
 from .errors import ConfigError
 from .replacements import copy_of
 
+#: The name of a row for all names of its place that have none of their own.
+OTHERS: Final = "*"
 SAME, BETTER, DIFFERS, REFUSED, WARNS = "same", "better", "differs", "refused", "warns once"
 TABLE: Final = Path(__file__).with_name("surface.tsv")
 
@@ -47,6 +50,14 @@ def decisions() -> dict[tuple[str, str], Decision]:
     return {(row.place, row.name): row for row in rows}
 
 
+def decision(place: str, name: str) -> Decision | None:
+    """What becomes of that name, by its own row or by its place's for all others."""
+    if (row := decisions().get((place, name))) is not None:
+        return row
+    others = decisions().get((place, OTHERS))
+    return None if others is None else dataclasses.replace(others, name=name)
+
+
 def apply(module: ModuleType, made: Replacements) -> None:
     """Replaces the functions of a module that are refused, or that have no effect on fxjit."""
     for row in decisions().values():
@@ -59,7 +70,7 @@ def apply(module: ModuleType, made: Replacements) -> None:
 
 def warn_of_setting(place: str, name: str) -> None:
     """For an assignment to a setting of torch's, unless torch assigns it: says once if it has no effect on fxjit."""
-    row = decisions().get((place, name))
+    row = decision(place, name)
     if row is not None and row.decision == WARNS and not _is_torchs_doing():
         _warn(row)
 

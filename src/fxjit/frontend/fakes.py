@@ -50,7 +50,28 @@ def _kept_whole(dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return run
 
 
-_FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.dropout)}
+def _by_one_step(layers: Callable[..., Any]) -> Callable[..., Any]:
+    """Recurrent layers over a sequence of any length, symbolic ones too: ATen's unroll their steps, of which one tells what the
+    results look like."""
+
+    def run(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != _OPTIONS_OF_SEQUENCES or kwargs or not isinstance(args[-1], bool) or input.dim() != 3:
+            return layers(input, *args, **kwargs)  # a packed sequence, or wrong arguments
+        dim = 1 if args[-1] else 0
+        steps = input.shape[dim]
+        if isinstance(steps, int) and steps < 2:
+            return layers(input, *args)
+        out, *states = layers(input.narrow(dim, 0, 1), *args)
+        out = out.transpose(0, dim).repeat(steps, 1, 1)
+        return (out.transpose(0, dim), *states)
+
+    return run
+
+
+#: Of ATen's recurrent layers, behind the input: states, parameters, biases, layers, dropout, train, directions, batch first.
+_OPTIONS_OF_SEQUENCES: Final = 8
+_FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.dropout)} | {
+    layers: _by_one_step(layers) for layers in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)}
 
 
 def faked(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 """Passes over the ATen graphs that AOTAutograd made, before they are compiled: forward and inference graphs get eager's output
-strides and an LSTM kernel that keeps its workspace, backward graphs masks for undefined tangents."""
+strides, backward graphs masks for undefined tangents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
-from fxjit import process_state
 from fxjit.schemas import name_of, overloads_of
 
 from ..graph.edit import call_like, outputs_of, set_outputs, where_or_zero
@@ -82,32 +81,6 @@ def _copy_with_gaps(graph: torch.fx.Graph, value: torch.fx.Node, like: torch.Ten
     memory = call_like(graph, value, aten.empty_strided.default, [*like.shape], [*like.stride()], dtype=like.dtype,
                        device=like.device)
     return call_like(graph, value, aten.copy.default, memory, value)
-
-
-# Recurrent layers
-
-_RNN_LAYER = aten.mkldnn_rnn_layer.default
-_library = torch.library.Library("fxjit", "FRAGMENT")
-_library.define("mkldnn_rnn_layer" + str(_RNN_LAYER._schema).removeprefix("aten::mkldnn_rnn_layer"))
-
-
-def _run_recording(*args: Any) -> Any:
-    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-        return _RNN_LAYER(*args)
-
-
-_library.impl("mkldnn_rnn_layer", _run_recording, "CPU")
-_library.impl("mkldnn_rnn_layer", _RNN_LAYER, "Meta")
-
-
-def keep_rnn_workspace(graph: torch.fx.GraphModule, training: bool) -> None:
-    """Replaces oneDNN's LSTM layer in the forward graph of a training pair by an operator that turns grad mode on for the
-    kernel, below autograd, which records nothing there: the kernel gives the workspace that its backward needs only in grad
-    mode, and a compiled forward runs without. That there is such a layer at all depends on oneDNN being on."""
-    for node in graph.graph.find_nodes(op="call_function", target=_RNN_LAYER):
-        process_state.query("mkldnn")
-        if training:
-            node.target = torch.ops.fxjit.mkldnn_rnn_layer.default
 
 
 # Gradients

@@ -24,6 +24,7 @@ from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_stora
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
+from .recurrent import CannotKeepWhole
 from .runtime.call_plan import CallPlan
 
 Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "executor", "call"]
@@ -239,6 +240,9 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("recurrent-under-transform", "AOTAutograd", lambda candidate: isinstance(candidate.error, CannotKeepWhole),
+         "A recurrent layer runs under `vmap`, `grad` or forward-mode AD, or on tensors of a wrapper subclass: only ATen can "
+         "do that, step by step."),
     Rule("wrapper-subclass", "AOTAutograd", _cannot_desugar,
          "AOTAutograd cannot take the graph's tensors of wrapper subclasses apart, as where two outputs share memory."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,

@@ -314,15 +314,10 @@ for _layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
 def _recurrent_stack(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
         inputs: list[Any] = [tensor.fake for tensor in tensors_in(args[:1])]
         if any(map(torch.backends.cudnn.is_acceptable, inputs)):
             t.break_("tensor-recurrent-cudnn", function=f"torch.{fn.__name__}")
-        sizes = [size for fake in inputs for size in fake.shape if isinstance(size, torch.SymInt)]
-        result = t.emit(fn, args, kwargs)
-        if any(size.node.maybe_as_int() is not None for size in sizes):
-            t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
-        return result
+        return t.emit(fn, args, kwargs)
 
 
 for _stack in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):

@@ -45,9 +45,11 @@ def is_positive_definite(self: Any, value: torch.Tensor) -> torch.Tensor:
 
 _ALL_TRUE: Any = getattr(distribution, "_all_true_or_runtime_assert", None)  # from torch 2.14 on
 
+_IS_ALL_TRUE: Any = torch_private.optional("torch._is_all_true")
+
 if _ALL_TRUE is not None:
 
     @polyfill(_ALL_TRUE)
     def all_true(valid: torch.Tensor, error_message: str) -> torch.Tensor:
         """All elements, left a tensor: it is for a branch of which one side raises, which the graph checks."""
-        return torch_private.get("torch._is_all_true")(valid)  # type: ignore[no-any-return]  # read by name
+        return _IS_ALL_TRUE(valid)  # type: ignore[no-any-return]  # read by name
