@@ -50,21 +50,16 @@ def _answered_by_groups(fn: Any) -> None:
 # -- collectives that write to their arguments, as they stand in a graph: `outs` and `given` are lists of tensors ------
 
 
-def _completed(tensor: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)
-    return made
+def _all_reduce(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
+    outs[0].copy_(wait(start(given[0], reduction, group)))
 
 
-def _all_reduce(outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
-    outs[0].copy_(_completed(torch.ops._c10d_functional.all_reduce(given[0], reduction, group)))
+def _broadcast(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, root: int) -> None:
+    outs[0].copy_(wait(start(given[0], root, group)))
 
 
-def _broadcast(outs: Any, given: Any, group: str, size: int, root: int) -> None:
-    outs[0].copy_(_completed(torch.ops._c10d_functional.broadcast(given[0], root, group)))
-
-
-def _all_gather(outs: Any, given: Any, group: str, size: int) -> None:
-    gathered = _completed(torch.ops._c10d_functional.all_gather_into_tensor(given[0].view(-1), size, group))
+def _all_gather(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int) -> None:
+    gathered = wait(start(given[0].view(-1), size, group))
     if len(outs) == 1:
         outs[0].copy_(gathered.view(outs[0].shape))
         return
@@ -72,14 +67,14 @@ def _all_gather(outs: Any, given: Any, group: str, size: int) -> None:
         out.copy_(part.view(out.shape))
 
 
-def _reduce_scatter(outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
+def _reduce_scatter(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
     parts = given[0].view(-1) if len(given) == 1 else torch.cat([each.view(-1) for each in given])
-    reduced = _completed(torch.ops._c10d_functional.reduce_scatter_tensor(parts, reduction, size, group))
+    reduced = wait(start(parts, reduction, size, group))
     outs[0].copy_(reduced.view(outs[0].shape))
 
 
-def _all_to_all(outs: Any, given: Any, group: str, size: int, received: Any, sent: Any) -> None:
-    outs[0].copy_(_completed(torch.ops._c10d_functional.all_to_all_single(given[0], received, sent, group)))
+def _all_to_all(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, received: Any, sent: Any) -> None:
+    outs[0].copy_(wait(start(given[0], received, sent, group)))
 
 
 # -- whether one may stand in a graph ----------------------------------------------------------------------------------
@@ -153,11 +148,13 @@ class _InPlace:
         if not fits:
             self.refuse("the tensors' sizes or types do not fit each other")
 
-    def emit(self, body: Callable[..., None], outs: list[TensorValue], given: list[TensorValue], *rest: object) -> Value:
+    def emit(self, body: Callable[..., None], start: Any, outs: list[TensorValue], given: list[TensorValue],
+             *rest: object) -> Value:
         torch_private.get("torch.distributed._functional_collectives.all_reduce")  # registers what fake tensors do
+        wait = torch_private.get("torch.ops._c10d_functional.wait_tensor")
         group = self.group().as_constant()
         settings = [self.t.make(each) for each in (group.group_name, group.size(), *rest)]
-        self.t.call(self.t.make(body), [TupleValue(outs), TupleValue(given), *settings])
+        self.t.call(self.t.make(body), [self.t.make(start), self.t.make(wait), TupleValue(outs), TupleValue(given), *settings])
         return self.t.make(None)
 
 
@@ -189,7 +186,7 @@ def _rewrite(call: Callable[[_InPlace], Value], *fns: Any) -> None:
 def _call_all_reduce(call: _InPlace) -> Value:
     outs = call.untracked("tensor")
     call.check(len(outs) == 1)
-    return call.emit(_all_reduce, outs, outs, call.reduction())
+    return call.emit(_all_reduce, torch_private.get("torch.ops._c10d_functional.all_reduce"), outs, outs, call.reduction())
 
 
 def _call_broadcast(call: _InPlace) -> Value:
@@ -202,7 +199,7 @@ def _call_broadcast(call: _InPlace) -> Value:
         if root not in torch.distributed.get_process_group_ranks(group):
             call.refuse(f"rank {root} is not in the group")
         root_in_group = torch.distributed.get_group_rank(group, root)
-    return call.emit(_broadcast, outs, outs, root_in_group)
+    return call.emit(_broadcast, torch_private.get("torch.ops._c10d_functional.broadcast"), outs, outs, root_in_group)
 
 
 def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
@@ -210,7 +207,7 @@ def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
         outs, size = call.untracked(out), call.group().as_constant().size()
         read = call.untracked(given)
         call.check(_fit(outs, read, size))
-        return call.emit(_all_gather, outs, read)
+        return call.emit(_all_gather, torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor"), outs, read)
 
     return call_all_gather
 
@@ -220,7 +217,8 @@ def _reduce_scatter_from(given: str) -> Callable[[_InPlace], Value]:
         outs, size = call.untracked("output"), call.group().as_constant().size()
         read = call.untracked(given)
         call.check(_fit(read, outs, size))
-        return call.emit(_reduce_scatter, outs, read, call.reduction())
+        start = torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor")
+        return call.emit(_reduce_scatter, start, outs, read, call.reduction())
 
     return call_reduce_scatter
 
@@ -239,7 +237,7 @@ def _call_all_to_all(call: _InPlace) -> Value:
             splits.append(given)
     if any(each is None for each in splits):
         call.refuse("sizes that vary are divided among the ranks")
-    return call.emit(_all_to_all, outs, read, *splits)
+    return call.emit(_all_to_all, torch_private.get("torch.ops._c10d_functional.all_to_all_single"), outs, read, *splits)
 
 
 if torch.distributed.is_available():
