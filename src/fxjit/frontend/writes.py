@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._C._autograd import CreationMeta, _get_creation_meta
 
-from fxjit import schemas
+from fxjit import schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
 
 from .tracer import Tracer
 from .values.tensor import TensorValue
+
+#: How a view came about; 0: by an operator, while gradients were recorded.
+_creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)
 
 
 def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
@@ -69,6 +71,4 @@ def may_be_written(tensor: Any) -> bool:
     if not tensor._is_view():
         return True
     base = tensor._base
-    return bool(
-        _get_creation_meta(tensor) == CreationMeta.DEFAULT and (base is None or not (base.is_leaf and base.requires_grad))
-    )
+    return int(_creation_meta(tensor)) == 0 and (base is None or not (base.is_leaf and base.requires_grad))
