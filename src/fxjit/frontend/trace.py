@@ -120,10 +120,8 @@ def _on_current_gpu(result: object, given: object) -> bool:
 
 
 def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
-    """Numbers of arguments and closures; floats of globals too, where schedulers keep them. Other ints are taken to stay."""
-    if type(obj) is float:
-        return not isinstance(source.root, ConstSource)
-    return type(obj) is int and source.root.is_local_root
+    """Numbers of arguments, closures and globals: schedulers live in both. Those of classes and of modules of Python stay."""
+    return type(obj) in (int, float) and not isinstance(source.root, ConstSource)
 
 
 class Trace:
