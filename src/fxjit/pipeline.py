@@ -11,14 +11,13 @@ import contextlib
 import dataclasses
 import dis
 import functools
-import gc
 import operator
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch._guards
@@ -30,6 +29,7 @@ from fxjit import _C, config, debug, events, generated, logs, process_state, res
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.backends.tiers import Deferred, Offer, offered
+from fxjit.collector import collection_deferred
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -69,7 +69,7 @@ _recompiles_log = logs.artifact("recompiles")
 
 
 class Options(Protocol):
-    """What compile() was called with (api.RegionOptions)."""
+    """Arguments of `compile` (api.RegionOptions)."""
 
     chosen_backend: str | Callable[..., Any]
     backend: Callable[..., Any]
@@ -90,13 +90,13 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
     with entries.compiling(code, options) as alone:
         if not alone:
             return _made_by_another_thread(options, frame) if config.concurrent_compile == "wait" else None
-        with _collector_waiting():
+        with collection_deferred():
             return _compile_within_limits(options, frame)
 
 
 def raising_entry(code: types.CodeType, args: tuple[object, ...]) -> _C.Entry | None:
-    """What a resume function runs, this time, whose compile a handler of a signal ended; None where it is in no block, and the
-    exception is raised in its caller."""
+    """An entry that raises, run once by a resume function whose compile a signal handler ended; None where it is in no
+    block, and the exception is raised in its caller."""
     raising = resume.raising_code(code, code.co_varnames[:len(args)])
     return None if raising is None else _C.Entry(None, raising, _C.Interrupted)
 
@@ -109,20 +109,6 @@ def _made_by_another_thread(options: Options, frame: Frame) -> _C.Entry | None:
         if entry.tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
             return entry
     return None
-
-
-@contextlib.contextmanager
-def _collector_waiting() -> Iterator[None]:
-    """A compile makes objects by the hundred thousand, and keeps them: searching the whole process for garbage each time there
-    are many more takes a sixth of it, and finds none."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
@@ -169,7 +155,7 @@ def _warn_suppressed(code: types.CodeType, error: FxjitError) -> None:
 
 
 def _first_line(error: FxjitError) -> str:
-    """What went wrong, in one line: the backend's own error, where it was that."""
+    """The failure in one line: the backend's own error, where there is one."""
     if isinstance(error, BackendCompilerFailed):
         inner = error.inner_exception
         return f"{type(inner).__name__}: {str(inner).partition(chr(10))[0]}"
@@ -339,8 +325,8 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
 
 
 def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_C.Entry]]) -> Offer:
-    """What the graphs of a frame may be deferred by. The entry is told once there is one; it holds what is deferred, and goes
-    where its code cannot be exchanged."""
+    """The offer to defer the graphs of a frame. The entry is informed once it exists; it holds the deferred work, and is
+    dropped where its code cannot be exchanged."""
     code_ref, key_ref = weakref.ref(code), weakref.ref(options)
 
     def refused(background: bool) -> None:
@@ -359,7 +345,7 @@ def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
 
 
 class _Payload:
-    """What explain and the debug folder find on an entry."""
+    """Data of an entry for explain and the debug folder."""
 
     def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred]) -> None:
         #: Its graphs that were given to helper processes.
@@ -482,7 +468,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
 
 
 def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What the backend makes of a graph, whose results are counted where the backend is not ours."""
+    """Calls the backend with a graph; the results of a backend that is not ours are counted."""
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
     inlined = overrides.inlined_in(graph)

@@ -31,7 +31,7 @@ FIRST_RETRY = 8
 
 @dataclass(slots=True)
 class _State:
-    """What is recorded about a code object, kept on it."""
+    """The record of a code object, kept on it."""
 
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
@@ -65,7 +65,8 @@ _codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary
 _compiled: dict[tuple[int, int], dict[int, weakref.ref[Any]]] = {}
 _compile_lock = threading.RLock()
 _compiling_thread: int | None = None  # who has the lock
-_claims: dict[tuple[int, int], threading.Event] = {}  # (id of code, id of key) being compiled; set when that is over
+# (id of code, id of key) being compiled: by which thread, and an event that is set when that is over
+_claims: dict[tuple[int, int], tuple[int, threading.Event]] = {}
 _claims_lock = threading.Lock()
 
 
@@ -156,7 +157,7 @@ def compiles(code: CodeType) -> int:
 
 
 def mark_skipped(code: CodeType, key: object | None, reason: str, recursive: bool = False) -> None:
-    """Frames of this code run as they are, from this very call on; what they call is still seen, unless `recursive`.
+    """Runs frames of this code eagerly from now on; their callees are still traced, unless `recursive`.
 
     A key of None means whatever the key.
     """
@@ -215,7 +216,7 @@ def sharers(code: CodeType, key: object) -> int:
 
 
 def is_users(code: CodeType, key: object) -> bool:
-    """Whether the user compiled this very code: it is traced whatever its arguments are."""
+    """Whether the user compiled this code object directly: it is traced whatever its arguments are."""
     return (id(code), id(key)) in _compiled
 
 
@@ -252,16 +253,16 @@ def skip_reasons(code: CodeType) -> tuple[str, ...]:
 
 @contextmanager
 def compiling(code: CodeType, key: object) -> Iterator[bool]:
-    """True for the one who may compile this now; False: somebody is at it, the frame should run eagerly.
+    """The lock on compiling this: True for its holder; False: another compile is under way, the frame should run eagerly.
 
     One compile runs at a time: tracing patches process-wide state. A thread that meets a frame another thread is
     compiling does not wait here (`wait_for_other` does); one that wants to compile something else does, for a while. A
     thread may compile within a compile.
     """
     global _compiling_thread
-    claim, done = (id(code), id(key)), threading.Event()
+    claim, own = (id(code), id(key)), (threading.get_ident(), threading.Event())
     with _claims_lock:
-        taken = _claims.setdefault(claim, done) is not done
+        taken = _claims.setdefault(claim, own) is not own
     if taken:
         yield False
         return
@@ -277,19 +278,19 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
             _compile_lock.release()
     finally:
         _claims.pop(claim, None)
-        done.set()
+        own[1].set()
 
 
 def wait_for_other(code: CodeType, key: object) -> bool:
     """Waits for another thread that is compiling this; False where there is none, or none that could end before us."""
     if _compiling_thread == threading.get_ident():
         return False
-    done = _claims.get((id(code), id(key)))
-    return done is not None and _waited(done.wait)
+    claim = _claims.get((id(code), id(key)))
+    return claim is not None and _waited(claim[1].wait)
 
 
 def _waited(wait: Callable[[float], bool]) -> bool:
-    """What `wait` gave after WAIT_SECONDS at the most, with safe points meanwhile."""
+    """The result of `wait`, after WAIT_SECONDS at the most, with safe points meanwhile."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not wait(max(0.0, min(_PAUSE, deadline - time.monotonic()))):
         _C.safe_point()
@@ -314,10 +315,15 @@ def stats() -> Stats:
 
 
 def _forget_other_threads() -> None:
-    """A forked child has no thread but its own: what others were compiling will never be finished."""
+    """A forked child has no thread but its own: what others were compiling will never be finished. What the thread itself
+    was compiling when it forked, it goes on with."""
     global _claims_lock, _compile_lock, _compiling_thread
-    _claims_lock, _compile_lock, _compiling_thread = threading.Lock(), threading.RLock(), None
-    _claims.clear()
+    thread = threading.get_ident()
+    _claims_lock = threading.Lock()
+    if _compiling_thread != thread:
+        _compile_lock, _compiling_thread = threading.RLock(), None
+    for claim in [claim for claim, (owner, _) in _claims.items() if owner != thread]:
+        del _claims[claim]
     _C.forget_other_threads()
 
 

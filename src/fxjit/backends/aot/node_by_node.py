@@ -1,4 +1,4 @@
-"""`aot_eager`: AOTAutograd's graphs, run node by node. It tells a mistake of the tracer from one of a compiler."""
+"""`aot_eager`: AOTAutograd's graphs, run node by node. It separates errors of the tracer from those of a compiler."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ SCRATCH = "fxjit-tmp-"
 
 
 class Scratch(Folder):
-    """A directory for one compile, in another. It is locked for as long as this process lives: `sweep` removes others."""
+    """A directory for one compile, in another. It is locked until this process ends: `sweep` removes those without a lock."""
 
     def __init__(self, parent: Folder) -> None:
         self.parent, self.name, self.pid = parent, f"{SCRATCH}{secrets.token_hex(8)}", os.getpid()

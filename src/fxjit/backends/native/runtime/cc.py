@@ -73,7 +73,7 @@ MOST_HANGS = 2
 
 @functools.cache
 def version_of(path: str) -> str:
-    """What the compiler says it is, with the processor it compiles for: part of every key."""
+    """The compiler's version text, with the processor it compiles for: part of every key."""
     _, said = run(path, start_child([path, "--version"]), QUICK_TIMEOUT)
     return said.split("\n", 1)[0].strip() or "unknown"
 
@@ -286,7 +286,7 @@ def compiling() -> Iterator[None]:
 
 
 def identity() -> str:
-    """What a library depends on besides its source: part of every key."""
+    """The dependencies of a library besides its source: part of every key."""
     path = require_compiler()
     return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
 
