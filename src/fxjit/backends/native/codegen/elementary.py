@@ -107,14 +107,15 @@ INLINE = {
   float y = fx_exp_of_parts(t, high, fx_fused(r, -0x1.05c610p-29f, fx_fused(r, 0x1.62e430p-1f, -high)), d < -126);
   return x < 128 ? y : x + __builtin_inff();
 }""",
-    # Half of 2^n * exp(r) - 1, with what the sum of 2^n * r and 2^n - 1 loses.
+    # Half of 2^n * exp(r) - 1, with what the sums of 2^n - 1, 2^n * r and half its square lose.
     "expm1": r"""static FX float fx_expm1(float x) {
   float d = x < -18 ? -18 : x, t = fx_fused(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
   float high = fx_fused(n, -0x1.62e430p-1f, d), low = n * 0x1.05c610p-29f, square = high * high;
-  float slope = fx_fused(0.455f, square, 1 + high);
-  float tail = fx_fused(0.5f, square, fx_fused(square * high, POLYNOMIAL(EXP, high), low * slope));
-  float s = fx_float((fx_bits(t) + 126) << 23), base = s - 0.5f, sum = fx_fused(s, high, base);
-  float y = 2 * (sum + (fx_fused(s, tail, fx_fused(s, high, base - sum)) + ((s - base) - 0.5f)));
+  float slope = fx_fused(0.455f, square, 1 + high), half = 0.5f * square;
+  float rest = fx_fused(square * high, POLYNOMIAL(EXP, high), fx_fused(0.5f, fx_fused(high, high, -square), low * slope));
+  float s = fx_float((fx_bits(t) + 126) << 23), base = s - 0.5f, first = fx_fused(s, high, base);
+  float sum = fx_fused(s, half, first), lost = fx_fused(s, high, base - first) + fx_fused(s, half, first - sum) + ((s - base) - 0.5f);
+  float y = 2 * (sum + fx_fused(s, rest, lost));
   y = __builtin_fabsf(x) < 0x1p-25f ? x : y;
   return x <= 0x1.62e42ep+6f ? y : x + __builtin_inff();
 }""",
