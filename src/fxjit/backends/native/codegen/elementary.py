@@ -114,7 +114,8 @@ INLINE = {
   float slope = fx_fused(0.455f, square, 1 + high), half = 0.5f * square;
   float rest = fx_fused(square * high, POLYNOMIAL(EXP, high), fx_fused(0.5f, fx_fused(high, high, -square), low * slope));
   float s = fx_float((fx_bits(t) + 126) << 23), base = s - 0.5f, first = fx_fused(s, high, base);
-  float sum = fx_fused(s, half, first), lost = fx_fused(s, high, base - first) + fx_fused(s, half, first - sum) + ((s - base) - 0.5f);
+  float sum = fx_fused(s, half, first), lost = fx_fused(s, high, base - first) + fx_fused(s, half, first - sum);
+  lost += (s - base) - 0.5f;
   float y = 2 * (sum + fx_fused(s, rest, lost));
   y = __builtin_fabsf(x) < 0x1p-25f ? x : y;
   return x <= 0x1.62e42ep+6f ? y : x + __builtin_inff();
