@@ -133,7 +133,6 @@ LATE_IMPORTS = {
     ("api", "backends.tiers"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.graph.facts"),
-    ("backends.native.__init__", "backends.native.runtime.child"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),

@@ -270,7 +270,8 @@ class ShapePolicy:
             return varied and usable and config.automatic_dynamic_shapes
         if not -_WORD < number < _WORD:
             return False
-        return (bool(self.dynamic) and not _belongs_to_an_object(source)) or (varied and config.automatic_dynamic_shapes)
+        given = source.root.is_local_root and not _belongs_to_an_object(source)
+        return (bool(self.dynamic) and given) or (varied and config.automatic_dynamic_shapes)
 
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Final
 
 from fxjit import config, logs
+from fxjit.backends.store import folder as folders
 from fxjit.backends.store.artifacts import LIBRARY, Cache, KernelCache, count, open_cache
 from fxjit.backends.store.folder import Folder, Scratch, hold, sweep
 from fxjit.errors import CppCompileError
 
 from ..target import has_libmvec
+from . import child as children
 from .child import Child
 from .library import load
 
@@ -283,6 +285,12 @@ def compiling() -> Iterator[None]:
         begun, _scope.begun = _scope.begun, outer
         for each in begun:
             each.discard()
+
+
+def abandon() -> None:
+    """Stops the compilers of this process, which ends at once, and removes what they and it are making."""
+    children.abandon()
+    folders.abandon()
 
 
 def identity() -> str:
