@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 from fxjit import config
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
+from fxjit.frontend import writes
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
@@ -347,6 +348,7 @@ class Trace:
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        writes.break_at_overlap(self, node)
         if observer is not None:
             node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
@@ -625,6 +627,7 @@ class Trace:
         inputs = set(self._input_tensors)
         self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
+        writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
