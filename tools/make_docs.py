@@ -189,7 +189,12 @@ def coverage_page() -> str:
              "With `fxjit.install()`, or under `python -m fxjit run`. **same**: as in torch.compile; **better**; **differs**,",
              "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said",
              "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test",
-             "fails on a public name that it does not have.", ""]
+             "fails on a public name that it does not have.", "",
+             "The order of imports does not matter: `install()` takes over torch's functions themselves. So names that were",
+             "bound before it (`from torch import compile`, `from torch._dynamo import mark_dynamic`, or `counters` of",
+             "`torch._dynamo.utils`) and wrappers that libraries put in their place (as Lightning does to `torch.compile`) end",
+             "in fxjit as well. What is a class, or is decorated, cannot be taken over that way: `torch._dynamo.set_stance`,",
+             "`torch._dynamo.explain` and `torch._dynamo.utils.CompileProfiler` stay torch's for who bound them before.", ""]
     places = dict.fromkeys(row.place for row in surface.decisions().values())
     for place in places:
         rows = [row for row in surface.decisions().values() if row.place == place]
@@ -199,8 +204,12 @@ def coverage_page() -> str:
         others = [row for row in rows if row.decision != surface.SAME or row.note]
         if others:
             lines += ["| name | | |", "| --- | --- | --- |"]
-            lines += [f"| `{row.name}` | {row.decision} | {row.note} |" for row in others] + [""]
+            lines += [f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others] + [""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _named(name: str) -> str:
+    return "any other" if name == surface.OTHERS else f"`{name}`"
 
 
 PAGES = {"coverage.md": coverage_page, "torch_names.md": torch_names_page,

@@ -13,6 +13,7 @@ import importlib
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -170,21 +171,42 @@ def sweep(names: Iterable[str]) -> dict[str, str]:
     _import_what_a_step_imports()
     found = {}
     for name in names:
-        reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
-            os.close(reading)
-            try:
-                said = _step_without(name)
-            except BaseException as error:  # whatever it is belongs in the report
-                said = f"FAILED {type(error).__name__}: {str(error)[:300]}"
-            os.write(writing, said.encode()[:4000])
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as text:
-            found[name] = text.read() or "FAILED without a word"
-        os.waitpid(child, 0)
+        said = _in_a_fork(name, True)
+        found[name] = _in_a_fork(name, False) if said == _TORCHS_OWN else said
         print(f"{name}: {found[name]}", flush=True)
     return found
+
+
+def _in_a_fork(name: str, everywhere: bool) -> str:
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(reading)
+        try:
+            said = _step_without(name, everywhere)
+        except BaseException as error:  # whatever it is belongs in the report
+            own = _is_torchs_own(error, name)
+            said = _TORCHS_OWN if everywhere and own else f"FAILED {type(error).__name__}: {str(error)[:300]}"
+        os.write(writing, said.encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as text:
+        said = text.read() or "FAILED without a word"
+    os.waitpid(child, 0)
+    return said
+
+
+#: Said of a step in which torch itself failed: such a name can be taken from fxjit only.
+_TORCHS_OWN = "torch itself reads the name"
+
+
+def _is_torchs_own(error: BaseException | None, name: str) -> bool:
+    """Whether it came of a line of torch's that read the name."""
+    while error is not None:
+        if isinstance(error, (AttributeError, ImportError)) and error.name == name.rpartition(".")[2]:
+            frames = traceback.extract_tb(error.__traceback__)
+            return bool(frames) and "torch" in Path(frames[-1].filename).parts
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _import_what_a_step_imports() -> None:
@@ -197,12 +219,12 @@ def _import_what_a_step_imports() -> None:
             importlib.import_module(name)
 
 
-def _step_without(name: str) -> str:
+def _step_without(name: str, everywhere: bool) -> str:
     parent, _, last = name.rpartition(".")
     holder = _resolve(parent)
     from fxjit import torch_private
 
-    if table()[name][1] in torch_private.DOORS and last in vars(holder) and not _reads_it_itself(holder, last):
+    if everywhere and table()[name][1] in torch_private.DOORS and last in vars(holder) and not _reads_it_itself(holder, last):
         delattr(holder, last)  # it may be imported as usual; all others are read through the accessor
 
     find = torch_private._find

@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from .pythons import refusal_here
+
+if _refused := refusal_here():
+    raise ImportError(_refused)
 try:
     importlib.import_module("fxjit._C")
 except ImportError as error:

@@ -89,7 +89,7 @@ resolve_functions(void)
 
 static const char *const state_names[FXJIT_NUM_STATES] = {
     "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "torch_function",
-    "torch_function_modes", "dispatch_modes", "functorch_levels", "float32_precision", "without_mkldnn",
+    "torch_function_modes", "dispatch_modes", "functorch_levels", "float32_precision",
     "keeps_graph", "jit_tracing",
 };
 
@@ -104,7 +104,6 @@ static const char *const state_symbols[FXJIT_NUM_STATES] = {
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
     "_ZN2at9functorch20getDynamicLayerStackEv",
     "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
-    "_ZNK2at7Context17userEnabledMkldnnEv",
     "_ZN5torch8autograd33get_current_graph_task_keep_graphEv",
     "_ZN5torch3jit6tracer15getTracingStateEv",
 };
@@ -125,7 +124,6 @@ resolve_states(void)
     if (global_context == NULL) {
         state_functions[FXJIT_DETERMINISTIC] = NULL;
         state_functions[FXJIT_FLOAT32_PRECISION] = NULL;
-        state_functions[FXJIT_WITHOUT_MKLDNN] = NULL;
     }
     if (autocast_keys == 0) {
         state_functions[FXJIT_AUTOCAST] = NULL;
@@ -193,8 +191,6 @@ fxjit_state_now(fxjit_state state)
         return *((void *const *(*)(void))function)() != NULL;
     case FXJIT_FLOAT32_PRECISION:
         return float32_precision((int (*)(const void *, int, int))function);
-    case FXJIT_WITHOUT_MKLDNN:
-        return !((bool (*)(const void *))function)(global_context());
     case FXJIT_NUM_STATES:
         break;
     }

@@ -91,7 +91,6 @@ typedef enum {
     FXJIT_DISPATCH_MODES,        /* how many */
     FXJIT_FUNCTORCH_LEVELS,      /* 0: none */
     FXJIT_FLOAT32_PRECISION,     /* 0: float32 is multiplied in full; process_state.py has the rest */
-    FXJIT_WITHOUT_MKLDNN,
     FXJIT_KEEPS_GRAPH,           /* inside backward: whether the autograd graph is retained */
     FXJIT_JIT_TRACING,           /* 0: torch.jit.trace is not at work */
     FXJIT_NUM_STATES,

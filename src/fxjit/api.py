@@ -19,7 +19,7 @@ from . import _C, events, regions, stance
 from .counters import reset as reset_counters
 from .errors import InvalidArgument
 from .options import RegionOptions, region_options
-from .regions import call_method, code_of, dress, is_tracing, note_options, on_miss, options_of, report_code_kind, visible
+from .regions import call_method, code_of, compiled_function, disabled_function, dress, is_tracing, options_of
 from .skips import marks
 from .skips.marks import Mark, error_on_graph_break
 
@@ -105,26 +105,13 @@ def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> An
         from .module import OptimizedModule  # here: it needs torch, which a program without modules may not have loaded
 
         return OptimizedModule(model, chosen)
-    return _compile_function(chosen, model)
-
-
-def _compile_function(chosen: RegionOptions, fn: Callable[..., Any]) -> Any:
-    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
-    target = visible(fn)
-    compiled = _C.CompiledFunction(target, _C.Region(chosen, on_miss))
-    dress(compiled, fn)
-    marks.set_compiled(compiled, fn)
-    note_options(fn, chosen)
-    if target is not fn:
-        note_options(target, chosen)
-    report_code_kind(target)
-    return compiled
+    return compiled_function(chosen, model)
 
 
 def _compile_class(chosen: RegionOptions, cls: type) -> type:
     """A decorated class stays the class, and calling its instances runs compiled."""
     if "__call__" in dir(cls):
-        _set_on_class("compile", cls, "__call__", _compile_function(chosen, cls.__call__))  # type: ignore[attr-defined]  # the class has one
+        _set_on_class("compile", cls, "__call__", compiled_function(chosen, cls.__call__))  # type: ignore[attr-defined]  # the class has one
     return cls
 
 
@@ -219,10 +206,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
     if not recursive:
         return _disable_shallow(fn, reason)
-    wrapper = _C.DisabledFunction(fn)
-    dress(wrapper, fn)
-    marks.set_disabled(wrapper, fn, True, reason)
-    return wrapper
+    return disabled_function(fn, reason)
 
 
 def _disable_shallow(fn: Any, reason: str | None) -> Any:

@@ -424,7 +424,7 @@ def _collect() -> None:
 
 
 class _ConfigModule(types.ModuleType):
-    """What makes `fxjit.config.name = value` checked; reading stays a plain module attribute."""
+    """The module type that checks `fxjit.config.name = value`; reading stays a plain module attribute."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS or name in ALIASES:

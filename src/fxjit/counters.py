@@ -18,18 +18,37 @@ from typing import Literal, overload
 from .errors import ConfigError
 
 
+class _Group(Counter[str]):
+    """A group of counters; what is counted here is added elsewhere too (`Counters.also`)."""
+
+    name = ""
+    owner: Counters | None = None
+
+    def __setitem__(self, key: str, value: int) -> None:
+        also = self.owner.also if self.owner is not None else None
+        if also is not None:
+            also[self.name][key] += value - self[key]
+        super().__setitem__(key, value)
+
+
 class Counters(defaultdict[str, "Counter[str]"]):
     """Group name -> Counter; a group is made by its first lookup."""
 
-    def __init__(self) -> None:
-        super().__init__(Counter)
+    #: Groups of somebody else's, who is to see what is counted here: torch._dynamo's while the drop-in is installed, for
+    #: those who bound them before. Torch's own compiles count there, and not here.
+    also: dict[str, Counter[str]] | None = None
+
+    def __missing__(self, name: str) -> Counter[str]:
+        group = self[name] = _Group()
+        group.name, group.owner = name, self
+        return group
 
     def __repr__(self) -> str:
         groups = ", ".join(f"{name!r}: {dict(group)!r}" for name, group in self.items() if group)
         return f"Counters({{{groups}}})"
 
 
-counters = Counters()
+counters = Counters(Counter)
 
 _seconds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 

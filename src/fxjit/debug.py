@@ -51,7 +51,7 @@ def folder() -> Path | None:
 
 @contextmanager
 def compile_folder(code: CodeType) -> Iterator[None]:
-    """What is written while the block runs goes to a folder of this compile's own."""
+    """Directs the files written in the block to a folder of this compile."""
     if not enabled():
         yield
         return
@@ -63,7 +63,7 @@ def compile_folder(code: CodeType) -> Iterator[None]:
 
 @contextmanager
 def writing_to(place: Path) -> Iterator[None]:
-    """What is written while the block runs goes to this folder."""
+    """Directs the files written in the block to this folder."""
     before = getattr(_here, "folder", None)
     _here.folder = place
     try:
@@ -87,7 +87,8 @@ def write(name: str, text: str) -> Path | None:
 
 
 def stage(log: logging.Logger, name: str, head: str, make: Callable[[], str]) -> None:
-    """What one stage of a backend made: said in the stage's log, after `head`, and written to a file, where that is wanted."""
+    """Publishes the result of one stage of a backend: in the stage's log, after `head`, and in a file, where that is
+    wanted."""
     said, kept = log.isEnabledFor(logging.INFO), folder() is not None
     text = make() if said or kept else ""
     if said:

@@ -25,6 +25,7 @@ from typing import Any
 
 from . import config, torch_compat, torch_private
 from .errors import ConfigError
+from .pythons import refusal_here
 
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
@@ -115,9 +116,8 @@ def find_compiler() -> str | None:
 
 def _python() -> Finding:
     text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
-    release = torch_compat.release(platform.python_version())
-    if platform.python_implementation() != "CPython" or not (3, 11) <= release < (3, 14):
-        return Finding("Python", "bad", text, "fxjit needs CPython 3.11, 3.12 or 3.13.")
+    if refused := refusal_here():
+        return Finding("Python", "bad", text, refused)
     return Finding("Python", "ok", text)
 
 

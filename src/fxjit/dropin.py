@@ -1,8 +1,8 @@
-"""What of torch's own state follows fxjit while the drop-in is installed.
+"""Settings and state of torch that follow fxjit's while the drop-in is installed.
 
 Programs written for torch.compile do not stop at calling it: they set `torch._dynamo.config`, turn on logs by
 `TORCH_LOGS` or `torch._logging.set_logs`, read `torch._dynamo.utils.counters`, catch `torch._dynamo.exc.Unsupported`
-and unwrap an `OptimizedModule`. `install.py` says when; this file says what, and `Replacements` puts it all back.
+and unwrap an `OptimizedModule`. `install.py` says when; this file says what; replacements.py does it and puts it all back.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 from . import config, errors, logs, surface
 from .counters import compile_times, counters
 from .profiler import CompileProfiler
+from .replacements import Replacements, copy_of
 
 _NOT_THERE: Final = object()
 
@@ -66,29 +67,6 @@ _EXCEPTIONS: Final[Mapping[str, type[errors.FxjitError]]] = {
 }
 
 
-class Replacements:
-    """Attributes of torch that stand for ours, in the order they were put there; `undo()` puts the originals back."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[Any, str, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._made)
-
-    def put(self, holder: Any, name: str, ours: Any, original: Any = _NOT_THERE) -> None:
-        """`original`: what `undo` assigns, for what is not in the holder's own `__dict__`."""
-        self._made.append((holder, name, vars(holder).get(name, original)))
-        setattr(holder, name, ours)
-
-    def undo(self) -> None:
-        while self._made:
-            holder, name, original = self._made.pop()
-            if original is _NOT_THERE:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, original)
-
-
 def _handing_on(change: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self: _Functions, *args: Any) -> Any:
         result = change(self, *args)
@@ -127,28 +105,27 @@ def follow_environment() -> None:
 
 def follow_logging(torch_logging: ModuleType, made: Replacements) -> None:
     """`torch._logging.set_logs` sets our logs of the same names too."""
-    theirs = torch_logging.set_logs
+    theirs = copy_of(torch_logging.set_logs)
 
     def set_logs(*, all: int | None = None, **artifacts: Any) -> None:
         """`torch._logging.set_logs` while the drop-in is installed: torch's own logs, and fxjit's of the same names."""
         theirs(all=all, **artifacts)
         logs.set_logs(all=all, **{name: value for name, value in artifacts.items() if logs.is_known(name)})
 
-    made.put(torch_logging, "set_logs", set_logs)
+    made.claim(torch_logging, "set_logs", set_logs)
 
 
 def follow_dynamo(dynamo: ModuleType, made: Replacements) -> None:
     """For a torch._dynamo that is imported: its settings, counters, exceptions and class of compiled modules."""
-    from . import module as compiled_module
-
     _follow_settings(dynamo.config, _SETTINGS, made)
-    for name, ours in (("counters", counters), ("compile_times", compile_times), ("CompileProfiler", CompileProfiler)):
-        made.put(dynamo.utils, name, ours)
+    made.put(counters, "also", dynamo.utils.counters)
+    made.put(dynamo.utils, "counters", counters)
+    made.claim(dynamo.utils, "compile_times", compile_times)
+    made.put(dynamo.utils, "CompileProfiler", CompileProfiler)
     for name, ours_too in _EXCEPTIONS.items():
         _catch_too(ours_too, getattr(dynamo.exc, name, None), made)
     for module in (dynamo, dynamo.decorators, dynamo.eval_frame):
         surface.apply(module, made)
-    made.put(compiled_module, "passes_for", dynamo.eval_frame.OptimizedModule)
 
 
 def follow_symbolic_shapes(symbolic_shapes: ModuleType, made: Replacements) -> None:

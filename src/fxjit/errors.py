@@ -90,7 +90,7 @@ class RecompileLimitExceeded(FxjitError):
 
 
 class CompilerFailure(FxjitError):
-    """What a compiler fails with, ours or a backend's; `suppress_errors` turns it into a frame that runs eagerly."""
+    """A failure of a compiler, ours or a backend's; `suppress_errors` turns it into a frame that runs eagerly."""
 
 
 class BackendCompilerFailed(CompilerFailure):
@@ -129,8 +129,8 @@ class InternalError(CompilerFailure):
 
 
 class TraceSignal(Exception):
-    """Signal: the trace under way ends here, with or without a result. All are raised through `leave_trace`, and none is
-    changed once it is made: who knows more raises another (`BreakGraph.but`)."""
+    """Signal: the trace under way ends here, with or without a result. All are raised through `leave_trace`, and are
+    immutable; a handler with more information raises another (`BreakGraph.but`)."""
 
     def __init__(self, message: str, **facts: object) -> None:
         super().__init__(message)
@@ -218,7 +218,7 @@ class BreakReached(TraceSignal):
 
 
 def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoReturn:
-    """The one way to end a trace early. `Tracer.break_` comes here, and what knows the signal better than a reason."""
+    """The one way to end a trace early, for `Tracer.break_` and for callers with a signal more specific than a reason."""
     try:
         raise signal from cause
     finally:

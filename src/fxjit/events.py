@@ -1,4 +1,4 @@
-"""What happened to the frames of this process: one record each, counted, logged, and given to whoever listens.
+"""Events of the frames of this process: one record each, counted, logged, and passed to the listeners.
 
 The pipeline calls the `report_*` functions and nothing else for telling; `explain`, `CompileProfiler` and the debug
 folder `listen`. `unsupported` makes the error that `fullgraph=True` raises where a break would have been reported.

@@ -23,7 +23,7 @@ from .options import RegionOptions
 
 @dataclass(slots=True)
 class Explanation:
-    """What `explain` found. Printing it reads well; unpacked, it gives itself, the guards, graphs and operators."""
+    """The findings of `explain`. Printing it reads well; unpacked, it gives itself, the guards, graphs and operators."""
 
     function: str
     graphs: list[Any] = field(default_factory=list)
@@ -137,7 +137,7 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _options_of(fn: Any) -> RegionOptions | None:
-    """What `compile` was called with for it; None for what it did not give."""
+    """The arguments that `compile` was given; None for the others."""
     region = fn.region if isinstance(fn, _C.CompiledFunction) else None
     found = getattr(fn, "options", None) if region is None else region.key
     return found if isinstance(found, RegionOptions) else None

@@ -23,8 +23,9 @@ from . import api, config, dropin, stance, torch_private
 from .backends import registry
 from .errors import ConfigError, near
 from .options import region_options
+from .replacements import Replacements, callers_globals, copy_of, innermost, is_torchs, wrapper_codes
 
-_replaced = dropin.Replacements()
+_replaced = Replacements()
 
 # Name in torch.compiler and torch._dynamo -> ours.
 _SHARED: Mapping[str, Any] = {
@@ -58,15 +59,18 @@ def install() -> None:
         return
     import torch
 
-    _torchs_own.compile = torch.compile
-    _replaced.put(torch, "compile", _torch_compile)
-    _replaced.put(torch.nn.Module, "compile", _module_compile)
+    _torchs_own.remember(innermost(torch.compile))
+    _replaced.claim(torch, "compile", _torch_compile, torch_too=True)
+    _replaced.claim(torch.nn.Module, "compile", _module_compile, torch_too=True)
     for name, ours in _SHARED.items():
         if hasattr(torch.compiler, name):
+            _replaced.claim(torch.compiler, name, ours)
+    _replaced.claim(torch.compiler, "compile", _torch_compile)
+    for name, ours in (("set_default_backend", _default_backend.set), ("get_default_backend", _default_backend.get)):
+        if hasattr(torch.compiler, name):  # from torch 2.14 on
+            _replaced.claim(torch.compiler, name, ours)
+        else:
             _replaced.put(torch.compiler, name, ours)
-    _replaced.put(torch.compiler, "compile", _torch_compile)
-    _replaced.put(torch.compiler, "set_default_backend", _default_backend.set)
-    _replaced.put(torch.compiler, "get_default_backend", _default_backend.get)
     dropin.follow_compiler(torch.compiler, _replaced)
     dropin.follow_environment()
     if torch_private.is_on("logs of torch"):
@@ -93,8 +97,9 @@ def installed() -> bool:
 def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
-    theirs, register_theirs, optimize_theirs = dynamo.disable, dynamo.register_backend, dynamo.optimize
-    optimize_assert_theirs = dynamo.optimize_assert
+    theirs, register_theirs, optimize_theirs, optimize_assert_theirs = (
+        copy_of(function) for function in (dynamo.disable, dynamo.register_backend, dynamo.optimize, dynamo.optimize_assert)
+    )
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
         """Torch disables functions of its own through this one too, without a wrapper; those stay with torch."""
@@ -116,7 +121,7 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
 
     def optimize_assert(backend: Any, **kwargs: Any) -> Any:
         """Torch's export and compiled autograd end here too, with hooks of their own."""
-        if kwargs.keys() - {"dynamic", "rebuild_ctx"} or _is_torchs(sys._getframe(1).f_globals):
+        if kwargs.keys() - {"dynamic", "rebuild_ctx"} or is_torchs(callers_globals()):
             return optimize_assert_theirs(backend, **kwargs)
         return _dynamo_optimize(backend, nopython=True, dynamic=kwargs.get("dynamic"))
 
@@ -130,10 +135,10 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
     }
     for name, ours in {**_SHARED, **_DYNAMO_ONLY, **special}.items():
         if hasattr(dynamo, name):
-            _replaced.put(dynamo, name, ours)
+            _replaced.claim(dynamo, name, ours)
     for name in ("set_stance", "graph_break", "skip_frame", "error_on_graph_break", "mark_dynamic", "maybe_mark_dynamic",
                  "mark_static", "mark_unbacked"):
-        _replaced.put(dynamo.decorators, name, {**_SHARED, **_DYNAMO_ONLY}[name])
+        _replaced.claim(dynamo.decorators, name, {**_SHARED, **_DYNAMO_ONLY}[name])
     dropin.follow_dynamo(dynamo, _replaced)
 
 
@@ -149,8 +154,9 @@ def _torch_compile(
     **unused: Any,
 ) -> Any:
     """`torch.compile` while the drop-in is installed: its default backend is ours. What torch compiles for itself (the
-    wrappers of higher-order operators that are called eagerly) stays with torch's compiler, which they are written for."""
-    if _torchs_own.applies_to(sys._getframe(1).f_globals, model):
+    wrappers of higher-order operators that are called eagerly) stays with torch's compiler, which they are written for;
+    so does everything once the drop-in is gone, for a wrapper of a library's that keeps this function."""
+    if not installed() or _torchs_own.applies_to(callers_globals(wrapper_codes(sys.modules["torch"].compile)), model):
         return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
                            disable=disable, **unused)
     if unused:
@@ -175,7 +181,12 @@ class _TorchsOwn:
 
     def applies_to(self, callers_globals: Mapping[str, Any], model: Any) -> bool:
         """Whether code of torch compiles a function of torch."""
-        return _is_torchs(callers_globals) and _is_torchs(getattr(inspect.unwrap(model), "__globals__", {}))
+        return is_torchs(callers_globals) and is_torchs(getattr(inspect.unwrap(model), "__globals__", {}))
+
+    def remember(self, function: Any) -> None:
+        """`function` is torch.compile, or ours where a wrapper of a library's kept it from the last time."""
+        if function is not _torch_compile:
+            self.compile = copy_of(function)
 
     def __call__(self, model: Any, **arguments: Any) -> Any:
         self._thread.at_work = True
@@ -183,10 +194,6 @@ class _TorchsOwn:
             return self.compile(model, **{name: value for name, value in arguments.items() if value is not None})
         finally:
             self._thread.at_work = False
-
-
-def _is_torchs(module_globals: Mapping[str, Any]) -> bool:
-    return str(module_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 _torchs_own = _TorchsOwn()

@@ -7,6 +7,9 @@ to it, and calling it calls the original with a region around.
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,12 +18,10 @@ from torch import nn
 
 from . import _C, torch_private
 from .options import RegionOptions
-from .regions import inlining, note_options, on_miss
+from .regions import compiled_function, disabled_function, inlining, note_options, on_miss
 from .skips import is_librarys, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-#: A class that `isinstance` takes our compiled modules for too: torch's own, while the drop-in is installed (dropin.py).
-passes_for: type | None = None
 _OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_called", "_modules", "training"})
 
 
@@ -81,7 +82,16 @@ class OptimizedModule(nn.Module):
 
     @property  # type: ignore[misc]  # what isinstance reads where type(self) is not the class
     def __class__(self) -> type:  # type: ignore[override]  # an attribute in object
-        return passes_for or type(self)
+        """Libraries that unwrap compiled modules (Lightning, accelerate) look for torch's class of them."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        return getattr(eval_frame, "OptimizedModule", None) or type(self)
+
+    @property
+    def dynamo_ctx(self) -> Callable[[Any], Any]:
+        """Compiles a function, a method of the original's or a module with what this module was compiled with, as torch's
+        attribute of this name does."""
+        return functools.partial(_compiled_alike, self.options, self.frozen, self.reason)  # type: ignore[arg-type]  # see above
+
 
     @property
     def training(self) -> bool:  # type: ignore[override]  # an attribute in nn.Module
@@ -141,6 +151,12 @@ class OptimizedModule(nn.Module):
 _C.know_modules(nn.Module, vars(_torch_module), torch_private.get("torch._C._get_tracing_state"), OptimizedModule)
 
 
+def _compiled_alike(options: RegionOptions | None, frozen: bool, reason: str | None, fn: Any) -> Any:
+    if isinstance(fn, nn.Module):
+        return OptimizedModule(fn, options, frozen=frozen, reason=reason)
+    return disabled_function(fn, reason) if options is None else compiled_function(options, fn, frozen=frozen)
+
+
 def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, hooks: dict[str, Any]) -> OptimizedModule:
     made = OptimizedModule(module, options, frozen=frozen, reason=reason)
     for name, own in hooks.items():
@@ -162,7 +178,7 @@ def _global_hooks() -> bool:
 
 
 def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
-    """What `nn.Module.compile()` does under the drop-in: the module stays itself, and calling it runs compiled."""
+    """`nn.Module.compile()` under the drop-in: the module keeps its identity, and calling it runs compiled."""
     compiled = OptimizedModule(module, options)
     torch.nn.Module.__setattr__(module, "_compiled_call_impl", _inner_call(module, compiled))
 

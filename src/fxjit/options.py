@@ -1,4 +1,4 @@
-"""What `compile` was called with, checked, as the object that regions and compiled entries are filed under.
+"""Checked arguments of `compile`, as the object that regions and compiled entries are filed under.
 
 `region_options` gives the same object for the same arguments, so that two compiled callables of one function share
 their entries. The pipeline reads `backend`, `backend_name`, `fullgraph` and `dynamic`.

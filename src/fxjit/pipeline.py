@@ -69,7 +69,7 @@ _recompiles_log = logs.artifact("recompiles")
 
 
 class Options(Protocol):
-    """What compile() was called with (api.RegionOptions)."""
+    """Arguments of `compile` (api.RegionOptions)."""
 
     chosen_backend: str | Callable[..., Any]
     backend: Callable[..., Any]
@@ -95,8 +95,8 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
 
 
 def raising_entry(code: types.CodeType, args: tuple[object, ...]) -> _C.Entry | None:
-    """What a resume function runs, this time, whose compile a handler of a signal ended; None where it is in no block, and the
-    exception is raised in its caller."""
+    """An entry that raises, run once by a resume function whose compile a signal handler ended; None where it is in no
+    block, and the exception is raised in its caller."""
     raising = resume.raising_code(code, code.co_varnames[:len(args)])
     return None if raising is None else _C.Entry(None, raising, _C.Interrupted)
 
@@ -155,7 +155,7 @@ def _warn_suppressed(code: types.CodeType, error: FxjitError) -> None:
 
 
 def _first_line(error: FxjitError) -> str:
-    """What went wrong, in one line: the backend's own error, where it was that."""
+    """The failure in one line: the backend's own error, where there is one."""
     if isinstance(error, BackendCompilerFailed):
         inner = error.inner_exception
         return f"{type(inner).__name__}: {str(inner).partition(chr(10))[0]}"
@@ -325,8 +325,8 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
 
 
 def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_C.Entry]]) -> Offer:
-    """What the graphs of a frame may be deferred by. The entry is told once there is one; it holds what is deferred, and goes
-    where its code cannot be exchanged."""
+    """The offer to defer the graphs of a frame. The entry is informed once it exists; it holds the deferred work, and is
+    dropped where its code cannot be exchanged."""
     code_ref, key_ref = weakref.ref(code), weakref.ref(options)
 
     def refused(background: bool) -> None:
@@ -345,7 +345,7 @@ def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
 
 
 class _Payload:
-    """What explain and the debug folder find on an entry."""
+    """Data of an entry for explain and the debug folder."""
 
     def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred]) -> None:
         #: Its graphs that were given to helper processes.
@@ -468,7 +468,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
 
 
 def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What the backend makes of a graph, whose results are counted where the backend is not ours."""
+    """Calls the backend with a graph; the results of a backend that is not ours are counted."""
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
     inlined = overrides.inlined_in(graph)

@@ -41,7 +41,8 @@ def queried() -> Iterator[set[str]]:
 
 
 def _float32_precision() -> str:
-    """What float32 is rounded to before it is multiplied, where it is: "mkldnn.matmul=bf16 cuda.matmul=tf32"."""
+    """The precision that float32 operands of products are rounded to, where it is set: "mkldnn.matmul=bf16
+    cuda.matmul=tf32"."""
     get: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]  # not in the stubs
     found = [(product, get(*product.split("."))) for product in _PRODUCTS]
     return " ".join(f"{product}={name}" for product, name in found if name in _REDUCED)
@@ -54,12 +55,11 @@ def float32_code(precision: str) -> int:
 
 
 def float32_code_now() -> int:
-    """What C finds where it reads right."""
+    """The code of the present setting for the C side, which compares it."""
     return float32_code(_float32_precision())
 
 
 #: Each state that a backend may query, and how it is read.
 QUERYABLE: dict[str, Callable[[], Any]] = {
     "float32_precision": _float32_precision,
-    "mkldnn": torch._C._get_mkldnn_enabled,
 }

@@ -384,13 +384,6 @@ TENSORS = (
         ("If the operator is a custom one, register a fake implementation (`torch.library.register_fake`).",),
     ),
     Reason(
-        "tensor-recurrent-length",
-        "Recurrent layer over sequences whose length varies",
-        "`{function}` runs step by step, so that a graph of it is for sequences of one length. Once lengths are seen to vary, "
-        "it runs as it stands, between graphs that serve all of them.",
-        ("Mark the length as static (`fxjit.mark_static`) to have a graph for each.", "Pad the sequences to one length."),
-    ),
-    Reason(
         "tensor-recurrent-cudnn",
         "Recurrent layer that cuDNN runs",
         "`{function}` is one call of cuDNN here, which no graph holds: step by step it would be several times slower.",

@@ -1,4 +1,4 @@
-"""What stands between a callable of the user's and the hook: the region's callback, and frames to start in.
+"""Compiled regions: from a user's callable to the hook, with the region's callback and frames to start in.
 
 `api.py` and `module.py` make regions whose callback is `on_miss`: a frame without an entry goes through the skip rules
 and the stance to the pipeline, which is imported then, because it is heavy.
@@ -185,9 +185,9 @@ def _may_not_fail(chosen: RegionOptions) -> bool:
 
 
 def _outside() -> str | None:
-    """What is at work outside and wants to see each operator itself: a transform (vmap, grad), forward differentiation, a
-    dispatch mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Asked before the compiler
-    is imported, since torch.export puts others in the place of builtin functions meanwhile."""
+    """The ambient interpreter that observes each operator: a transform (vmap, grad), forward differentiation, a dispatch
+    mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Queried before the compiler
+    is imported, since torch.export replaces builtin functions meanwhile."""
     torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     if torch._C._functorch.maybe_current_level() is not None:
@@ -228,7 +228,7 @@ def _pipeline() -> Any:
 
 
 def options_of(fn: Any) -> RegionOptions:
-    """What `fn` was last compiled with."""
+    """The options of the last `compile` of `fn`."""
     code = _own_code(fn)
     found = _last_options.get(id(code)) if code is not None else None
     return found[1] if found is not None else region_options()
@@ -270,3 +270,25 @@ def call_method(fn: Any) -> Any:
 def reset() -> None:
     _last_options.clear()
     _tensorless_calls.clear()
+
+
+def compiled_function(options: RegionOptions, fn: Callable[..., Any], *, frozen: bool = False) -> Any:
+    """A callable that runs `fn` in a region with `options`; frozen: nothing new is compiled."""
+    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
+    target = visible(fn)
+    compiled = _C.CompiledFunction(target, _C.Region(options, None if frozen else on_miss))
+    dress(compiled, fn)
+    marks.set_compiled(compiled, fn)
+    note_options(fn, options)
+    if target is not fn:
+        note_options(target, options)
+    report_code_kind(target)
+    return compiled
+
+
+def disabled_function(fn: Callable[..., Any], reason: str | None) -> Any:
+    """A callable that runs `fn`, and all that it calls, eagerly."""
+    wrapper = _C.DisabledFunction(fn)
+    dress(wrapper, fn)
+    marks.set_disabled(wrapper, fn, True, reason)
+    return wrapper

@@ -1,14 +1,19 @@
-"""`python -m fxjit replay FOLDER` and `bisect FOLDER`: the graphs of a debug folder through the native backend again."""
+"""`python -m fxjit replay FOLDER` and `bisect FOLDER`: the graphs of a debug folder, or of a script that `repro_after` left,
+through the native backend again."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import config
 from .backends.native.replay import bisect as bisection
 from .backends.native.replay.record import Recorded, read_record
 from .backends.native.replay.stages import STAGES, replay
-from .errors import InvalidArgument
+from .errors import AccuracyError, InvalidArgument
 
 #: The stages that can be printed: the graph as the front end captured it, as the folder has it, and the backend's stages.
 ALL_STAGES = ("captured", *STAGES)
@@ -19,6 +24,8 @@ def recorded_graphs(folder: Path) -> list[Recorded]:
     if not folder.is_dir():
         raise InvalidArgument(f"there is no folder {folder}; FXJIT_DEBUG=1 writes one for each compile, in fxjit_debug")
     files = sorted(folder.glob("aten_*.json"))
+    if not files and (folder / "repro.py").is_file():
+        return _graphs_of_script(folder / "repro.py")
     if not files:
         inside = sorted(each.parent.name for each in folder.glob("*/aten_*.json"))
         if inside:
@@ -32,6 +39,22 @@ def recorded_graphs(folder: Path) -> list[Recorded]:
         except InvalidArgument as error:
             raise InvalidArgument(f"{file}: {error}") from None
     return found
+
+
+def _graphs_of_script(script: Path) -> list[Recorded]:
+    """The ATen graphs that the native backend makes of what a script of `repro_after` compiles."""
+    spec = importlib.util.spec_from_file_location("fxjit_repro", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if getattr(module, "BACKEND", None) not in ("native", "fxjit"):
+        raise InvalidArgument(f"{script} is about the backend {getattr(module, 'BACKEND', None)!r}: only native has kernels")
+    anew = {"cache_graphs": False, "small_graphs_as_captured": False, "repro_after": None}
+    with tempfile.TemporaryDirectory(prefix="fxjit-") as made:
+        with config.patch(anew, debug_dir=made), contextlib.suppress(AccuracyError):  # that it differs is known
+            module.check()
+        compiles = sorted({each.parent for each in Path(made).glob("*/aten_*.json")})
+        return [each for compiled in compiles for each in recorded_graphs(compiled)]
 
 
 def replay_main(folder: Path, stage: str | None, first: str | None, out: Path | None) -> int:

@@ -186,7 +186,7 @@ def is_known(target: Any) -> bool:
 
 
 def signatures(target: Any) -> tuple[Signature, ...]:
-    """What the callee declares, one for each overload; nothing for what declares nothing."""
+    """Declared signatures of the callee, one for each overload; none for an undeclared one."""
     if isinstance(target, types.FunctionType):
         return (_of_function(target),) if is_known(target) else ()
     overloads = overloads_of(target)
@@ -235,7 +235,7 @@ class Observer(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def effects_on(self, node: Node) -> Observed:
-        """What was seen, for the node that makes the call."""
+        """The observed effects, for the node that makes the call."""
         return Observed(frozenset(place for place, leaf in enumerate(_leaves(node)) if self._has_written(leaf)), self.random)
 
     def _has_written(self, argument: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What compiled callables do at a call, process-wide: `set_stance`, and `config.disable`, which is one of them.
+"""The process-wide stance of compiled callables at a call: `set_stance`, and `config.disable`, which is one of them.
 
 `api.py` calls `on_miss` when no entry fits; `force_eager` is known to the C side, which then looks for no entry.
 """

@@ -8,24 +8,28 @@ the first time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NoReturn, Protocol
 
 from .errors import ConfigError
+from .replacements import copy_of
 
+#: The name of a row for all names of its place that have none of their own.
+OTHERS: Final = "*"
 SAME, BETTER, DIFFERS, REFUSED, WARNS = "same", "better", "differs", "refused", "warns once"
 TABLE: Final = Path(__file__).with_name("surface.tsv")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of `place`.`name` while the drop-in is installed."""
+    """The treatment of `place`.`name` while the drop-in is installed."""
 
     place: str
     name: str
@@ -34,9 +38,9 @@ class Decision:
 
 
 class Replacements(Protocol):
-    """How the drop-in changes torch, and changes it back (dropin.py)."""
+    """How the drop-in changes torch, and changes it back (replacements.py)."""
 
-    def put(self, owner: Any, name: str, new: Any) -> None: ...
+    def claim(self, holder: Any, name: str, ours: Callable[..., Any]) -> None: ...
 
 
 @functools.cache
@@ -46,19 +50,27 @@ def decisions() -> dict[tuple[str, str], Decision]:
     return {(row.place, row.name): row for row in rows}
 
 
+def decision(place: str, name: str) -> Decision | None:
+    """What becomes of that name, by its own row or by its place's for all others."""
+    if (row := decisions().get((place, name))) is not None:
+        return row
+    others = decisions().get((place, OTHERS))
+    return None if others is None else dataclasses.replace(others, name=name)
+
+
 def apply(module: ModuleType, made: Replacements) -> None:
     """Replaces the functions of a module that are refused, or that have no effect on fxjit."""
     for row in decisions().values():
         theirs = getattr(module, row.name, None) if row.place == module.__name__ else None
         if callable(theirs) and row.decision == REFUSED:
-            made.put(module, row.name, _refusing(row))
+            made.claim(module, row.name, _refusing(row))
         elif callable(theirs) and row.decision == WARNS:
-            made.put(module, row.name, _warning(theirs, row))
+            made.claim(module, row.name, _warning(_copy(theirs), row))
 
 
 def warn_of_setting(place: str, name: str) -> None:
     """For an assignment to a setting of torch's, unless torch assigns it: says once if it has no effect on fxjit."""
-    row = decisions().get((place, name))
+    row = decision(place, name)
     if row is not None and row.decision == WARNS and not _is_torchs_doing():
         _warn(row)
 
@@ -79,6 +91,11 @@ def _refusing(row: Decision) -> Callable[..., NoReturn]:
         raise ConfigError(f"{row.place}.{row.name} does not work with fxjit: {row.note}.")
 
     return refused
+
+
+def _copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """What still does what `theirs` did once that was claimed."""
+    return copy_of(theirs) if isinstance(theirs, FunctionType) else theirs
 
 
 def _warning(theirs: Callable[..., Any], row: Decision) -> Callable[..., Any]:

@@ -159,7 +159,6 @@ def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
         "functorch_levels": (lambda: int(functorch.maybe_current_level() is not None), _functorch_level),
         "float32_precision": (process_state.float32_code_now, None),
         "jit_tracing": (lambda: int(torch._C._get_tracing_state() is not None), None),
-        "without_mkldnn": (lambda: int(not process_state.QUERYABLE["mkldnn"]()), None),
     }
 
 

@@ -45,7 +45,7 @@ def warn_if_untried(version: str) -> None:
 def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
     """Whether ATen's softshrink converts its bound to a half type before it subtracts it on a CPU (torch 2.15 does, 2.13 does
     not)."""
-    import torch  # here, as `doctor` asks this module about a machine that may have none
+    import torch  # here, as `doctor` uses this module on machines that may have none
 
     if dtype not in (torch.float16, torch.bfloat16):
         return False

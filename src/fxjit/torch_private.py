@@ -188,7 +188,7 @@ def _absent(name: str) -> Any:
 
 @functools.cache
 def _problem(name: str) -> str | None:
-    """What is wrong with this name in this torch: "lacks NAME", "has another NAME: ..."; None if nothing is."""
+    """The problem with this name in this torch: "lacks NAME", "has another NAME: ..."; None for none."""
     try:
         found = _find(name)
     except (AttributeError, ImportError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 import fxjit
 from fxjit import config
+from fxjit.backends.native import ops
 from fxjit.errors import AccuracyError, BackendCompilerFailed
 
 
@@ -99,6 +101,45 @@ def test_after_aot_the_graph_is_one_of_aten(tmp_path, monkeypatch):
     assert "aten.tanh" in forward_of(script) and "aten.mm" not in forward_of(script)
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert "neither raised nor differed" in ran.stdout, ran.stderr  # aot_eager itself has no fault
+
+
+@pytest.mark.parametrize(("stage", "wrong"), [("dynamo", "tanh("), ("aot", "aten.tanh")])
+def test_a_wrong_kernel_is_reduced_and_named(tmp_path, monkeypatch, capsys, stage, wrong):
+    """`native` with one operation that computes something else: the script has that operator, `bisect` names its kernel."""
+    from fxjit.__main__ import main
+
+    monkeypatch.setitem(ops.SCALARS, "tanh", dataclasses.replace(ops.SCALARS["tanh"], cpp="({0} * 0.5f)"))
+    (script,) = compile_and_fail(tmp_path, "native", AccuracyError, repro_after=stage, repro_level=4)
+    assert wrong in forward_of(script) and "cos" not in forward_of(script) and "AccuracyError" in script.read_text()
+    assert main(["bisect", str(script.parent)]) == 1
+    said = capsys.readouterr().out
+    assert "1 differ" in said and "differs from its loops" in said and "(tanh" in said
+    monkeypatch.undo()
+    assert main(["bisect", str(script.parent)]) == 0
+
+
+def test_bisect_says_that_another_backend_has_no_kernels(tmp_path, capsys):
+    from fxjit.__main__ import main
+
+    (script,) = compile_and_fail(tmp_path, wrong_tanh, AccuracyError, repro_after="dynamo", repro_level=4)
+    assert main(["bisect", str(script.parent)]) != 0
+    said = capsys.readouterr()
+    assert "only native has kernels" in said.out + said.err
+
+
+def test_a_wrong_result_after_aot_is_reduced(tmp_path, monkeypatch):
+    from fxjit.backends.aot import node_by_node
+
+    def wrong(gm, inputs, name):
+        def run(args):
+            return [each + 0.5 if calls_tanh(gm) else each for each in gm.forward(*args)]
+
+        run._boxed_call = True
+        return run
+
+    monkeypatch.setattr(node_by_node, "run_nodes", wrong)
+    (script,) = compile_and_fail(tmp_path, "aot_eager", AccuracyError, repro_after="aot", repro_level=4)
+    assert "aten.tanh" in forward_of(script) and "aten.mm" not in forward_of(script) and "AccuracyError" in script.read_text()
 
 
 def test_nothing_fails_and_nothing_is_written(tmp_path):

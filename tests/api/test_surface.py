@@ -13,6 +13,7 @@ import torch._dynamo
 import torch._dynamo.config
 import torch._dynamo.decorators
 import torch._dynamo.testing
+import torch._inductor.config
 from torch._inductor import list_mode_options
 
 import fxjit
@@ -49,8 +50,9 @@ SURFACE = {
     "torch.compile": set(inspect.signature(torch.compile).parameters),
     "torch.compile(mode=)": set(list_mode_options()),
     "torch.compile(backend=)": set(torch._dynamo.list_backends(exclude_tags=())) - {"fxjit"},
-    "torch.compiler": public(torch.compiler, own=False),
+    "torch.compiler": public(torch.compiler, own=False) | set(torch.compiler.__all__) - {"config"},
     "torch.compiler.config": set(torch.compiler.config._config),
+    "torch._inductor.config": {name for name in torch._inductor.config._config if not name.startswith("_")},
     "torch._dynamo": public(torch._dynamo, own=False),
     "torch._dynamo.config": {name for name in torch._dynamo.config._config if not name.startswith("_")} - {"TYPE_CHECKING"},
     "torch._dynamo.decorators": public(torch._dynamo.decorators, own=True),
@@ -60,7 +62,7 @@ SURFACE = {
 
 @pytest.mark.parametrize("place", SURFACE)
 def test_every_public_name_has_a_decision(place):
-    assert sorted(name for name in SURFACE[place] if (place, name) not in decisions()) == []
+    assert sorted(name for name in SURFACE[place] if surface.decision(place, name) is None) == []
 
 
 def test_a_decision_that_is_not_sameness_says_how_or_why():
@@ -95,6 +97,34 @@ def test_what_has_no_effect_says_so_once(installed, recwarn):
     names = ["torch._dynamo.on_compile_start", "torch._dynamo.config.capture_sparse_compute",
              "torch.compiler.config.dynamic_sources"]
     assert [each.partition(":")[0] for each in said] == names
+
+
+def test_a_setting_of_inductor_says_once_that_it_is_inductors(installed, recwarn):
+    for _ in range(2):
+        with torch._inductor.config.patch(epilogue_fusion=False):
+            pass
+    with torch._inductor.config.patch(fallback_random=True):
+        assert fxjit.config.fallback_random
+    said = [str(each.message) for each in recwarn if "torch._inductor" in str(each.message)]
+    assert said == ['torch._inductor.config.epilogue_fusion: no effect on fxjit\'s own kernels; backend="inductor" follows it.']
+
+
+def test_signed_zeros_and_strides_are_eagers_without_a_setting():
+    """Inductor asks for them (`strict_signed_zero`, `strict_output_strides`)."""
+    zeros = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, -0.0], [-0.0, -0.0, -0.0]])
+
+    def f(x):
+        larger, smaller = torch.maximum(x, x.t()), torch.minimum(x, x.t())
+        return x.amax(1), x.amin(1), larger, smaller, x.relu(), x.clamp(min=-0.0), x.max(0).values
+
+    def views(x):
+        y = (x + 1).expand(2, 3, 3)
+        return y.transpose(0, 2), (x * 2)[:, ::2], (x * 2).t()
+
+    for got, want in zip(fxjit.compile(f)(zeros), f(zeros), strict=True):
+        assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())
+    for got, want in zip(fxjit.compile(views)(zeros), views(zeros), strict=True):
+        assert torch.equal(got, want) and got.stride() == want.stride()
 
 
 def test_the_default_backend(installed):

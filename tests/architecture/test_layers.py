@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug", "schemas",
-       "tensor_wrappers", "torch_compat", "torch_private"}
+LOW = {"_C", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug",
+       "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -29,6 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "counters": {"config", "errors"},
     "events": {"config", "errors", "reasons", "logs", "counters"},
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
+    "pythons": set(),
     "process_state": set(),
     "collector": set(),
     "generated": set(),
@@ -104,9 +105,10 @@ LAYERS: dict[str, set[str]] = {
                   "backends.tiers"},
     "explain": LOW | {"api", "options"},
     "profiler": LOW,
-    "surface": {"errors"},
-    "dropin": LOW | {"module", "profiler", "surface"},
-    "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "stance"},
+    "replacements": set(),
+    "surface": {"errors", "replacements"},
+    "dropin": LOW | {"profiler", "replacements", "surface"},
+    "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},
     "testing": LOW | {"api", "backends"},
     "torch_compat": set(),
     "torch_private": {"errors", "torch_compat"},
@@ -131,7 +133,6 @@ LATE_IMPORTS = {
     ("api", "backends.tiers"),
     ("backends.native.__init__", "backends.aot"),
     ("backends.native.__init__", "backends.graph.facts"),
-    ("backends.native.__init__", "backends.native.runtime.child"),
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),
@@ -147,7 +148,6 @@ LATE_IMPORTS = {
     ("backends.registry", "backends.native"),
     ("doctor", "_C"),
     ("doctor", "backends.store.artifacts"),
-    ("dropin", "module"),
     ("doctor", "api"),
     ("doctor", "counters"),
     ("doctor", "tensor_shim"),
@@ -351,7 +351,7 @@ def test_importing_the_front_end_does_not_import_the_backends():
 def test_versions_are_looked_at_in_one_place_each():
     for path in python_files():
         text = path.read_text(encoding="utf-8")
-        if module_name(path) != "frontend.bytecode.versions":
+        if module_name(path) not in ("frontend.bytecode.versions", "pythons"):
             assert not re.search(r"\bsys\.version_info\b|\bsys\.hexversion\b", text), path
         assert not re.search(r"\btorch\.__version__\b.*[<>]", text), path
     for path in c_files():

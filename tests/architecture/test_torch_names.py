@@ -3,6 +3,7 @@ behind its door; and fxjit works without."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def test_every_row_is_decided():
         assert row.policy in (CANNOT_RUN, FEATURE_OFF, FALLBACK) and row.feature
         assert row.shape.split()[0] in ("class", "exception", "function", "module", "value")
     assert set(DOORS) <= {row.feature for row in torch_private.rows().values() if row.policy == FEATURE_OFF}
+
+
+def test_polyfills_do_not_ask_for_names_while_they_are_traced():
+    """Their bodies are traced in place of torch's: what they use is found before, when the module is imported."""
+    for path in (ROOT / "src/fxjit/frontend/polyfills").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for each in ast.walk(node) if isinstance(node, ast.FunctionDef) else ():
+                inside = isinstance(each, ast.Name) and each.id == "torch_private"
+                assert not inside or any(each in ast.walk(other) for other in node.decorator_list), (path.name, node.name)
 
 
 def test_this_torch_has_them_all():

@@ -103,7 +103,6 @@ STATES: dict[str, tuple[Any, set[str]]] = {
     "float32 products in tf32": (lambda: precision("high"), {"float32_precision"}),
     "float32 products in bfloat16": (lambda: precision("medium"), {"float32_precision"}),
     "float32 convolutions in bfloat16": (lambda: convolutions_in("bf16"), {"float32_precision"}),
-    "without oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), {"mkldnn"}),
 }
 
 

@@ -277,7 +277,6 @@ def _set_precision() -> Callable[[], object]:
 #: State that compiled code depends on only where the backend says so: a program of which it does, and a way to change it.
 ASKED: dict[str, tuple[Callable[[], Callable[[torch.Tensor], Any]], Callable[[], Callable[[], object]]]] = {
     "float32_precision": (lambda: lambda x: x @ x, _set_precision),
-    "mkldnn": (lambda: torch.nn.LSTM(16, 16), lambda: _entered(torch.backends.mkldnn.flags(enabled=False))),
 }
 
 

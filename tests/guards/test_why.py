@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("guard", "frame", "expected"), CASES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("guard", "frame", "expected"), CASES, ids=[case[2] for case in CASES])
 def test_a_failure_in_words(guard: Guard, frame: Frame, expected: str) -> None:
     line = why(guard, frame)
     assert line is not None and expected in line and "\n" not in line

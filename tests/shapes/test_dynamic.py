@@ -307,3 +307,32 @@ def test_a_graph_that_a_backend_cannot_compile_for_sizes_that_vary_is_compiled_f
     fxjit.reset()
     with pytest.raises(BackendCompilerFailed, match="no such sizes"):
         compiled(marked)
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    x.t_()
+    return x + 1
+
+
+def resized(x: torch.Tensor) -> torch.Tensor:
+    return x.as_strided((x.shape[0],), (1,), x.storage_offset()) * 2
+
+
+VIEWS: list[Callable[[int], torch.Tensor]] = [
+    lambda n: torch.arange(12.0 * n).view(3 * n, 4)[1 : 2 * n], lambda n: torch.arange(12.0 * n).view(4, 3 * n).t()[1:],
+    lambda n: torch.arange(12.0 * n).view(3 * n, 4)[1], lambda n: torch.arange(12.0 * n).view(3 * n, 4)[:, 1],
+    lambda n: torch.arange(12.0 * n).view(3 * n, 4)[1:][1:n], lambda n: torch.arange(12.0 * n)[n:].unflatten(0, (11, n)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("view", range(len(VIEWS)))
+@pytest.mark.parametrize("fn", [turned, resized])
+def test_what_is_assumed_of_the_memory_of_a_view_is_said_of_its_base(fn: Callable[..., Any], view: int) -> None:
+    """How much memory there is, which torch asks where strides change, is a number of the base alone."""
+    for dynamic in (True, None):
+        fxjit.reset()
+        compiled = fxjit.compile(fn, backend="eager", dynamic=dynamic)
+        for n in (2, 3, 4, 2):
+            x, y = VIEWS[view](n), VIEWS[view](n)
+            assert torch.equal(compiled(x), fn(y)) and x.shape == y.shape and x.stride() == y.stride()
+        assert torch.equal(compiled(VIEWS[view](3).clone()), fn(VIEWS[view](3).clone()))

@@ -63,15 +63,18 @@ def slow_compiler(tmp_path: Path) -> Path:
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from fxjit.backends.native.runtime.child import Child, stop_all
+from fxjit.backends.native.runtime.cc import abandon
+from fxjit.backends.native.runtime.child import Child
+from fxjit.backends.store.folder import Scratch, hold
 from fxjit.backends.tiers.process import Helper
 
 def compiles():
+    Scratch(hold(Path(sys.argv[2]))).write("kernel.cpp", b"source")
     compiler = Child(["sleep", "600"])
     Path(sys.argv[1]).touch()
     time.sleep(600)
 
-helper = Helper(compiles, stop_all)
+helper = Helper(compiles, abandon)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.01)
 """
@@ -80,13 +83,16 @@ while not os.path.exists(sys.argv[1]):
 @pytest.mark.parametrize("end", [0, signal.SIGKILL, signal.SIGINT])
 def test_helpers_and_their_compilers_end_with_the_program(end: int, tmp_path: Path) -> None:
     mark = f"FXJIT_TEST_MARK_{os.getpid()}_{time.monotonic_ns()}"
+    made = tmp_path / "made"
+    made.mkdir()
     source = PROGRAM + (f"os.kill(os.getpid(), {int(end)})" if end else "")
-    done = subprocess.run([sys.executable, "-c", source, str(tmp_path / "started")], env={**os.environ, "MARK": mark},
-                          capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", source, str(tmp_path / "started"), str(made)], capture_output=True, text=True,
+                          env={**os.environ, "MARK": mark}, timeout=200, check=False)
     assert done.returncode == -end, done.stderr
     assert (tmp_path / "started").exists()
     assert not done.stderr or end == signal.SIGINT
     assert soon(lambda: not marked(mark))
+    assert not list(made.iterdir()), "what was being compiled is left"
 
 
 def test_a_reset_stops_the_helper(slow_compiler: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,3 +30,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("disturb", stress.DISTURBANCES, ids=lambda each: each.__name__)
 def test_a_disturbed_compile_ends_as_eager(disturb: Callable[[stress.Subject], None]) -> None:
     stress.run(1, (disturb,))
+
+
+def test_programs_end_as_eagers_do() -> None:
+    """Some runs of `python -m tests.tiers.endings`, in a process of their own, which reaps what they leave."""
+    done = subprocess.run([sys.executable, "-m", "tests.tiers.endings", "--runs", "2", "--seed", "5"], capture_output=True,
+                          cwd=Path(__file__).parents[2], text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

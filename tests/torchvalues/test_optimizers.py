@@ -139,3 +139,22 @@ def test_a_step_size_that_is_a_tensor_stays_in_the_graph(name, dtypes):
     args = [(torch.rand(300) + 1).to(dtype) for dtype in dtypes[:2]] + [torch.tensor(0.3)]
     fxjit.reset()
     torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_forgetting_gradients_is_part_of_the_graph(set_to_none):
+    """torch keeps its own compiler away from `zero_grad`."""
+
+    def f(model, optimizer, x):
+        optimizer.zero_grad(set_to_none)
+        return model(x).square().mean()
+
+    results = []
+    for run in (f, fxjit.compile(f, backend="eager", fullgraph=True)):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer, x = torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 4)
+        model(x).sum().backward()
+        loss = run(model, optimizer, x)
+        results.append([loss.detach(), *(each.grad for each in model.parameters())])
+    torch.testing.assert_close(results[1], results[0])

@@ -1,4 +1,4 @@
-"""What turns a graph into a callable: the registry, and the backends themselves, one file each.
+"""Backends: callables that compile an FX graph. The registry, and one file for each backend.
 
 `api.py` looks names up here; nothing in this package knows the front end, so that each backend also runs under
 torch.compile.

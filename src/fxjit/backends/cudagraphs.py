@@ -41,7 +41,8 @@ Run = Callable[[list[Any]], Any]
 
 
 class Recorder(Protocol):
-    """What records. `record(run, places)` gives what replays, and the outputs, which each replay writes again.
+    """The recording interface. `record(run, places)` gives the replay callable, and the outputs, which each replay
+    overwrites.
 
     A replay reads and writes the memory of `places`, whether or not those tensors are still there.
     """
@@ -49,7 +50,7 @@ class Recorder(Protocol):
     def record(self, run: Run, places: list[Any]) -> tuple[Callable[[], None], Sequence[Any]]: ...
 
     def busy(self) -> bool:
-        """Whether somebody else is recording on this thread's stream."""
+        """Whether another recording is under way on this thread's stream."""
 
     def stream(self) -> int:
         """The stream that a replay would be on now: what is recorded for one is not replayed on another."""
@@ -144,13 +145,13 @@ class _Recording:
     storages: list[tuple[int, Any, int]] = field(default_factory=list)
 
     def alive(self) -> list[int]:
-        """The outputs that somebody still has, of those given out before."""
+        """The outputs of earlier replays that are still referenced."""
         return [k for k, storage, unused in self.storages if _uses(storage) > unused]
 
 
 @dataclass(slots=True)
 class _Sizes:
-    """What was seen of one set of sizes."""
+    """The history of one set of input sizes."""
 
     calls: int = 0
     addresses: list[int] | None = None

@@ -1,4 +1,4 @@
-"""torch's own inductor, when asked for by name. The one backend that may import torch._inductor."""
+"""torch's inductor, when requested by name. The one backend that may import torch._inductor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sizes and numbers of a frame's inputs are symbols, and the ShapeEnv that knows about them.
+"""Symbolic sizes and numbers of a frame's inputs, and the ShapeEnv that they belong to.
 
 trace.py consults `ShapePolicy` when a tensor or an int becomes a graph input. A size is static at first; where a later
 compile of the same code meets another size at the same source, that dimension becomes a symbol (automatic dynamic
@@ -48,7 +48,7 @@ _WORD: Final = 1 << 62
 
 @dataclass(slots=True)
 class FrameHistory:
-    """What earlier compiles of one code object saw, by source name: sizes and strides with None where they varied."""
+    """Observations of earlier compiles of one code object, by source name: sizes and strides with None where they varied."""
 
     sizes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     strides: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
@@ -276,7 +276,8 @@ class ShapePolicy:
             return varied and usable and config.automatic_dynamic_shapes
         if not -_WORD < number < _WORD:
             return False
-        return (bool(self.dynamic) and not _belongs_to_an_object(source)) or (varied and config.automatic_dynamic_shapes)
+        given = source.root.is_local_root and not _belongs_to_an_object(source)
+        return (bool(self.dynamic) and given) or (varied and config.automatic_dynamic_shapes)
 
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""
@@ -295,7 +296,7 @@ class ShapePolicy:
         return made
 
     def random_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
-        """What stands for a random number computed before the graph runs: a SymInt, or a float input."""
+        """The stand-in for a random number computed before the graph runs: a SymInt, or a float input."""
         made = self.symbolic_float(number, source) if isinstance(number, float) else self.symbolic_int(number, source)
         value = made.value if isinstance(made, SymbolicFloat) else made
         self.random_symbols |= value.node.expr.free_symbols
@@ -336,7 +337,7 @@ class ShapePolicy:
 
 
 def forget_tensors(mode: FakeTensorMode) -> None:
-    """What a fake mode knows tensors by are weak references, and torch.utils.swap_tensors refuses tensors that have one: a
+    """Drops a fake mode's weak references to tensors. torch.utils.swap_tensors refuses tensors that have one, so that a
     module whose parameters are converted so could not be converted once it was compiled."""
     describer = mode.fake_tensor_converter.meta_converter.describer
     describer.lookup_tensor.clear()
@@ -360,7 +361,7 @@ class SymbolicFloat:
 
 
 def float_tensor(number: float) -> torch.Tensor:
-    """What a graph gets for a float that varies."""
+    """The graph input for a float that varies."""
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 

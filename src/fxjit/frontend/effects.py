@@ -91,7 +91,7 @@ class Effects:
 
     @contextmanager
     def confined(self) -> Iterator[Callable[[], bool]]:
-        """What it gives tells whether nothing has happened since but to values made since, or what happened is undone."""
+        """A context that reports whether its block had no effects but on values made in it, or they were undone."""
         since, reached_back, snapshots, length = self._confined_since, self._reached_back, self._undo_checks, len(self._log)
         self._confined_since, self._reached_back, self._undo_checks = next_creation_id(), False, {}
         yield lambda: self._forget_undone(length) and not self._reached_back and len(self._log) == length
@@ -137,8 +137,8 @@ class Effects:
         return bool(self._log)
 
     def records(self) -> tuple[Effect, ...]:
-        """What has to be replayed: an attribute written more than once is kept at its last write only when no call
-        stands between, so that the order seen from outside stays."""
+        """The effects to replay: an attribute written more than once is kept at its last write only when no call stands
+        between, so that the order seen from outside stays."""
         last: dict[tuple[Value, str], int] = {}
         replaced: set[int] = set()
         for index, effect in enumerate(self._log):

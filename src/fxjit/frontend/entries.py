@@ -31,7 +31,7 @@ FIRST_RETRY = 8
 
 @dataclass(slots=True)
 class _State:
-    """What is recorded about a code object, kept on it."""
+    """The record of a code object, kept on it."""
 
     compiles: int = 0
     skip_reasons: list[str] = field(default_factory=list)
@@ -157,7 +157,7 @@ def compiles(code: CodeType) -> int:
 
 
 def mark_skipped(code: CodeType, key: object | None, reason: str, recursive: bool = False) -> None:
-    """Frames of this code run as they are, from this very call on; what they call is still seen, unless `recursive`.
+    """Runs frames of this code eagerly from now on; their callees are still traced, unless `recursive`.
 
     A key of None means whatever the key.
     """
@@ -216,7 +216,7 @@ def sharers(code: CodeType, key: object) -> int:
 
 
 def is_users(code: CodeType, key: object) -> bool:
-    """Whether the user compiled this very code: it is traced whatever its arguments are."""
+    """Whether the user compiled this code object directly: it is traced whatever its arguments are."""
     return (id(code), id(key)) in _compiled
 
 
@@ -253,7 +253,7 @@ def skip_reasons(code: CodeType) -> tuple[str, ...]:
 
 @contextmanager
 def compiling(code: CodeType, key: object) -> Iterator[bool]:
-    """True for the one who may compile this now; False: somebody is at it, the frame should run eagerly.
+    """The lock on compiling this: True for its holder; False: another compile is under way, the frame should run eagerly.
 
     One compile runs at a time: tracing patches process-wide state. A thread that meets a frame another thread is
     compiling does not wait here (`wait_for_other` does); one that wants to compile something else does, for a while. A
@@ -290,7 +290,7 @@ def wait_for_other(code: CodeType, key: object) -> bool:
 
 
 def _waited(wait: Callable[[float], bool]) -> bool:
-    """What `wait` gave after WAIT_SECONDS at the most, with safe points meanwhile."""
+    """The result of `wait`, after WAIT_SECONDS at the most, with safe points meanwhile."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not wait(max(0.0, min(_PAUSE, deadline - time.monotonic()))):
         _C.safe_point()

@@ -1,4 +1,4 @@
-"""Where fake tensors answer otherwise than the kernels do, or ask for more than they need."""
+"""Corrections of fake tensors: answers that differ from the kernels', and checks stricter than theirs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _select_unguarded(input: Any, *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def unguarded_convolutions() -> Iterator[None]:
-    """Which kernel torch takes for a convolution on a CPU is decided by the batch size among others (16 and more), and
-    their results look alike: a fake tensor that asks makes no guard on it."""
-    if isinstance(_select_convolution, torch_private.Absent):  # then nothing asks
+    """Evaluates convolutions without guards on the batch size. torch selects a CPU kernel by the batch size among others
+    (16 and more), and the results' metadata are the same."""
+    if isinstance(_select_convolution, torch_private.Absent):  # then nothing queries it
         yield
         return
     before = getattr(torch._C, _SELECT, None)
@@ -50,9 +50,30 @@ def _kept_whole(dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return run
 
 
-_FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.dropout)}
+def _by_one_step(layers: Callable[..., Any]) -> Callable[..., Any]:
+    """Recurrent layers over a sequence of any length, symbolic ones too: ATen's unroll their steps, of which one tells what the
+    results look like."""
+
+    def run(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != _OPTIONS_OF_SEQUENCES or kwargs or not isinstance(args[-1], bool) or input.dim() != 3:
+            return layers(input, *args, **kwargs)  # a packed sequence, or wrong arguments
+        dim = 1 if args[-1] else 0
+        steps = input.shape[dim]
+        if isinstance(steps, int) and steps < 2:
+            return layers(input, *args)
+        out, *states = layers(input.narrow(dim, 0, 1), *args)
+        out = out.transpose(0, dim).repeat(steps, 1, 1)
+        return (out.transpose(0, dim), *states)
+
+    return run
+
+
+#: Of ATen's recurrent layers, behind the input: states, parameters, biases, layers, dropout, train, directions, batch first.
+_OPTIONS_OF_SEQUENCES: Final = 8
+_FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.dropout)} | {
+    layers: _by_one_step(layers) for layers in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)}
 
 
 def faked(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives `target`'s result over fake tensors."""
+    """A callable that gives `target`'s result over fake tensors."""
     return _FAKED.get(target, target)

@@ -123,7 +123,7 @@ class GraphBuilder:
         return sum(node.op in ("call_function", "call_method") for node in self.graph.nodes)
 
     def mark_observed(self, names: Collection[str]) -> None:
-        """The program asks autograd about these nodes after the graph; the names are those of an attempt before this one,
+        """Marks nodes whose autograd metadata the program reads after the graph; the names are those of an earlier attempt,
         which made the same nodes."""
         for node in self.graph.nodes:
             if node.name in names:

@@ -1,4 +1,4 @@
-"""What leaves the frontend: one frozen `TraceResult` a traced frame.
+"""Results of the frontend: one frozen `TraceResult` a traced frame.
 
 trace.py makes it; pipeline.py hands its parts to the backend, to resume/ and to guards/. Values in it are
 symbolic: resume/rebuild.py turns them into bytecode.

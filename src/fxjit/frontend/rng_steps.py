@@ -61,7 +61,7 @@ class RngSteps:
         return len(self.steps) - 1
 
     def example(self, at: int) -> Any:
-        """What the step at `at` gave while tracing."""
+        """The value of the step at `at` while tracing."""
         return self._examples[at]
 
     def _example_of(self, arg: object) -> Any:

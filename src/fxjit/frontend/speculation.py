@@ -65,7 +65,8 @@ class Speculation:
         )
 
     def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
-        """Whether it may stay so, and what the graph has to tell; None where nothing was taken for granted."""
+        """Whether the speculation holds as it is, and the checks that the graph has to output; None where nothing was
+        speculated on."""
         if self._flag is None:
             return True, None
         if not all(map(_is_repeatable, graph.nodes)):
@@ -86,7 +87,7 @@ class Speculation:
 
 
 def version(fake: torch.Tensor) -> int | None:
-    """How often it was written to; None where nobody counts."""
+    """The version counter, as counted while tracing; None for a tensor without one."""
     return None if fake.is_inference() else fake._version
 
 

@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 from fxjit import config
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
+from fxjit.frontend import writes
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
@@ -119,10 +120,8 @@ def _on_current_gpu(result: object, given: object) -> bool:
 
 
 def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
-    """Numbers of arguments and closures; floats of globals too, where schedulers keep them. Other ints are taken to stay."""
-    if type(obj) is float:
-        return not isinstance(source.root, ConstSource)
-    return type(obj) is int and source.root.is_local_root
+    """Numbers of arguments, closures and globals: schedulers live in both. Those of classes and of modules of Python stay."""
+    return type(obj) in (int, float) and not isinstance(source.root, ConstSource)
 
 
 class Trace:
@@ -349,6 +348,7 @@ class Trace:
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
+        writes.break_at_overlap(self, node)
         if observer is not None:
             node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)
@@ -436,7 +436,7 @@ class Trace:
 
     def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted in `capture_subgraph` as a graph of its own; see GraphBuilder."""
+        """The operators emitted in `capture_subgraph`, as a graph of its own; see GraphBuilder."""
         return self.builder.subgraph(nodes, inputs, outputs)
 
     def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
@@ -466,7 +466,7 @@ class Trace:
         return any(map(uses_rng, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted in `capture_subgraph` leaves the graph."""
+        """Removes the operators emitted in `capture_subgraph` from the graph."""
         self.builder.discard(nodes)
 
     @contextlib.contextmanager
@@ -560,7 +560,7 @@ class Trace:
         return fn.realize().tp_call(self, realized, named).realize()
 
     def _call_from(self, caller: Machine, fn: Value, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
-        """A call whose result `caller` takes as it is: a function whose own code runs then knows it."""
+        """A call whose result `caller` takes unchanged; a function's own code then sees that."""
         forwarders: list[tuple[types.FunctionType, int]] = []
         instance: Value | None = None
         for _ in range(_MAX_CALLEES):  # an object may be the `__call__` of its own class
@@ -599,7 +599,7 @@ class Trace:
             overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
-        with torch._C.DisableTorchFunctionSubclass():  # what the trace itself asks of tensors is none of the program's calls
+        with torch._C.DisableTorchFunctionSubclass():  # the trace's own queries of tensors are none of the program's calls
             end = machine.run_root(self.break_points)
         return self._freeze(code, end)
 
@@ -627,6 +627,7 @@ class Trace:
         inputs = set(self._input_tensors)
         self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
+        writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
@@ -761,8 +762,8 @@ def _fake_of(node: torch.fx.Node) -> Any:
 
 
 def _let_go_of_frames(error: BaseException | None) -> None:
-    """What the frames of a failed operator hold goes now: among it are guards of torch.func that set this thread's dispatch
-    keys back as they go, which must not be seen by whatever runs later."""
+    """Frees the objects in the frames of a failed operator now: among them are guards of torch.func that restore this
+    thread's dispatch keys when they go, which must not be seen by later code."""
     with torch._C._PreserveDispatchKeyGuard():  # type: ignore[attr-defined]  # not in the stubs
         while error is not None:
             traceback.clear_frames(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What values, callables and the interpreter may know of the trace under way: the one protocol `Tracer`, by subjects.
+"""The interface of the trace under way to values, callables and the interpreter: the one protocol `Tracer`, by subjects.
 
 frontend/trace.py implements it. Nothing here imports anything at run time, so that every layer of the front end can name it.
 `tests/architecture/test_tracer.py` sees to it that each member is used and that there is no second protocol beside it.
@@ -55,7 +55,7 @@ class EffectLog(Protocol):
         """Forget the deferred calls since `start`, if nothing else happened since; whether it could."""
 
     def records(self) -> Sequence[object]:
-        """What new code will replay."""
+        """The effects that new code replays."""
 
 
 class ObjectTracer(Protocol):
@@ -107,7 +107,8 @@ class GraphTracer(Protocol):
         """Operators that give `value`'s own fake tensor back give `value`."""
 
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        """Whether the graph can do without what `value.requires_grad_(wanted)` changes, as far as can be told by now."""
+        """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this
+        point."""
 
     def fake_execution(self) -> AbstractContextManager[None]:
         """Operators called inside run on fake tensors, with shapes propagated symbolically."""
@@ -129,13 +130,13 @@ class SubgraphTracer(Protocol):
 
     def subgraph(self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node],
                  outputs: torch.fx.Node | Sequence[torch.fx.Node]) -> torch.fx.Node:
-        """What was emitted in `capture_subgraph` as a graph of its own; the node that stands for it."""
+        """The operators emitted in `capture_subgraph`, as a graph of its own; the node that stands for it."""
 
     def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
         """Another node that stands for a graph which `subgraph` made."""
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """What was emitted in `capture_subgraph` leaves the graph."""
+        """Removes the operators emitted in `capture_subgraph` from the graph."""
 
     def dry_run(self, function: str) -> AbstractContextManager[None]:
         """Operators emitted inside are discarded afterwards; an effect on what existed before breaks the graph."""

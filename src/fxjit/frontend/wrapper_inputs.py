@@ -33,8 +33,8 @@ def fake_wrapper(t: Tracer, policy: ShapePolicy, tensor: torch.Tensor, source: S
 
 def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: Source,
                   note_object: Callable[[torch.Tensor, Source], None]) -> bool:
-    """Guards what is relied on of a wrapper beside what every tensor has: its metadata, its inner tensors, and which of them
-    are one object with another tensor from outside (`note_object`). Whether sizes of theirs are symbols."""
+    """Guards the facts of a wrapper beside those of every tensor: its metadata, its inner tensors, and which of them are
+    one object with another tensor from outside (`note_object`). Whether sizes of theirs are symbols."""
     try:
         t.guard(WrapperMetadataIs(source, wrapper))
     except UnguardableMetadata as problem:
@@ -52,7 +52,7 @@ def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: 
 
 
 def takes_wrapper(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call is one of a `__torch_dispatch__`, of which nobody declared what it does."""
+    """Whether the call reaches a `__torch_dispatch__` without a declaration of its effects."""
     found: list[bool] = []
 
     def look(node: torch.fx.Node) -> None:

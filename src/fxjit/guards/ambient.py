@@ -25,7 +25,7 @@ Op = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class AmbientState:
-    """What `read` gave for each name, at one moment."""
+    """A snapshot of the ambient state: the result of `read` for each name."""
 
     grad_mode: Hashable
     inference_mode: Hashable
@@ -147,7 +147,6 @@ _COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
     "torch_function": ("on", "torch_function", torch._C._is_torch_function_enabled, True),
     "torch_function_modes": ((), "torch_function_modes", torch._C._len_torch_function_stack, 0),
     "dispatch_modes": ((), "dispatch_modes", torch._C._len_torch_dispatch_stack, 0),
-    "mkldnn": (True, "without_mkldnn", torch._C._get_mkldnn_enabled, True),
     "jit_tracing": (False, "jit_tracing", torch._C._get_tracing_state, None),
     "functorch_level": (None, "functorch_levels", torch._C._functorch.maybe_current_level, None),
 }

@@ -39,7 +39,7 @@ _TORCHS_NAMES: Final[dict[type[Guard], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FilterSource:
-    """What of a guard's source a filter asks."""
+    """The view of a guard's source that a filter gets."""
 
     name: str
     _modules: tuple[nn.Module, ...]

@@ -30,7 +30,7 @@ Op = tuple[Any, ...]
 
 
 class WeakHeld:
-    """An object remembered by weak reference, or by a strong one when it knows no weak ones."""
+    """An object held by a weak reference, or by a strong one when its type does not support weak references."""
 
     __slots__ = ("_label", "_ref", "_strong")
 
@@ -126,12 +126,12 @@ class Guard:
         return f"{self.subject}: {self.expected()}"
 
     def hint_for(self, *values: Any) -> str:
-        """What a user can do about it, if anything."""
+        """Advice for the user, if any."""
         return self.hint
 
     @property
     def subject(self) -> str:
-        """What the message begins with."""
+        """The beginning of the message."""
         return ", ".join(source.name for source in self.sources)
 
     def __eq__(self, other: object) -> bool:

@@ -68,6 +68,8 @@ def our_source(source: Any) -> Source | None:
     if isinstance(source, TorchSource):
         return source.ours
     base = our_source(getattr(source, "base", None)) if hasattr(source, "base") else None
+    if base is not None and getattr(source, "member", None) == "_base":  # what a view is a view of
+        return AttrSource(base, "_base")
     prop = getattr(getattr(source, "prop", None), "name", None)
     if base is None:
         return None
@@ -110,7 +112,8 @@ class _Collector:
             final = shape_env.replace(symbol)
             if isinstance(final, sympy.Symbol) and known:
                 self._places.setdefault(final, known[0])
-            self._numbers.extend((ours, final) for ours in known)
+            # A graph knows nothing of the base of a view: its sizes matter only where an assumption is about them.
+            self._numbers.extend((ours, final) for ours in known if not _of_a_base(ours))
 
     def guards(self) -> Iterator[Guard]:
         yield from self._equalities()
@@ -159,6 +162,11 @@ class _Collector:
             places = {**self._places, number: equal_to}
             return shape_guard(sympy.Eq(number, expr, evaluate=False), (number, *symbols), places)
         return shape_guard(expr, symbols, self._places)
+
+
+def _of_a_base(source: Source) -> bool:
+    base = getattr(source, "base", None)
+    return isinstance(base, AttrSource) and base.attr == "_base"
 
 
 @dataclass(frozen=True, slots=True)

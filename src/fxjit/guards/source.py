@@ -28,7 +28,7 @@ Accessor = tuple[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a frame has at its start, by name."""
+    """Variables of a frame at its start, by name."""
 
     args: Mapping[str, object]
     closure: Mapping[str, CellType]
@@ -167,7 +167,7 @@ class LocalSource(_NamedRoot):
 
 
 class ClosureSource(_NamedRoot):
-    """What the cell of a free variable holds."""
+    """The content of a free variable's cell."""
 
     __slots__ = ()
 
@@ -546,7 +546,7 @@ namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict
 
 
 class ClassItemSource(_Step):
-    """What the class `base` has for a name in its own namespace."""
+    """The entry of a name in the namespace of the class `base` itself."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a trace relied on about a tensor: everything but its numbers.
+"""Guarded metadata of a tensor: everything but its elements.
 
 The frontend makes a `TensorSpec` of the real tensor it wrapped; `TensorIs` (kinds.py) holds while a tensor still fits
 it; _tensor_facts.c checks the same facts through `_tensor.c`.

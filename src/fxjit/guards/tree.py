@@ -183,7 +183,8 @@ class _Builder:
         return op[:3] if name == "state" else op
 
     def _lower_tensor(self, spec: TensorSpec) -> Op | None:
-        """None where only Python can check: no shim, a subclass whose sizes only Python knows, a dtype unknown to it."""
+        """The check in C; None where only Python can check: no shim, a subclass whose sizes are Python's, a dtype it has no
+        code for."""
         python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
         nested = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
         if not self._in_c or spec.dispatch_keys & (python | nested):

@@ -1,4 +1,4 @@
-"""Guards on the metadata of traceable wrapper subclasses: what `__tensor_flatten__` gives beside the inner tensors."""
+"""Guards on the metadata of traceable wrapper subclasses: the second result of `__tensor_flatten__`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a traced frame becomes: new bytecode, and resume functions for what comes after a graph break."""
+"""New bytecode of a traced frame, and resume functions for the code after a graph break."""
 
 from fxjit.resume.cache import origin_of
 from fxjit.resume.deoptimization import SpeculativeGraph

@@ -112,11 +112,11 @@ class Exits:
 
     @property
     def innermost(self) -> Guarding | None:
-        """What guards the instruction itself."""
+        """The innermost block that guards the instruction."""
         return self._open[-1].guarding if self._open else None
 
     def below(self, depth: int) -> Guarding | None:
-        """What guards code of ours while the stack has `depth` entries: the innermost block that is entered then."""
+        """The guards of our code while the stack has `depth` entries: the innermost block that is entered then."""
         return next((each.guarding for each in reversed(self._open) if each.exit_at is not None and each.exit_at < depth),
                     None)
 

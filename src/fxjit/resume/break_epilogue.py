@@ -36,7 +36,7 @@ class UnderConstruction(Protocol):
 
 
 class BreakEpilogue:
-    """What follows where the frame breaks."""
+    """The code after the graph in a frame that breaks."""
 
     def __init__(self, entry: UnderConstruction, break_: Break) -> None:
         self.entry = entry

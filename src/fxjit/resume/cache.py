@@ -27,7 +27,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered about a live code object."""
+    """Resume data of a live code object."""
 
     alive: ref[CodeType]
     resume_functions: dict[ResumePoint, ResumeFunction] = field(default_factory=dict)

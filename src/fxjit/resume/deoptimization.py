@@ -81,7 +81,7 @@ class SpeculativeGraph:
 
 
 class FailedGraph:
-    """What new code calls with what its graph raised: whether the user's code is to run instead."""
+    """Run-time helper of new code, called with the exception of its graph: whether the user's code is to run instead."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -147,7 +147,7 @@ class Deoptimization:
 
 
 def _as_it_stands(code: CodeType, slots: int) -> CodeType:
-    """The user's code, which nobody compiles, with its argument slots as plain parameters."""
+    """The user's code, uncompiled, with its argument slots as plain parameters."""
     plain = code.replace(co_argcount=slots, co_posonlyargcount=0, co_kwonlyargcount=0,
                          co_flags=code.co_flags & ~(CO_VARARGS | CO_VARKEYWORDS))
     _C.set_flags(plain, _C.SKIP)

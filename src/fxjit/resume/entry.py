@@ -33,7 +33,7 @@ _KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 
 
 def plan(result: TraceResult) -> Plan:
-    """What the new code will need: the values that the graph must give out, and the sources that are read."""
+    """Plans the new code: the values that the graph must output, and the sources that are read."""
     scratch = Rebuilder(Asm(result.arg_names, result.code.freevars), result.effect_log)
     replay(scratch, result.effects)
     end = result.end
@@ -188,7 +188,7 @@ def _shared_bases(sources: Sequence[Source]) -> list[Source]:
 
 
 def _first_positions(code: Code) -> Positions:
-    """What is current while the graph runs: the first line that was traced."""
+    """The position while the graph runs: the first line that was traced."""
     for instruction in code.instructions:
         if instruction.native not in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL") and instruction.line is not None:
             return Positions(instruction.line, instruction.line, None, None)

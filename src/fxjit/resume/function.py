@@ -228,7 +228,7 @@ def call_alone(asm: Asm, arguments: int) -> None:
 
 
 def wrong_result_of_init(result: object) -> TypeError:
-    """What `type.__call__` raises of an `__init__` that returned something; called by resume functions."""
+    """Raises the TypeError of `type.__call__` for an `__init__` that returned something; called by resume functions."""
     return TypeError(f"__init__() should return None, not '{type(result).__name__}'")
 
 

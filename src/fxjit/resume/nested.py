@@ -54,7 +54,7 @@ def push_inner(cg: Rebuilder, frame: InnerFrame) -> None:
 
 
 class _Given(Value):
-    """What a parameter brings."""
+    """A value that a parameter brings."""
 
     grad_mode_inside = None
 
@@ -134,8 +134,8 @@ class _Innermost(BreakEpilogue):
 
 @dataclass(slots=True)
 class _Left:
-    """What the innermost frame's function returns when it ends in one outcome, for `resume_function`: entries of the stack
-    (with managers whose state may have changed), then locals."""
+    """The return value of the innermost frame's function when it ends in one outcome, for `resume_function`: entries of the
+    stack (with managers whose state may have changed), then locals."""
 
     resume_function: ResumeFunction
     entries: tuple[int, ...]
@@ -166,7 +166,7 @@ class _Kept:
 
 
 class NestedBreakEpilogue(BreakEpilogue):
-    """What follows where the frame breaks inside functions that it called."""
+    """The code after the graph where the frame breaks inside functions that it called."""
 
     def __init__(self, entry: UnderConstruction, break_: Break, namespace: dict[str, Any]) -> None:
         super().__init__(entry, break_)

@@ -19,7 +19,7 @@ from fxjit.guards.source import Source
 
 @dataclass(slots=True)
 class Plan:
-    """What the dry run learned."""
+    """The findings of the dry run."""
 
     #: Values that the graph gives out, in the order of its outputs.
     outputs: list[Value] = field(default_factory=list)

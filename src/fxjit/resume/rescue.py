@@ -64,7 +64,7 @@ class Rescue:
 
 
 def rescue(asm: Asm, code: Code) -> Rescue | None:
-    """What a graph of this frame is to be put under; None where it begins inside of nothing."""
+    """The handler that a graph of this frame is put under; None outside all blocks."""
     found = resume_point_of(code.code)
     if found is None:
         return None

@@ -60,7 +60,7 @@ class RngProgram:
 
 
 def restorer(generator: Any) -> Callable[[], None]:
-    """What gives a generator back the state it has now."""
+    """A callable that restores the present state of a generator."""
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         before = bits.state

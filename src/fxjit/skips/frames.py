@@ -30,8 +30,8 @@ MAX_CODE_BYTES = 400_000
 
 @dataclass(frozen=True, slots=True)
 class FrameVerdict:
-    """`skip`: run it as it stands; `recursive`: and everything it calls; `reason` is an id, `rule` says which rule.
-    `shared`: the code is a library's, compiled for whoever calls it next, and that it could not be is nobody's error."""
+    """The verdict on a frame. `skip`: run it eagerly; `recursive`: and its callees; `reason` is an id, `rule` the rule's.
+    `shared`: the code is a library's, compiled for its next caller, and a failure is no error of this one."""
 
     skip: bool
     recursive: bool = False

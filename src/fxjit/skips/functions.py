@@ -163,6 +163,6 @@ _steering = Rows(STEERING)
 
 
 def steering(fn: Any) -> str | None:
-    """What a call of this very function asks of the front end: an id of STEERING, or None."""
+    """The id in STEERING of a function that directs the front end, or None."""
     found = _steering.get(fn)
     return found[0] if found is not None else None

@@ -1,4 +1,4 @@
-"""What the user said about a function: disable, allow_in_graph, disallow_in_graph, and their like.
+"""The user's marks on functions: disable, allow_in_graph, disallow_in_graph, and their like.
 
 `api.py` writes marks; `verdict.py`, `frames.py` and the front end read them. torch's own annotations are recognised
 too: the attributes that `torch.compiler.disable` and others leave on a function, and torch._dynamo's tables, which are
@@ -140,7 +140,7 @@ def set_disabled(wrapper: Any, target: Any, recursive: bool, reason: str | None)
 
 
 def disabled(fn: Any) -> Disabled | None:
-    """What `disable` was told about this callable, ours or torch's; None when it was not disabled."""
+    """The mark of `disable` on this callable, ours or torch's; None when it was not disabled."""
     fn = _plain(fn)
     attributes = _attributes(fn)
     if attributes.get(_DISABLE):
@@ -155,7 +155,7 @@ def disabled(fn: Any) -> Disabled | None:
 
 
 def disabled_module(module: Any) -> Disabled | None:
-    """What `torch.compiler.disable` was told about an `nn.Module` that it wrapped."""
+    """The mark of `torch.compiler.disable` on an `nn.Module` that it wrapped."""
     attributes = getattr(module, "__dict__", {})
     context = attributes.get("dynamo_ctx")
     if type(context).__name__ != "DisableContext":
@@ -239,7 +239,7 @@ class error_on_graph_break:
 
 
 def breaks_are_errors() -> bool:
-    """What `error_on_graph_break` says around the calls that this thread is in."""
+    """The innermost `error_on_graph_break` around the calls that this thread is in."""
     return bool(getattr(_thread, "breaks_are_errors", False))
 
 

@@ -1,5 +1,5 @@
-"""What tracing itself calls, and torch's fake tensors with it: methods of tensors, and functions of Python. While a program has
-functions of its own in their place, nothing can be traced."""
+"""Functions that tracing depends on, and torch's fake tensors with it: methods of tensors, and functions of Python. While a
+program has replaced one, nothing can be traced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _method(name: str) -> object:
 
 
 def _function(module: ModuleType, name: str) -> object:
-    """What Python has there; None where a program put another builtin there before fxjit was imported."""
+    """Python's own function; None where a program replaced the builtin before fxjit was imported."""
     found = vars(module)[name]
     own = module is not builtins or found is NotImplemented or (
         isinstance(found, (type, BuiltinFunctionType)) and found.__module__ == "builtins")
@@ -46,8 +46,8 @@ _BUILTINS: Final = dict(vars(builtins))
 
 
 def python_replaced() -> str | None:
-    """The function or class of Python that tracing relies on and that is not Python's own now. What asks this may itself rely
-    on it, so this does not: no builtin is called here."""
+    """The function or class of Python that tracing relies on and that is replaced now. Calls no builtin, since it may be
+    the replaced one."""
     for told, name, namespace, pythons in _PYTHONS:
         if namespace.get(name) is not pythons:
             return told

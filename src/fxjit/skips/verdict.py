@@ -15,7 +15,7 @@ from .modules import FUNCTION_RULES, longest_prefix
 
 
 class Verdict(Enum):
-    """What to do with a call."""
+    """The treatment of a call."""
 
     TRACE = "inline the Python function"
     GRAPH = "one call_function node, if every argument can stand in a graph"

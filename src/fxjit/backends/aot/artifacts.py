@@ -30,7 +30,7 @@ _ALIASES = (*_OF_INTERMEDIATE, OutputType.alias_of_input, OutputType.is_input)
 
 @dataclass(slots=True)
 class CompiledArtifacts:
-    """What was compiled, by `forward`, `backward` or `inference`, and what AOTAutograd knows of it."""
+    """Compiled forward, backward or inference graphs, with AOTAutograd's metadata of them."""
 
     graphs: dict[str, Boxed] = field(default_factory=dict)
     num_inputs: dict[str, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class CompiledArtifacts:
         return () if self.meta is None else tuple(index for index, info in enumerate(self.meta.input_info) if info.mutates_data)
 
     def note_meta(self) -> ViewAndMutationMeta | None:
-        """What AOTAutograd found out of the graph that it is compiling."""
+        """Records AOTAutograd's metadata of the graph that is being compiled."""
         self.meta = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
         return self.meta
 
@@ -207,7 +207,7 @@ def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> Backwa
 
 
 def _view_steps(info: Any) -> tuple[Any, ...] | None:
-    """How functionalization came from the base to an output that is a view of it; with symbolic sizes it does not tell."""
+    """The view operators that functionalization recorded from the base to an output view; unknown with symbolic sizes."""
     steps = () if info.view_meta_sequence is None else tuple(info.view_meta_sequence.sequence)
     return None if info.view_meta_sequence is None or any(step.has_symbolic_inputs for step in steps) else steps
 

@@ -1,5 +1,5 @@
 """Passes over the ATen graphs that AOTAutograd made, before they are compiled: forward and inference graphs get eager's output
-strides and an LSTM kernel that keeps its workspace, backward graphs masks for undefined tangents."""
+strides, backward graphs masks for undefined tangents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
-from fxjit import process_state
 from fxjit.schemas import name_of, overloads_of
 
 from ..graph.edit import call_like, outputs_of, set_outputs, where_or_zero
@@ -84,38 +83,12 @@ def _copy_with_gaps(graph: torch.fx.Graph, value: torch.fx.Node, like: torch.Ten
     return call_like(graph, value, aten.copy.default, memory, value)
 
 
-# Recurrent layers
-
-_RNN_LAYER = aten.mkldnn_rnn_layer.default
-_library = torch.library.Library("fxjit", "FRAGMENT")
-_library.define("mkldnn_rnn_layer" + str(_RNN_LAYER._schema).removeprefix("aten::mkldnn_rnn_layer"))
-
-
-def _run_recording(*args: Any) -> Any:
-    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-        return _RNN_LAYER(*args)
-
-
-_library.impl("mkldnn_rnn_layer", _run_recording, "CPU")
-_library.impl("mkldnn_rnn_layer", _RNN_LAYER, "Meta")
-
-
-def keep_rnn_workspace(graph: torch.fx.GraphModule, training: bool) -> None:
-    """Replaces oneDNN's LSTM layer in the forward graph of a training pair by an operator that turns grad mode on for the
-    kernel, below autograd, which records nothing there: the kernel gives the workspace that its backward needs only in grad
-    mode, and a compiled forward runs without. That there is such a layer at all depends on oneDNN being on."""
-    for node in graph.graph.find_nodes(op="call_function", target=_RNN_LAYER):
-        process_state.query("mkldnn")
-        if training:
-            node.target = torch.ops.fxjit.mkldnn_rnn_layer.default
-
-
 # Gradients
 
 
 def drop_gradients_of_mutated_leaves(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
-    """Gives a leaf of the autograd graph no gradient that is only mutated, which is done through `detach()`, `.data` or without
-    recording: eager gives it none. AOTAutograd gives it that of its new value, which nobody uses, as zeros."""
+    """Gives a leaf of the autograd graph that is only mutated (through `detach()`, `.data` or without recording) no
+    gradient, as eager does. AOTAutograd gives it zeros, the gradient of its unused new value."""
     written = [] if meta is None else [index for index in meta.mutated_inp_runtime_indices
                                        if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
     grads = outputs_of(backward.graph)

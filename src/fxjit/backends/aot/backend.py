@@ -1,4 +1,4 @@
-"""What a backend gives to have its graphs compiled through AOTAutograd."""
+"""The description of a backend whose graphs are compiled through AOTAutograd."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class GraphCompiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """What became of a captured graph: compiled graphs with a call plan; or AOTAutograd's callable over them; or the rule by
-    which it runs as it was captured."""
+    """The outcome for a captured graph: compiled graphs with a call plan; or AOTAutograd's callable over them; or the rule
+    by which it runs as captured."""
 
     graphs: Mapping[str, Boxed] = field(default_factory=dict)
     plan: CallPlan | None = None

@@ -1,4 +1,4 @@
-"""What the wrappers around a compiled graph go by, from what its compile gave."""
+"""The context of the wrappers around a compiled graph, built from its compile result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .runtime.wrappers import CallContext
 
 def call_context(gm: torch.fx.GraphModule, aliases: AliasedInputs | None, result: CompileResult,
                  restore: Callable[[Any], Any] | None) -> CallContext:
-    """What the wrappers go by; the same for a graph that was just compiled and for one from the store."""
+    """The context of the wrappers; the same for a fresh graph and for one from the store."""
     plan, versions = result.plan, result.versions
     if plan is not None:
         versions = VersionCounterEffects(plan.preserves_version, plan.bumps_version)

@@ -51,8 +51,8 @@ def _expands_nothing(node: torch.fx.Node) -> bool:
 
 
 def with_dropout_between_layers(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with stacks of recurrent layers taken apart into layers and dropouts, in eager's order: torch's decompositions
-    of LSTM, GRU and RNN leave out the dropout between layers."""
+    """The graph with stacks of recurrent layers taken apart into layers and dropouts, in eager's order, for inductor: torch's
+    decompositions of LSTM, GRU and RNN leave out the dropout between layers."""
     if not isinstance(gm, torch.fx.GraphModule) or not any(map(_is_stack_with_dropout, gm.graph.nodes)):
         return gm
     changed = copied(gm)

@@ -22,7 +22,6 @@ from . import rules
 from .backend import BackendConfig, StoreEntry
 from .call_context import call_context
 from .captured_passes import (
-    with_dropout_between_layers,
     with_flat_outputs,
     with_plain_views,
     with_random_outputs,
@@ -41,7 +40,7 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
     if not isinstance(gm, torch.nn.Module):
         raise TypeError(f"a backend is given an fx.GraphModule, not {type(gm).__name__}")
     try:
-        return _compile(with_plain_views(with_dropout_between_layers(gm)), example_inputs, backend)
+        return _compile(with_plain_views(gm), example_inputs, backend)
     except rules.RunAsCaptured as decision:
         rules.report(decision.rule, gm, decision.because)
         return eager(gm, example_inputs)

@@ -1,4 +1,4 @@
-"""`aot_eager`: AOTAutograd's graphs, run node by node. It tells a mistake of the tracer from one of a compiler."""
+"""`aot_eager`: AOTAutograd's graphs, run node by node. It separates errors of the tracer from those of a compiler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str
 
     def run(args: list[Any]) -> Any:
         # One a call: it keeps the values of the run it is in, and threads run beside each other.
-        return torch.fx.Interpreter(gm).boxed_run(args)
+        interpreter = torch.fx.Interpreter(gm)
+        interpreter.extra_traceback = False  # what an operator raises is what the program raises, word for word
+        return interpreter.boxed_run(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
     return run

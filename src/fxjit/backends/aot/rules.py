@@ -24,6 +24,7 @@ from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_stora
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
+from .recurrent import CannotKeepWhole
 from .runtime.call_plan import CallPlan
 
 Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "executor", "call"]
@@ -34,7 +35,7 @@ log = logs.artifact("compile")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the rules look at: a graph on its way through the driver, with what the stages so far found."""
+    """The input of the rules: a graph on its way through the driver, with the findings of the stages so far."""
 
     captured: Any
     example_inputs: Sequence[Any]
@@ -76,7 +77,7 @@ def check(stage: Stage, candidate: Candidate) -> None:
 
 
 def report(rule: Rule, graph: Any, because: str = "") -> None:
-    """Counts, logs and tells that the graph, or a call of it, runs as it was captured."""
+    """Counts and logs that the graph, or a call of it, runs as captured, and reports it to `explain`."""
     counters["run_as_captured"][rule.id] += 1
     log.info("a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
     events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
@@ -255,6 +256,9 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("recurrent-under-transform", "AOTAutograd", lambda candidate: isinstance(candidate.error, CannotKeepWhole),
+         "A recurrent layer runs under `vmap`, `grad` or forward-mode AD, or on tensors of a wrapper subclass: only ATen can "
+         "do that, step by step."),
     Rule("wrapper-subclass", "AOTAutograd", _cannot_desugar,
          "AOTAutograd cannot take the graph's tensors of wrapper subclasses apart, as where two outputs share memory."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,

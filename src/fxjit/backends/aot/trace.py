@@ -12,9 +12,9 @@ import torch.fx
 from fxjit import config, debug, logs
 from fxjit.counters import timed
 
-from . import rules, torch_patches
+from . import recurrent, rules, torch_patches
 from .artifacts import CompiledArtifacts
-from .aten_passes import drop_gradients_of_mutated_leaves, keep_rnn_workspace, mask_undefined_tangents, restride_outputs
+from .aten_passes import drop_gradients_of_mutated_leaves, mask_undefined_tangents, restride_outputs
 from .backend import BackendConfig, Boxed
 from .captured_passes import with_symbols
 from .joint_passes import (
@@ -46,7 +46,7 @@ def trace_and_compile(
 
         return run
 
-    with torch_patches.patched(), timed("aot"):
+    with torch_patches.patched(), torch_patches.replaced_kernels(recurrent.kernels()), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -84,7 +84,6 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
     else:
         restride_outputs(graph, captured, artifacts.note_meta())
     artifacts.note(name, graph)
-    keep_rnn_workspace(graph, name == "forward")
     with timed(f"aot.{name}"):
         compiled = artifacts.graphs[name] = _compile_or_leave_script(backend, graph, inputs, name)
     return compiled

@@ -96,7 +96,7 @@ def _call_of(node: Node) -> Node | None:
 
 
 def needed(graph: torch.fx.Graph) -> set[Node]:
-    """What leads to the graph's results, or to a write."""
+    """Nodes that the graph's results, or a write, depend on."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or writes(node) or any(user in found for user in node.users):
@@ -186,7 +186,7 @@ def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
 
 
 def has_symbols(gm: torch.fx.GraphModule) -> bool:
-    """Whether an input is a symbol or has one among its sizes, or nobody noted what the inputs are."""
+    """Whether an input is a symbol or has a symbolic size, or the inputs' metadata are missing."""
     for node in gm.graph.find_nodes(op="placeholder"):
         value = node.meta.get("example_value", node.meta.get("val"))
         sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]

@@ -18,13 +18,13 @@ def expressions(sizes: Sequence[int | torch.SymInt]) -> list[int | sympy.Expr]:
 
 
 def hints(sizes: Sequence[int | torch.SymInt]) -> list[int | None]:
-    """What they are of the inputs at hand; None for what is not known."""
+    """Hints of the symbols, by the inputs at hand; None for an unknown one."""
     return [size.node.hint if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
 def dimension_order(x: Any) -> tuple[int, ...] | None:
-    """The dimensions from the outermost in memory to the innermost, without those of one element; None for what has gaps, is
-    empty, or has a size that only data tells."""
+    """The dimensions from the outermost in memory to the innermost, without those of one element; None for a layout with
+    gaps, an empty tensor, or data-dependent sizes."""
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return None
     rows: list[Any] = [hints(x.shape), hints(x.stride())]

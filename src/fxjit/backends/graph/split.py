@@ -91,7 +91,7 @@ def can_be_passed(node: torch.fx.Node) -> bool:
 
 
 def run_in_order(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
-    """What the graph is: its parts, each as it was compiled, one after the other."""
+    """Runs the compiled parts of the graph, one after the other."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     results = gm.graph.output_node().args[0]
     calls = [(step, part.inputs, part.outputs) for step, part in steps]

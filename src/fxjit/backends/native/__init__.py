@@ -25,8 +25,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     from fxjit.backends.graph.facts import has_symbols
 
     from .decompositions import kept_whole, table
-    from .runtime.cc import compiling
-    from .runtime.child import stop_all
+    from .runtime.cc import abandon, compiling
 
     store: dict[str, Any] = {}
     if torch_private.is_on("compiled graphs on the disk", thoroughly=True):
@@ -36,7 +35,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
-            _compile_aten, "native", table, joint_passes, abandon=stop_all, is_unprofitable=_is_unprofitable, **store))
+            _compile_aten, "native", table, joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
 
 
 @needs("compiled graphs")

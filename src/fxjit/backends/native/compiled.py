@@ -47,7 +47,9 @@ class CompiledGraph:
         """From now on it is the graph, operator by operator."""
         assert self.gm is not None, "only a graph runs without a program"
         self.encoded = self.library_key = None
-        self.run = torch.fx.Interpreter(self.gm).boxed_run
+        interpreter = torch.fx.Interpreter(self.gm)
+        interpreter.extra_traceback = False  # what an operator raises is what the program raises, word for word
+        self.run = interpreter.boxed_run
 
     def finish(self) -> CompiledGraph:
         """Waits for the compiler; where that failed the graph runs unfused."""

@@ -94,8 +94,8 @@ def by_sizes(operator: Any) -> Callable[..., Any]:
 
 @functools.cache
 def derivative_of_upsampling(operator: Any, ndim: int) -> Callable[..., torch.Tensor]:
-    """What the derivative looks like: torch's own answer refuses symbols. Whether channels-last stays so differs by operator
-    and version."""
+    """A decomposition that only tells the derivative's metadata: torch's own function refuses symbols. Whether
+    channels-last stays so differs by operator and version."""
     from torch._prims_common import suggest_memory_format
 
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(ndim, torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""What AOTAutograd calls for each graph it makes: the native pipeline, with the fallback for a missing compiler."""
+"""The compiler that AOTAutograd calls for each graph: the native pipeline, with the fallback for a missing C++ compiler."""
 
 from __future__ import annotations
 

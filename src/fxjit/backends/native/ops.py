@@ -208,7 +208,7 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def work(expr: Expr) -> int:
-    """What one element costs, in about the time of an addition: for the grain of threads and for recomputation."""
+    """The cost of one element, in additions: for the grain of threads and for recomputation."""
     total = 0
     for node in walk(expr):
         if isinstance(node, Op):

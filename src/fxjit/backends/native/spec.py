@@ -1,4 +1,4 @@
-"""What a legal program is; run after each stage in tests (`pipeline.verifier = spec.check`)."""
+"""The well-formedness rules of a program; checked after each stage in tests (`pipeline.verifier = spec.check`)."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ serialisation.register(EncodedProgram, FunctionName)
 
 
 def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
-    """The place of a graph on the disk, or on its way from a helper process; None for one that is not kept, or where somebody
-    wants to see it being compiled."""
+    """The store's entry for a graph, or one for the pipe of a helper process; None for a graph that is not kept, or whose
+    compile is to be observed."""
     pipeline = sys.modules.get("fxjit.backends.native.pipeline")
     observed = any(map(logs.enabled, STAGES)) or getattr(pipeline, "verifier", None) or config.debug or config.debug_dir
     on_disk = config.disk_cache and config.cache_graphs

@@ -1,4 +1,4 @@
-"""What kernels are written for: C++ on the CPU or Triton on a GPU; which libraries are there, and how numbers are given."""
+"""The target of kernels: C++ on the CPU or Triton on a GPU; available libraries, and the form of literals."""
 
 from __future__ import annotations
 

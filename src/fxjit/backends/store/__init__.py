@@ -1,1 +1,1 @@
-"""What is kept on the disk from process to process: compiled artifacts, and what captured graphs were compiled to."""
+"""The disk cache: compiled artifacts, and stored compile results of captured graphs."""

@@ -164,12 +164,12 @@ _SEAL_LENGTH = hashlib.sha256().digest_size * 2
 
 
 def _seal(name: str, content: bytes) -> bytes:
-    """What an entry ends with: text, so that what is before it can be read, and that a loader of libraries passes over."""
+    """The trailer of an entry: text, so that what is before it can be read, and that a loader of libraries passes over."""
     return hashlib.sha256(name.encode() + b"\0" + content).hexdigest().encode()
 
 
 def get_facts(key: str) -> Any:
-    """What `put_facts` kept under this key; None where it is not there whole."""
+    """The facts that `put_facts` kept under this key; None where they are missing or damaged."""
     data = open_cache().get(key, FACTS)
     try:
         return None if data is None else json.loads(data)

@@ -1,4 +1,4 @@
-"""What a captured graph is, as text: two graphs of the same text compile to the same code, in this process or another.
+"""Fingerprints of captured graphs: two graphs of the same text compile to the same code, in this process or another.
 
 The text has the nodes, everything about the inputs but their numbers (which of them share memory, too), and the state of the
 process that decides what torch makes of the nodes; where sizes or numbers vary, also what is known of their symbols
@@ -59,7 +59,7 @@ def fingerprint(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
 
 
 def shape_env_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
-    """What knows of the symbols among the graph's inputs; None where there are none."""
+    """The ShapeEnv of the symbols among the graph's inputs; None where there are none."""
     for node in gm.graph.find_nodes(op="placeholder"):
         for number in _numbers(node.meta.get("example_value")):
             if isinstance(number, (torch.SymInt, torch.SymFloat)):
@@ -68,7 +68,7 @@ def shape_env_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
 
 
 def _numbers(value: Any) -> tuple[Any, ...]:
-    """What may be a symbol of an input, or has some."""
+    """The symbols of an input: the input itself, its sizes, strides and offset."""
     if isinstance(value, torch.Tensor):
         return (*value.shape, *value.stride(), value.storage_offset(), getattr(value, "item_memo", None))
     return (value,)
@@ -219,7 +219,7 @@ def _target(node: torch.fx.Node) -> str:
 
 
 def _definition(operator: torch._ops.OpOverload) -> str:
-    """What is to be known of an operator beside its name."""
+    """The definition of an operator, beside its name."""
     try:
         return "" if operator.namespace in TORCHS else f" {operator_text(operator)}"
     except Unknown as why:

@@ -16,6 +16,7 @@ import pwd
 import secrets
 import shutil
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -89,7 +90,9 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         """Writes a file that appears under its name only when it is complete."""
         temporary = f"{SCRATCH}{secrets.token_hex(8)}"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+        with _beginning:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+            _unfinished[temporary] = self
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -97,6 +100,8 @@ class Folder:
         except BaseException:
             self.remove(temporary)
             raise
+        finally:
+            _unfinished.pop(temporary, None)
 
     def touch(self, name: str) -> None:
         """Notes that the file was used now."""
@@ -121,11 +126,13 @@ SCRATCH = "fxjit-tmp-"
 
 
 class Scratch(Folder):
-    """A directory for one compile, in another. It is locked for as long as this process lives: `sweep` removes others."""
+    """A directory for one compile, in another. It is locked until this process ends: `sweep` removes those without a lock."""
 
     def __init__(self, parent: Folder) -> None:
         self.parent, self.name, self.pid = parent, f"{SCRATCH}{secrets.token_hex(8)}", os.getpid()
-        os.mkdir(self.name, 0o700, dir_fd=parent.descriptor)
+        with _beginning:
+            os.mkdir(self.name, 0o700, dir_fd=parent.descriptor)
+            _unfinished[self.name] = parent
         super().__init__(parent.path / self.name, _open(self.name, parent.descriptor, os.O_RDONLY), made_again=False)
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +146,33 @@ class Scratch(Folder):
         """Removes it; a forked child has no say in it."""
         if self.pid == os.getpid():
             self.parent.remove_tree(self.name)
+            _unfinished.pop(self.name, None)
         self.close()
+
+
+#: What this process is making, by its name: the folder that it is in.
+_unfinished: dict[str, Folder] = {}
+#: Held where something is begun; a handler of a signal may compile meanwhile.
+_beginning = threading.RLock()
+
+
+def abandon() -> None:
+    """Removes what this process, which ends at once, is making, whichever thread does; nothing more is begun."""
+    _beginning.acquire()
+    for name, folder in list(_unfinished.items()):
+        with contextlib.suppress(OSError):
+            folder.remove(name)
+            folder.remove_tree(name)
+
+
+def _after_fork() -> None:
+    """What is being made is the parent's, and so may be the lock."""
+    global _beginning
+    _beginning = threading.RLock()
+    _unfinished.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 #: Seconds after which nobody makes or writes what is not locked, and what cannot be.

@@ -125,8 +125,8 @@ class StoredGraph:
                 "counted": self.counted, "operators": self.programs.operators(result.graphs)}
 
     def message(self, result: CompileResult) -> bytes:
-        """The result for another process to `receive`, with the libraries that it would not find on the disk. What cannot be
-        said in plain values is told in words."""
+        """The result for another process to `receive`, with the libraries that are not on the disk. What has no plain form
+        is described in words."""
         try:
             facts = self._facts(result)
         except (NotSerialisable, Unknown) as why:
@@ -135,7 +135,7 @@ class StoredGraph:
         return json.dumps({"facts": facts, "libraries": {key: pack(content) for key, content in unshared(keys)}}).encode()
 
     def receive(self, message: bytes) -> CompileResult:
-        """What `message` made of a result. Raises Refused."""
+        """The result from a `message`. Raises Refused."""
         told = json.loads(message)
         if "refused" in told:
             raise Refused(told["refused"])

@@ -102,7 +102,7 @@ _PLACES = (types.ModuleType, torch._ops._OpNamespace, torch._ops._Ops, torch._op
 
 
 def _globals_of(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """What the code reads of names that are not its own, each with the attributes read of it in one breath."""
+    """The global names that the code reads, each with the attributes read of it in one expression."""
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PUSH_NULL", "EXTENDED_ARG")]
     for at, step in enumerate(steps):
         if step.opname.startswith("IMPORT_") or step.opname in _UNREADABLE:
@@ -126,7 +126,7 @@ def _globals_of(function: types.FunctionType, code: types.CodeType) -> Iterator[
 
 
 def _meaning(value: Any, texts: Texts) -> str:
-    """What a global is, as text. Raises Unknown for what may be another thing next time."""
+    """The meaning of a global, as text. Raises Unknown for a value that may differ in the next process."""
     root = str(getattr(value, "__module__", None) or "").partition(".")[0]
     if isinstance(value, torch._ops.OpOverloadPacket):
         return repr([_meaning(getattr(value, each), texts) for each in value.overloads()])

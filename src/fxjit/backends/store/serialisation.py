@@ -96,7 +96,7 @@ _LEFT_OUT = ("others",)
 
 
 def unpack(packed: Any) -> Any:
-    """What `pack` was given; ValueError, KeyError, TypeError or AttributeError where it was not `pack` that made this."""
+    """The inverse of `pack`; ValueError, KeyError, TypeError or AttributeError for bytes that `pack` did not make."""
     if not isinstance(packed, list):
         return packed
     kind, *rest = packed

@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 class Offer:
-    """What the pipeline offers for the graphs of one frame.
+    """The pipeline's offer for the graphs of one frame.
 
     `refused` has the frame compiled anew at its next call: with another offer, or, called with False, in the foreground.
     """
@@ -188,7 +188,7 @@ _pending: weakref.WeakSet[Deferred] = weakref.WeakSet()
 
 
 def _state() -> tuple[Any, ...]:
-    """What of this thread's state the code that is put together may see."""
+    """The part of this thread's state that the assembled code may read."""
     get: Any = torch._C
     return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
             get._len_torch_function_stack(), get._len_torch_dispatch_stack(), get._is_any_autocast_enabled())
@@ -216,7 +216,7 @@ def _wait_for(deferred: Deferred, helper: Helper, until: float | None) -> bool:
 
 
 def tiers_of(deferred: list[Deferred]) -> list[str]:
-    """What became of each graph, in words."""
+    """The tier of each graph, in words."""
     return [each.tier for each in deferred]
 
 

@@ -36,7 +36,7 @@ class HelperFailed(Exception):
 
 
 class Helper:
-    """A running helper process; OSError where the system gives none. It is stopped when nobody holds this object.
+    """A running helper process; OSError where the system gives none. It is stopped when this object is freed.
 
     `abandon` is called in its process where that has to end before `work` is done: it stops what `work` started.
     """
@@ -74,7 +74,7 @@ class Helper:
         return bool(waiting.poll(None if seconds is None else max(0.0, seconds) * 1000))
 
     def result(self) -> bytes:
-        """What its function returned, once it has ended. Raises HelperFailed."""
+        """The return value of its function, once it has ended. Raises HelperFailed."""
         try:
             said = os.pread(self._result, os.fstat(self._result).st_size, 0)
         except OSError as problem:
@@ -104,7 +104,7 @@ def _close(held: Mapping[int, tuple[int, int]], owner: int | None = None) -> Non
 
 
 def _forget() -> None:
-    """In a forked child: the helpers are the parent's, and must not live on because this process holds their pipes."""
+    """Closes the parent's pipes in a forked child, which would keep the helpers alive."""
     for helper in list(_helpers):
         _close(helper.held)
     _helpers.clear()
@@ -135,7 +135,7 @@ def _help(work: Callable[[], bytes], abandon: Callable[[], object], result: int,
             threading.Thread(target=_end_with_program, args=(life, abandon), daemon=True).start()
             _take_turn(turns)
             said = _RESULT + work()
-        except BaseException as error:  # whatever it is: the process that waits for the result is told
+        except BaseException as error:  # whatever it is: the process that waits for the result gets it
             said = _ERROR + "\n".join([*traceback.format_exception_only(error), traceback.format_exc()]).encode()
         os.pwrite(result, said, 0)
         os.write(ended, b"x")

@@ -1,4 +1,4 @@
-"""Reading and writing bytecode, the same on every Python we run on. Knows neither torch nor values."""
+"""Reading and writing bytecode, the same on every supported Python. Independent of torch and of symbolic values."""
 
 from .decode import decode
 from .instruction import CallSpec, Code, Handler, Instruction, argument_slots

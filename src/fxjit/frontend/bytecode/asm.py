@@ -89,11 +89,11 @@ class Asm:
         return len(self._instructions)
 
     def line(self, line: int | None) -> None:
-        """What follows stands on this line."""
+        """Places the following instructions on this line."""
         self._positions = Positions(line, line, None, None)
 
     def at(self, positions: Positions) -> None:
-        """What follows comes from these positions."""
+        """Gives the following instructions these positions."""
         self._positions = positions
 
     def label(self) -> Label:
@@ -111,20 +111,20 @@ class Asm:
 
     @contextmanager
     def under(self, guarding: Guarding | None) -> Iterator[None]:
-        """What is emitted meanwhile stands under this handler alone."""
+        """Puts the instructions emitted in the block under this handler alone."""
         outer, self._handler = self._handler, guarding
         yield
         self._handler = outer
 
     def fresh_local(self, prefix: str) -> str:
-        """The name of a local nobody else has; no name the user could write."""
+        """A fresh name for a local; one that the user's code cannot contain."""
         self._temps += 1
         name = f".{prefix}{self._temps}"
         self._varnames[name] = None
         return name
 
     def prologue(self) -> None:
-        """What every code object begins with."""
+        """The first instructions of every code object."""
         if self.freevars:
             self.emit("COPY_FREE_VARS", len(self.freevars))
         self.emit("RESUME")

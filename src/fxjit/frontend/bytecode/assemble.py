@@ -131,7 +131,7 @@ def _stack_depths(instructions: Sequence[Emitted]) -> tuple[list[int], int]:
                 pending.append((guarding.target.at, guarding.depth + 1 + guarding.push_lasti))
             if instruction.label is not None:
                 pending.append((instruction.label.at, depth + dis.stack_effect(opcode, arg, jump=True)))
-            # A generator begins with what was sent to it on its stack, which `dis` tells only since 3.13.
+            # A generator begins with what was sent to it on its stack, which `dis` counts only since 3.13.
             depth += 1 if opcode == _RETURN_GENERATOR else dis.stack_effect(opcode, arg, jump=False)
             assert depth >= 0, f"{dis.opname[opcode]} takes more than the stack holds"
             deepest = max(deepest, depth)

@@ -21,7 +21,7 @@ _decoded: dict[int, tuple[ref[CodeType], list[Instruction], tuple[Protected, ...
 
 
 def decode(code: CodeType) -> Code:
-    """The instructions of `code`. The lists are shared by all callers: nobody changes them."""
+    """The instructions of `code`. The lists are shared by all callers and must not be mutated."""
     known = _decoded.get(id(code))
     if known is None or known[0]() is not code:
         instructions, index_at = _instructions(code)

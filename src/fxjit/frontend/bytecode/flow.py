@@ -1,5 +1,5 @@
-"""Questions about the control flow of a decoded code object: what can be reached, which locals are still read, what
-runs more than once. `interp` asks where a frame may stop, `resume` what a resume function keeps.
+"""Control-flow analyses of a decoded code object: reachability, live locals, loops. `interp` queries them for break points,
+`resume` for the live state.
 
 Answers are remembered with the decoded code they are about."""
 

@@ -1,6 +1,6 @@
-"""What a decoded code object is made of: instructions in the canonical vocabulary, exception handlers, and the
-code object itself. Made by `decode`, read by the interpreter, `flow`, `asm` and `resume`; facts only, no behaviour
-that depends on the Python version."""
+"""The decoded form of a code object: instructions in the canonical vocabulary, exception handlers, and the code object
+itself. Made by `decode`, read by the interpreter, `flow`, `asm` and `resume`; facts only, no behaviour that depends on
+the Python version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallSpec(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Where in the source an instruction comes from, as `co_positions()` tells it."""
+    """The source range of an instruction, as in `co_positions()`."""
 
     line: int | None
     end_line: int | None

@@ -96,7 +96,7 @@ _FUNCTION_PARTS = {1: "defaults", 2: "kwdefaults", 4: "annotations", 8: "closure
 
 
 class Canonical(NamedTuple):
-    """What one native instruction (or one half of it) is in the canonical vocabulary."""
+    """The canonical form of one native instruction, or of one half of a superinstruction."""
 
     opname: str
     argval: object
@@ -158,7 +158,7 @@ _ARGVALS: dict[str, Callable[[CodeType, int], object]] = {
 
 
 def canonical(code: CodeType, native: str, arg: int) -> Iterator[Canonical]:
-    """What `native` with `arg` is canonically: one instruction, or the two halves of a superinstruction."""
+    """The canonical form of `native` with `arg`: one instruction, or the two halves of a superinstruction."""
     if native in _SPLIT:
         first, second = _SPLIT[native]
         yield _plain(code, first, arg >> 4)._replace(native=first, native_arg=arg >> 4)

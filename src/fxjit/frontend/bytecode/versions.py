@@ -11,12 +11,10 @@ import sys
 import typing
 from dataclasses import dataclass
 
-SUPPORTED = ((3, 11), (3, 12), (3, 13))
-
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the bytecode of one Python is like."""
+    """The bytecode facts of one Python release."""
 
     name: str
     null_below: bool
@@ -110,14 +108,6 @@ _VERSIONS = {
 }
 
 
-def _choose() -> Version:
-    running = sys.version_info[:2]
-    if running not in _VERSIONS:
-        supported = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
-        raise ImportError(f"fxjit runs on CPython {supported}; this is {running[0]}.{running[1]}")
-    return _VERSIONS[running]
-
-
 def _cache_sizes() -> tuple[int, ...]:
     """Code units of inline cache behind each opcode: a list until 3.12, a dict by name from 3.13."""
     entries = opcode._inline_cache_entries  # type: ignore[attr-defined]  # no public name before 3.13's dis.Instruction
@@ -126,7 +116,7 @@ def _cache_sizes() -> tuple[int, ...]:
     return tuple(entries[:256])
 
 
-VERSION = _choose()
+VERSION = _VERSIONS[sys.version_info[:2]]  # fxjit/__init__.py refuses the others
 CACHES = _cache_sizes()
 OPNAMES: tuple[str, ...] = tuple(dis.opname[:256])
 OPCODES: dict[str, int] = dict(dis.opmap)

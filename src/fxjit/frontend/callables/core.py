@@ -255,7 +255,7 @@ def dir_(t: Tracer, obj: Value | None = None) -> Value:
 
 
 def _guard_names(t: Tracer, obj: Value) -> None:
-    """What `dir` says of `obj` has the names of its class, or those that it has as a class."""
+    """Guards that `dir(obj)` has the names of its class, or those that it has as a class."""
     known = obj.as_constant() if obj.is_constant() else None
     cls = known if isinstance(known, type) else obj.pytype()
     own, _ = look_up(t, type(known) if isinstance(known, type) else cls, "__dir__")
@@ -345,7 +345,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
 
 
 def _has_tensor_type(t: Tracer, obj: Value, cls: Any) -> bool:
-    """`isinstance(x, torch.FloatTensor)`, which asks for dtype, layout and device."""
+    """`isinstance(x, torch.FloatTensor)`, which checks dtype, layout and device."""
     device = protocol.getattr_(t, obj, "device").as_constant()
     same = all(protocol.getattr_(t, obj, name).as_constant() == getattr(cls, name) for name in ("dtype", "layout"))
     return same and device.type == ("cuda" if cls.is_cuda else "cpu")
@@ -374,7 +374,7 @@ _PARAMETERS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def _known_class(cls: Value) -> type | None:
-    """The class that a value is; None for what is no class (or one that Python only knows while running)."""
+    """The class that a value represents; None for other values, or for a class that is created at run time."""
     if cls.is_constant():
         known = cls.as_constant()
         return known if isinstance(known, type) and not isinstance(known, types.GenericAlias) else None
@@ -397,7 +397,7 @@ def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
     answer = bool(protocol.fold(t, issubclass, sub, cls).as_constant())
     guard_bases(t, sub)
     if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(sub.__module__):
-        # Whoever registers the class, or gives it a method that the other's `__subclasshook__` asks for, changes it.
+        # Whoever registers the class, or gives it a method that the other's `__subclasshook__` looks for, changes it.
         known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
         check = _is_subclass_now if answer else _is_no_subclass_now
         t.guard(PythonCheck(known, check, f"issubclass({sub.__qualname__}, {cls.__qualname__}) is {answer}"))
@@ -450,7 +450,7 @@ def next_(t: Tracer, it: Value, default: Value | None = None) -> Value:
 
 
 def _stop_values(it: Value) -> list[Value]:
-    """What a generator returned, for the StopIteration that ends it."""
+    """The return value of a generator, for the StopIteration that ends it."""
     returned = getattr(it, "returned", None)
     if not isinstance(returned, Value) or (returned.is_constant() and returned.as_constant() is None):
         return []
@@ -598,7 +598,7 @@ def concrete_or_break(t: Tracer, value: Value, what: str) -> Any:
 
 
 def caught(t: Tracer, attempt: Any, *classes: type[BaseException]) -> Value | None:
-    """What `attempt()` gives; None where it raises one of these in the user's program."""
+    """The result of `attempt()`; None where it raises one of these in the user's program."""
     try:
         result: Value = attempt()
     except Raised as raised:

@@ -66,7 +66,7 @@ def _streams_are_changed(t: Tracer) -> bool:
 
 
 def call_in_order(fn: Any, names: tuple[str, ...], *args: Any) -> None:
-    """What new bytecode calls, with the arguments called `names` last."""
+    """Run-time helper of new bytecode: calls with the arguments called `names` last."""
     split = len(args) - len(names)
     fn(*args[:split], **dict(zip(names, args[split:], strict=True)))
 

@@ -15,7 +15,7 @@ _lazy_property_and_property: Any = torch_private.optional("torch.distributions.u
 
 @handles(_lazy_property_and_property)
 def _lazy_property_of_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """What a lazy property is when it is read from its class: a `property`, which is made at once."""
+    """A lazy property read from its class: a `property`, which is made at once."""
     wrapped = args[0] if args else kwargs.get("wrapped")
     if not isinstance(wrapped, FunctionValue) or wrapped.fn is None or len(args) + len(kwargs) != 1:
         t.break_("class-instantiation-unsupported", cls="_lazy_property_and_property")

@@ -35,7 +35,7 @@ _map: Final[Any] = torch._higher_order_ops.map
 
 @dataclass(slots=True)
 class Body:
-    """What a function did with stand-ins for its arguments: operators that are captured as a subgraph."""
+    """The body of a function, captured as a subgraph by a call with stand-ins for its arguments."""
 
     #: Those that make the stand-ins come first, and are not in `work`.
     nodes: list[torch.fx.Node]
@@ -49,7 +49,7 @@ class Body:
         return [leaf.node for leaf in self.leaves if leaf.node is not None]
 
     def reads(self) -> list[torch.fx.Node]:
-        """What it uses of the graph around it."""
+        """The values of the outer graph that the body reads."""
         own = {*self.work, *self.stand_ins}
         used = dict.fromkeys(each for node in self.work for each in node.all_input_nodes) | dict.fromkeys(self.results)
         return [node for node in used if node not in own and node.op != "get_attr"]
@@ -122,7 +122,7 @@ def trace_body(t: Tracer, name: str, arguments: Callable[[], Sequence[Value]],
 
 
 def _like(t: Tracer, tensor: Value) -> Value:
-    """A tensor of the same kind whose numbers nobody knows."""
+    """A tensor of the same metadata with unknown elements."""
     return t.emit(torch.empty_like, [tensor])
 
 

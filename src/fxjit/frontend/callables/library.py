@@ -200,7 +200,7 @@ class GetterValue(Value):
 
 
 def make_getter(cls: Any, names: tuple[str, ...], *args: Any) -> Any:
-    """What the new bytecode calls to make a getter."""
+    """Run-time helper of new bytecode: makes a getter."""
     split = len(args) - len(names)
     return cls(*args[:split], **dict(zip(names, args[split:], strict=True)))
 
@@ -263,7 +263,7 @@ def _specialized(t: Tracer, value: Value) -> Value:
 
 
 def _iterable(t: Tracer, value: Value) -> Value:
-    """What the function would iterate over, as a list; with numbers of the graph fixed to what they are now."""
+    """The items that the function would iterate over, as a list; symbolic numbers are specialised to their hints."""
     if value.is_constant() or not hasattr(value.pytype(), "__iter__"):
         return value
     return ListValue([_specialized(t, item) for item in protocol.unpack(t, value)])
@@ -293,7 +293,7 @@ def _code_inside(fn: Callable[..., Any], name: str) -> types.CodeType:
 
 
 class Dispatched:
-    """What a functools.singledispatch function does for a class."""
+    """The implementation that a functools.singledispatch function selects for a class."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -422,13 +422,13 @@ def fields(t: Tracer, class_or_instance: Value) -> Value:
 
 
 def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
-    """What stands for a callable whose parameters are asked for: as it is, guarded."""
+    """The value of a callable whose signature is inspected: the object itself, guarded."""
     known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
     asked = obj
     if known is None and obj.pytype() is types.MethodType:
         asked = obj.func.realize()  # type: ignore[attr-defined]  # MethodValue
         fn = getattr(asked, "fn", None)
-        known = fn and types.MethodType(fn, obj)  # of its object nobody asks anything
+        known = fn and types.MethodType(fn, obj)  # its object is not queried
     if known is None or t.effects.stored_attrs(asked):
         t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
@@ -462,7 +462,7 @@ def _guard_signature(t: Tracer, asked: Value, known: Any) -> None:
         t.guard(HasAttr(source, name, present))
         if present:
             found = getattr(known, name)
-            if found is not getattr(known, name):  # made whenever it is asked for: a method, a property
+            if found is not getattr(known, name):  # made at each access: a method, a property
                 t.break_("attribute-unsupported", value=asked.describe(), name=name)
             t.guard(IdIs(AttrSource(source, name), found))
 
@@ -528,7 +528,7 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
 
 
 def _setting_handler(fn: Callable[[], Any]) -> None:
-    """What a program may set between two calls: a constant, and asked for again before an entry runs."""
+    """Handler of a setting that a program may change between two calls: a constant, guarded by its value."""
     @function(fn)
     def call(t: Tracer) -> Value:
         answer = protocol.fold(t, fn)

@@ -24,7 +24,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def write_record(logger: logging.Logger, level: int, where: tuple[str, int, str], message: Any, *args: Any) -> None:
-    """What new bytecode calls in the place of `logger.warning(message, *args)` that stood at `where`."""
+    """Run-time helper of new bytecode: `logger.warning(message, *args)` as if called at `where`."""
     if logger.isEnabledFor(level):
         logger.handle(logger.makeRecord(logger.name, level, where[0], where[1], message, args, None, where[2]))
 
@@ -38,7 +38,8 @@ def write_to_root(level: int, where: tuple[str, int, str], message: Any, *args: 
 
 
 def _is_enabled(t: Tracer, logger: logging.Logger, level: int) -> bool:
-    """`logger.isEnabledFor(level)`, with guards on what it asks: levels up to the first that is set, and what switches off."""
+    """`logger.isEnabledFor(level)`, with guards on the levels it reads, up to the first that is set, and on the switches
+    that disable it."""
     manager = ConstSource(logger.manager, "logging.Manager")
     t.guard(ConstIs(AttrSource(manager, "disable"), logger.manager.disable))  # logging.disable() sets it
     asked: logging.Logger | None = logger

@@ -93,7 +93,7 @@ class _Anything:
 
 
 def _refused(template: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
-    """What `str.format` says of a template that is wrong, whatever it is filled with."""
+    """The error of `str.format` for a malformed template, independent of its arguments."""
     anything = _Anything()
     try:
         if isinstance(kwargs, _Names):
@@ -102,7 +102,7 @@ def _refused(template: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
             template.format(*[anything] * len(args), **dict.fromkeys(kwargs, anything))
     except ValueError as error:
         return error.args
-    except (IndexError, KeyError):  # told where the argument is asked for
+    except (IndexError, KeyError):  # raised where the argument is fetched
         pass
     return None
 

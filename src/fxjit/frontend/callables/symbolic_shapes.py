@@ -1,4 +1,4 @@
-"""What libraries ask of sizes through torch.fx.experimental.symbolic_shapes, in traced code.
+"""Functions of torch.fx.experimental.symbolic_shapes that libraries call with sizes, in traced code.
 
 Of plain numbers the answers are eager's. Of a size that varies torch's own function is called with its symbol, which adds the
 guards that the answer needs.

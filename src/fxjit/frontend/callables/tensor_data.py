@@ -19,6 +19,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import default_device
+from fxjit.frontend.values.numpy_numbers import with_known_scalars
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
@@ -67,7 +68,7 @@ def _python_numbers(t: Tracer, data: Any) -> Value:
 
 def _of_data(t: Tracer, fn: Callable[..., Any], data: Value, more: Args, kwargs: Kwargs) -> Value:
     """`fn(data, *more, **kwargs)` of numbers, alone or in nested lists: one node, or several where numbers vary."""
-    data, kwargs = _of_numbers(t, data, kwargs)
+    data, kwargs = _of_numbers(t, with_known_scalars(t, data), kwargs)
     varying = None if more else _of_symbols(t, data, kwargs)
     return call_in_graph(t, fn, [data, *more], kwargs) if varying is None else varying
 

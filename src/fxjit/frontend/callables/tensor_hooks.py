@@ -27,7 +27,7 @@ _NAME = "Tensor.register_hook"
 
 
 def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> None:
-    """What the node calls: `hook` takes the gradient and what it `read` of the program around it."""
+    """The target of the node: `hook` takes the gradient and the values it `read` of the program around it."""
     def call(gradient: torch.Tensor) -> torch.Tensor | None:
         results = hook(gradient, *read)
         return results[0] if results else None
@@ -45,8 +45,8 @@ def _require_no_handle(t: Tracer, name: str) -> None:
 
 
 def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
-    """A hook on a leaf that existed before: registered when the graph ran, before which nobody can tell the difference. What
-    makes another tensor's gradient may change while the graph runs, and with it what the hook is on."""
+    """A hook on a leaf that existed before: registered after the graph ran, since no gradient can flow earlier. What makes
+    another tensor's gradient may change while the graph runs, and with it what the hook is on."""
     name = f"Tensor.{call.__name__}"
     takes = leaf.source is not None and leaf.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, leaf, "is_leaf"))
     if len(args) != 1 or not takes:
@@ -58,7 +58,7 @@ def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: C
 
 @handles(torch_private.optional("torch.utils.hooks.BackwardHook._apply_on_tensors"))
 def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """How a module with backward hooks is told of the gradients of what it takes and gives: two nodes of autograd's graph."""
+    """Inserts the two autograd nodes through which a module's backward hooks get the gradients of its inputs and outputs."""
     _, _, tensors = args
     if torch.is_grad_enabled() and any(isinstance(each, TensorValue) and each.fake.requires_grad
                                        for each in protocol.unpack(t, tensors)):

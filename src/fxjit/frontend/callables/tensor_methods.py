@@ -125,7 +125,7 @@ _TYPE_NAMES: Final = {
 
 
 def _slot(fn: Callable[..., Value], own: str = "") -> Method:
-    """A slot by the name of torch's method: the class may have one of its `own` in that slot, which is not asked."""
+    """A slot by the name of torch's method; the class may override it in that slot, which is not looked up here."""
     def call(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         tensor.own_left_out = own
         return fn(t, tensor, *args)
@@ -248,7 +248,8 @@ def _new_tensor(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 @method("new")
 def _new(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """A graph's arguments do not tell a torch.Size, which asks for that shape, from a tuple, whose numbers are copied."""
+    """`tensor.new(...)`, for which a torch.Size is a shape and a tuple is data; a graph's arguments do not distinguish
+    them."""
     if len(args) == 1 and args[0].pytype() is torch.Size:
         return t.emit("new_empty", [tensor, args[0]], kwargs)
     return t.emit("new", [tensor, *args], kwargs)

@@ -94,7 +94,7 @@ def _method_handler(name: str) -> Handler:
 
 
 def _attribute_handler(fn: types.MethodWrapperType) -> Handler | None:
-    """`torch.Tensor.shape.__get__`, which is what modes are told of an attribute."""
+    """Handler of `torch.Tensor.shape.__get__`, the callable that modes receive for an attribute."""
     descriptor: Any = fn.__self__
     getter: Any = descriptor.fget if isinstance(descriptor, property) else descriptor
     name: str = getattr(getter, "__name__", "")
@@ -175,7 +175,7 @@ for _fn in _STATE:
 
 
 def _switch_handler(fn: Callable[..., Any]) -> Handler:
-    """State that somebody may set between two calls and that no other guard is about: asked again before an entry runs."""
+    """Handler of state that may change between two calls and that no other guard covers: guarded by its value."""
     known = _state_handler(fn)
 
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -188,7 +188,7 @@ def _switch_handler(fn: Callable[..., Any]) -> Handler:
 
 
 def _autocast_handler(fn: Callable[..., Any]) -> Handler:
-    """What autocast would do: said by a block of the trace's own, or held by the guard on autocast while it is on, and else a
+    """Handler of queries of autocast: answered by a traced block, or by the guard on autocast while it is on, and else a
     switch."""
     known, guarded = _state_handler(fn), _switch_handler(fn)
 
@@ -213,7 +213,7 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
-#: With the device that each asks about; None: its argument says.
+#: With the device of each query; None: its argument says.
 _AUTOCAST: Final[dict[Callable[..., Any], str | None]] = {
     torch.is_autocast_cache_enabled: None, torch.get_autocast_dtype: None, torch.get_autocast_gpu_dtype: "cuda",
     torch.get_autocast_cpu_dtype: "cpu",
@@ -314,15 +314,10 @@ for _layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
 def _recurrent_stack(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """Where its cell is unrolled, a graph of it is one for each length of the sequence."""
         inputs: list[Any] = [tensor.fake for tensor in tensors_in(args[:1])]
         if any(map(torch.backends.cudnn.is_acceptable, inputs)):
             t.break_("tensor-recurrent-cudnn", function=f"torch.{fn.__name__}")
-        sizes = [size for fake in inputs for size in fake.shape if isinstance(size, torch.SymInt)]
-        result = t.emit(fn, args, kwargs)
-        if any(size.node.maybe_as_int() is not None for size in sizes):
-            t.break_("tensor-recurrent-length", function=f"torch.{fn.__name__}")
-        return result
+        return t.emit(fn, args, kwargs)
 
 
 for _stack in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):

@@ -74,7 +74,7 @@ def primal(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Seq
 
 def pull_back(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any],
               cotangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What `cotangents` of the first results are for what is `given`; the function is run again for it."""
+    """Gradients with respect to `given` for `cotangents` of the first results; the function is run again for it."""
     results: tuple[Any, ...] = _pulled(graph, given, read, len(cotangents))[1](tuple(cotangents))
     return results
 
@@ -127,7 +127,7 @@ class Arguments:
         return values
 
     def parts(self, t: Tracer, leaves: Sequence[Value]) -> list[Value]:
-        """What is laid out as the chosen arguments are, of these leaves."""
+        """These leaves, in the structure of the chosen arguments."""
         parts, start = [], 0
         for layout in self.layouts:
             parts.append(unflatten(t, leaves[start: start + layout.count], layout))
@@ -161,7 +161,7 @@ def _arguments(t: Tracer, name: str, args: Value, argnums: Value) -> tuple[Argum
 
 
 def _with_rest(t: Tracer, name: str, result: Value, has_aux: bool) -> tuple[Value, list[Value]]:
-    """A function's result: what is transformed, and what is given out beside it."""
+    """A function's result: the part that is transformed, and the auxiliary output."""
     if not has_aux:
         return result, []
     items = protocol.unpack(t, result) if result.pytype() is tuple else []
@@ -171,14 +171,15 @@ def _with_rest(t: Tracer, name: str, result: Value, has_aux: bool) -> tuple[Valu
 
 
 def _detached(t: Tracer, leaf: Value, differentiated: bool = False) -> Value:
-    """What stands for a tensor inside: of the same kind, and without its past."""
+    """A stand-in for a tensor inside: of the same kind, without autograd history."""
     alone = t.emit("detach", [leaf])
     return t.emit("requires_grad_", [alone]) if differentiated else alone
 
 
 def _traced(t: Tracer, name: str, stand_ins: Callable[[], Sequence[Value]], call: Callable[[Sequence[Value]], Value],
             grad_mode: bool = False) -> tuple[Body, torch.fx.Node, list[torch.fx.Node]]:
-    """What the function does with stand-ins, the node of its graph, and what it read; `grad_mode`: autograd is on inside."""
+    """Captures the function with stand-ins: results, the node of its graph, and the values it read; `grad_mode`: autograd
+    is on inside."""
     if not config.capture_func_transforms:
         _refuse(t, name, "`config.capture_func_transforms` is off")
     before = torch.is_grad_enabled()
@@ -204,7 +205,7 @@ def _named(t: Tracer, mapping: Value) -> dict[str, Value]:
 
 
 def _grad_and_value(t: Tracer, name: str, args: list[Value]) -> tuple[Value, Value]:
-    """The gradients, and the value or the pair of the value and what was given out beside it."""
+    """The gradients, and the value or the pair of the value and the auxiliary output."""
     func, argnums, has_aux, positional, named = args
     given, alone = _arguments(t, name, positional, argnums)
 
@@ -276,7 +277,7 @@ def _vmap_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 class PullbackValue(Value):
-    """The function that `torch.func.vjp` gives back. It lives as long as the trace: no code can make it afterwards."""
+    """The function that `torch.func.vjp` returns. It is valid during the trace: no code can make it afterwards."""
 
     is_suspended = True
 
@@ -292,7 +293,7 @@ class PullbackValue(Value):
         t.new_source_state("generators").setdefault("all", []).append(self)
 
     def has_cleanup(self) -> bool:
-        """Nobody sees it go."""
+        """Never: its destruction is not observable."""
         return False
 
     def why_before(self) -> tuple[str, dict[str, object]]:

@@ -318,7 +318,7 @@ def _own_frame(t: Tracer) -> list[Value]:
         t.raise_(RuntimeError, "super(): no arguments")
     cell = frame.closure.get("__class__")
     if code.co_varnames[0] not in (*frame.locals, *frame.cells):
-        t.raise_(RuntimeError, "super(): arg[0] deleted")  # asked first
+        t.raise_(RuntimeError, "super(): arg[0] deleted")  # checked first
     contents = None if cell is None else cell.realize().get(t)
     if contents is None:
         t.raise_(RuntimeError, "super(): __class__ cell not found")

@@ -16,7 +16,7 @@ from fxjit.frontend.values.ranges import as_index
 
 
 def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: dict[str, Any]) -> None:
-    """What new bytecode calls in the place of a `warnings.warn` that stood at `where` in the module of `namespace`."""
+    """Run-time helper of new bytecode: a `warnings.warn` as if called at `where` in the module of `namespace`."""
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(text, category, where[0], where[1], namespace.get("__name__") or "<string>", registry)
 
@@ -44,7 +44,7 @@ def warn(t: Tracer, message: Value, category: Value | None = None, stacklevel: V
 
 
 def _action(text: str | None, category: Any, module: str | None, lineno: int | None) -> str:
-    """What the filters say now; a text that is not known fits only the filters for every text."""
+    """The action of the warning filters now; an unknown text matches only the filters for every text."""
     for action, message, cls, where, line in warnings.filters:
         fits_text = message is None or (text is not None and _matches(message, text))
         if fits_text and issubclass(category, cls) and (where is None or _matches(where, module or "")) and (

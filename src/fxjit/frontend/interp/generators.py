@@ -1,4 +1,4 @@
-"""Generators whose function is traced: each has a frame of its own that runs while somebody asks for the next item.
+"""Generators whose function is traced: each has a frame of its own that runs while the next item is requested.
 
 RETURN_GENERATOR makes them; FOR_ITER and `next` advance them through `tp_iternext`, SEND and `yield from` through
 `resume`. One that nobody has started can be made again by calling its function; one in the middle of its body cannot,
@@ -144,7 +144,7 @@ class GeneratorValue(Value):
         return machine.run()
 
     def _delegate(self) -> Value | None:
-        """What `yield from` waits for, if that is where the body stands."""
+        """The subiterator of the `yield from` at which the body is suspended."""
         machine = self.machine
         if not self.started or machine.instructions[machine.index - 1].opname != "SEND":
             return None
@@ -275,13 +275,13 @@ def stop_iteration_error(t: Tracer, exc: Value) -> Value:
 
 
 def finished_generator() -> Any:
-    """What new bytecode calls for a generator that has nothing more to give."""
+    """Run-time helper of new bytecode: an exhausted generator."""
     made: Any = (item for item in [0][:0])
     next(made, None)
     return made
 
 
 def call_with_names(names: tuple[str, ...], fn: Any, *args: Any) -> Any:
-    """What new bytecode calls to make a generator that nobody has started."""
+    """Run-time helper of new bytecode: makes a generator that has not started."""
     split = len(args) - len(names)
     return fn(*args[:split], **dict(zip(names, args[split:], strict=True)))

@@ -53,8 +53,8 @@ def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Val
 
 @resolves(Stage.VERDICT)
 def _by_verdict(fn: Any) -> Handler | None:
-    """What a call of a Python function does that skips/ does not want inlined. The front end's own code, and
-    resume functions, which were traced up to there, are not judged."""
+    """Handler of a Python function that skips/ keeps from being inlined. The front end's own code, and resume functions,
+    which were traced up to there, are exempt."""
     if not isinstance(fn, FunctionType) or is_own(fn.__globals__) or is_resume_function(fn.__code__):
         return None
     request = steering(fn)
@@ -91,12 +91,12 @@ def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> No
              why="is run as it stands")
 
 
-#: Its `step` asks for breaks because of how another compiler writes updated parameters back.
+#: Its `step` requests breaks because of how another compiler writes updated parameters back.
 _OPTIMIZER_FILE: Final = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
 
 def _steer(t: Tracer, request: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """A call that speaks to the compiler itself: `graph_break()`, `skip_frame()`, `mark_static()`."""
+    """A call that directs the compiler: `graph_break()`, `skip_frame()`, `mark_static()`."""
     if request == "error-on-graph-break":
         return t.call(t.make(marks.error_on_graph_break), args, kwargs)
     if request == "manager":
@@ -136,7 +136,7 @@ def _breakpoint(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     _leave_whole(t, "user-debugger", "breakpoint")
 
 
-#: What is asked of a frame that is there whether it was split or not.
+#: Attributes of the running frame that are the same whether it was split or not.
 _NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "f_lineno"})
 
 
@@ -166,7 +166,7 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
 
 
 def _plain(t: Tracer, value: Value) -> object:
-    """What a function of a module of pure functions gets: a constant, and no object that may be another tomorrow."""
+    """The result of a function of a module of pure functions: a constant, and no object that may change later."""
     return concrete(value.realize())
 
 

@@ -52,7 +52,7 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
 
 
 def _gets_an_end(value: Value, given: set[int]) -> bool:
-    """Whether it is a new object with a finalizer, a generator that nobody has started: the instruction gets it for real."""
+    """Whether it is a new object with a finalizer, or a generator that has not started: the instruction gets it for real."""
     if value.source is not None or id(value) not in given:
         return False
     return _is_finalized(value.pytype())
@@ -85,7 +85,7 @@ def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True
 
 
 def _may_end(value: Value) -> bool:
-    """Whether somebody sees the end of what a variable holds; quick, since most are tensors that the trace made."""
+    """Whether the end of a variable's object is observable; quick, since most are tensors that the trace made."""
     source = value.source
     if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _LET_GO_OF)):
         return False
@@ -109,7 +109,7 @@ def _is_last(value: Value, held: set[int]) -> bool:
 
 
 def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[int]:
-    """What the frame, without the variables `but`, and its suspended callers hold."""
+    """Objects held by the frame, without the variables `but`, and by its suspended callers."""
     found: set[int] = set()
     emptied = [machine.cells[name] for name in but if name in machine.cells]
     frame: Machine | None = machine
@@ -125,7 +125,7 @@ def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[i
 
 
 def _object(value: Value) -> object:
-    """What existed before the trace; None for anything else."""
+    """The object from before the trace; None for anything else."""
     return value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
 
 
@@ -141,7 +141,8 @@ def _holds_finalized(value: Value, held: set[int]) -> bool:
 
 
 def _is_plain_sequence(obj: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    """By its type alone: `isinstance` asks an object for its `__class__`, which runs code of the program's."""
+    """Whether its exact type is a plain sequence: `isinstance` reads an object's `__class__`, which runs code of the
+    program's."""
     return issubclass(type(obj), (list, tuple))
 
 

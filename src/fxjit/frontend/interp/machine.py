@@ -291,7 +291,7 @@ class Machine:
 
     @property
     def first_slot(self) -> Value | None:
-        """What `super()` without arguments finds as its object; None where the frame does not ask, or has lost it."""
+        """The object that `super()` without arguments finds; None where the frame does not use it, or has lost it."""
         slots = self.code.argument_slots
         if "__class__" not in self.code.freevars or not slots:
             return None

@@ -75,7 +75,7 @@ def _torch_module_constructor(frames: list[Machine]) -> int | None:
 
 
 def _function(frame: Machine) -> tuple[object, ...]:
-    """What a frame and its resume function have in common."""
+    """The function that a frame and its resume function share."""
     code = frame.code.code
     return code.co_filename, code.co_firstlineno, code.co_qualname
 

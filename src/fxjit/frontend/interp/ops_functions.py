@@ -64,7 +64,7 @@ def _build_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(sys.getrecursionlimit)
 def _recursion_limit(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The program's own limit: tracing runs under a higher one. It is asked for again before an entry runs."""
+    """The program's recursion limit, guarded; tracing runs under a higher one."""
     t.guard(ConstIs(CallSource(ConstSource(sys.getrecursionlimit, "sys.getrecursionlimit")), t.root.recursion_limit))
     return t.make(t.root.recursion_limit)
 

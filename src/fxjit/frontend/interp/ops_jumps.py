@@ -1,6 +1,5 @@
-"""Jumps, loops and returns. A jump on what only the graph's run can tell breaks in `protocol.truth`; in the root frame the
-machine makes that a break point with two resume functions.
-"""
+"""Jumps, loops and returns. A jump on a data-dependent condition breaks in `protocol.truth`; in the root frame the machine
+makes that a break point with two resume functions."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def jump(m: Machine, i: Instruction) -> None:
 
 
 def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
-    """`bool(value)` before a conditional jump. Where one side does nothing but raise, and only the data tells, the other side
-    is taken; the graph tells afterwards whether that was right."""
+    """`bool(value)` before a conditional jump. Where one side only raises, and the condition is data-dependent, the other
+    side is speculated on and the graph checks it."""
     if isinstance(value, TensorValue):
         raises_if = only_raises(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
         raises_if_not = only_raises(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
@@ -104,7 +103,7 @@ def return_const(m: Machine, i: Instruction) -> Value:
 
 
 def _let_go(m: Machine) -> None:
-    """What a function that was called holds ends with it."""
+    """Frees the objects of a function that was called, when it ends."""
     if m.parent is None:
         return
     ending = lifetimes.ending(m, m.locals)

@@ -66,7 +66,7 @@ def delete_fast(m: Machine, i: Instruction) -> None:
 
 
 def _let_go(m: Machine, name: str, value: Value) -> None:
-    """A variable holds `value` no longer; where somebody waits for its end, the running program has to see to that."""
+    """A variable drops `value`; where its end is observable, the running program drops it too."""
     if lifetimes.end_is_awaited(m, name, value):
         m.t.break_("object-let-go", value=value.describe())
 

@@ -43,7 +43,7 @@ def _chain_reaches(start: Value, target: Value) -> bool:
 
 
 def current_exception(machine: Machine | None) -> Value | None:
-    """What `sys.exc_info()` would give: the exception that the innermost handler under way handles."""
+    """The exception of `sys.exc_info()`: the one that the innermost handler under way handles."""
     while machine is not None:
         if machine.handled is not None:
             return machine.handled

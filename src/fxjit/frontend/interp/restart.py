@@ -22,7 +22,7 @@ class BreakPoint:
 
 
 class BreakPoints:
-    """What was decided for one frame, over all its attempts. A trace ends at the earliest break point."""
+    """Break points of one frame, decided over all its attempts. A trace ends at the earliest one."""
 
     def __init__(self) -> None:
         self._points: dict[int, BreakPoint] = {}

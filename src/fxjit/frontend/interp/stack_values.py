@@ -55,7 +55,7 @@ class WithExitValue(Value):
 
 
 class PreviousExceptionValue(Value):
-    """What lies on the stack under an exception that is being handled: the one that was handled before it, or None."""
+    """The stack entry under an exception that is being handled: the one that was handled before it, or None."""
 
     def __init__(self, before: Value | None, handling: Value) -> None:
         super().__init__(None)
@@ -68,5 +68,5 @@ class PreviousExceptionValue(Value):
         return type(None) if self.before is None else self.before.pytype()
 
     def rebuild(self, cg: Rebuilder) -> None:
-        """Nobody looks at it once POP_EXCEPT took its copy."""
+        """Placeholder: it is not read once POP_EXCEPT took its copy."""
         cg.push_const(None)

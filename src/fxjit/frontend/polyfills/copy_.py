@@ -157,7 +157,7 @@ def _deep_tensor(x: Any) -> Any:
 
 
 def _deep_container(x: Any, memo: Any, alive: list[Any]) -> Any:
-    """What can contain itself: filled after its copy is known."""
+    """A deep copy of a container that can contain itself: filled after its copy is known."""
     if type(x) is list:
         made: Any = []
         alive.append((x, made))

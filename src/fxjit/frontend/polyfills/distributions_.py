@@ -24,7 +24,8 @@ def is_symmetric(self: Any, value: torch.Tensor) -> torch.Tensor:
 
 @polyfill(type(constraints.positive_semidefinite).check)
 def is_positive_semidefinite(self: Any, value: torch.Tensor) -> torch.Tensor:
-    """Eigenvalues are asked of symmetric matrices only, as of others they may not exist."""
+    """Whether matrices are positive semidefinite; eigenvalues are computed of symmetric matrices only, as of others they
+    may not exist."""
     symmetric = _SYMMETRIC.check(value)
     if value.shape[-2] != value.shape[-1]:
         return symmetric  # type: ignore[no-any-return]  # torch leaves it open
@@ -35,7 +36,7 @@ def is_positive_semidefinite(self: Any, value: torch.Tensor) -> torch.Tensor:
 
 @polyfill(type(constraints.positive_definite).check)
 def is_positive_definite(self: Any, value: torch.Tensor) -> torch.Tensor:
-    """As where the matrices that are not all symmetric are told so, and the others by their decomposition."""
+    """Whether matrices are positive definite: False for those that are not symmetric, else by a Cholesky decomposition."""
     symmetric = _SYMMETRIC.check(value)
     if value.shape[-2] != value.shape[-1]:
         return symmetric  # type: ignore[no-any-return]  # torch leaves it open
@@ -44,9 +45,11 @@ def is_positive_definite(self: Any, value: torch.Tensor) -> torch.Tensor:
 
 _ALL_TRUE: Any = getattr(distribution, "_all_true_or_runtime_assert", None)  # from torch 2.14 on
 
+_IS_ALL_TRUE: Any = torch_private.optional("torch._is_all_true")
+
 if _ALL_TRUE is not None:
 
     @polyfill(_ALL_TRUE)
     def all_true(valid: torch.Tensor, error_message: str) -> torch.Tensor:
-        """Left a tensor: what it is for is a branch of which one side raises, which the graph tells afterwards."""
-        return torch_private.get("torch._is_all_true")(valid)  # type: ignore[no-any-return]  # read by name
+        """All elements, left a tensor: it is for a branch of which one side raises, which the graph checks."""
+        return _IS_ALL_TRUE(valid)  # type: ignore[no-any-return]  # read by name

@@ -27,7 +27,7 @@ def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial
 
 
 class Compared:
-    """What functools.cmp_to_key's key objects are."""
+    """Key objects of functools.cmp_to_key."""
 
     __slots__ = ("mycmp", "obj")
     __hash__ = None  # type: ignore[assignment]  # as the original

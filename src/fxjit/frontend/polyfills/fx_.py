@@ -17,7 +17,7 @@ _CALL: Final = next(
 
 
 def call_graph_module(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """What torch's does but for the line of the graph that it prints where the call raises."""
+    """torch's call of a graph module, without the line of the graph that it prints on an error."""
     wrapped = self._wrapped_call
     if wrapped.cls_call is not None:
         return wrapped.cls_call(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What re does with the user's functions, in plain Python."""
+"""Functions of re that call the user's functions, in plain Python."""
 
 from __future__ import annotations
 

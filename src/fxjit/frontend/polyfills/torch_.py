@@ -25,7 +25,7 @@ associative_scan: Any = torch_private.optional("torch._higher_order_ops.associat
 @polyfill(associative_scan)
 def associative_scan_in_order(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False,
                               combine_mode: str = "pointwise") -> Any:
-    """One step after the other: any order of combining gives the same, and this one asks least of `combine_fn`."""
+    """A sequential scan: any order of combining gives the same, and this one has the fewest requirements on `combine_fn`."""
     leaves, spec = _pytree.tree_flatten(xs)
     length = leaves[0].shape[dim]
     steps = range(length - 1, -1, -1) if reverse else range(length)
@@ -96,7 +96,7 @@ def sdp_kernel(enable_flash: bool = True, enable_math: bool = True, enable_mem_e
 
 @polyfill(torch_private.optional("torch._C._group_tensors_by_device_and_dtype"))
 def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
-    """Parallel lists of tensors, split by what the first list's tensors are; the optimizers and clip_grad ask for it."""
+    """Parallel lists of tensors, grouped by device and dtype of the first list's tensors; for optimizers and clip_grad."""
     groups: dict[Any, Any] = {}
     for index, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)
@@ -115,7 +115,7 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[An
 def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch keeps its own compiler away from it; here it is code like any other."""
     plain: Any = torch.optim.Optimizer.zero_grad
-    return t.call(t.make(plain.__wrapped__), args, kwargs)
+    return t.inline(t.make(plain.__wrapped__), args, kwargs)
 
 
 def _foreach_with_factors(tensors: Any, first: Any, second: Any, factors: Any, divide: bool) -> None:

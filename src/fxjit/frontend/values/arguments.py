@@ -52,7 +52,7 @@ def refuse_arguments(t: Tracer, receiver: Value, name: str, count: int, names: I
 
 
 def misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:
-    """What is wrong with these arguments for `meth_...(tracer, *args, **kwargs)`; None when they fit."""
+    """The mismatch of these arguments with `meth_...(tracer, *args, **kwargs)`; None when they fit."""
     fn = method.__func__ if isinstance(method, types.MethodType) else method
     if fn not in _signatures:
         try:

@@ -1,4 +1,4 @@
-"""What a symbolic value is, and the little that values may know of the machine that runs them.
+"""Symbolic values, and the little that they may use of the machine that runs them.
 
 Every file of `values/` subclasses `Value`; `protocol.py` calls the slots; `interp/` calls `protocol.py`.
 Two protocols bound what a value sees: `Tracer` (the trace under way, frontend/tracer.py) and `Rebuilder` (bytecode that
@@ -62,7 +62,7 @@ class Rebuilder(Protocol):
         """Leave the runtime object of `value` on the stack: from a local, its source, a graph output, or built anew."""
 
     def push_const(self, obj: object) -> None:
-        """Leave this very object on the stack."""
+        """Pushes this object itself on the stack."""
 
     def call(self, fn: Callable[..., object], *args: Value | object) -> None:
         """Leave the result of `fn(*args)` on the stack; an argument that is no Value is pushed as a constant."""
@@ -274,8 +274,8 @@ attribute_of_type: Final[ExtensionPoint[[Tracer, Value, str], Value]] = Extensio
 
 
 class Lazy(Value):
-    """An object not looked at yet: no guard, no wrapping until `realize`. Lives only inside storage (locals, cells,
-    containers, attributes); whoever reads the storage calls `realize()`."""
+    """An object not looked at yet: no guard, no wrapping until `realize`. It occurs only inside storage (locals, cells,
+    containers, attributes), whose readers call `realize()`."""
 
     __slots__ = ("_obj", "_tracer", "_value")
 
@@ -294,7 +294,7 @@ class Lazy(Value):
 
     @property
     def realized(self) -> Value | None:
-        """What it stands for, if somebody has looked already."""
+        """The realized value, if there is one already."""
         return self._value
 
     def peek(self) -> object:

@@ -113,7 +113,7 @@ def _constructors(cls: type) -> tuple[Any, ...]:
 
 
 def has_original_constructor(cls: type) -> bool:
-    """Whether nobody has given a class that has a handler another constructor."""
+    """Whether the constructor of a class that has a handler was not replaced."""
     return all(now is then for now, then in zip(_constructors(cls), _ORIGINAL_CONSTRUCTORS.get(cls, ()), strict=False))
 
 
@@ -218,7 +218,7 @@ def callable_name(fn: Any) -> str:
 
 @resolves(Stage.EXACT)
 def exact(fn: Any) -> Handler | None:
-    """The handler that this very callable has been given."""
+    """The handler registered for this callable itself."""
     try:
         return _HANDLERS.get(fn)
     except TypeError:  # not hashable: nobody can have claimed it

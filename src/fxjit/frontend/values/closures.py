@@ -19,7 +19,7 @@ from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSo
 
 
 class CellValue(Value):
-    """A cell. `contents` is None while it is empty; a Lazy until somebody looks."""
+    """A cell. `contents` is None while it is empty; a Lazy until it is read."""
 
     shell = True
     #: Filled only when what is being rebuilt is complete: a function's closure may hold the function itself.
@@ -34,7 +34,7 @@ class CellValue(Value):
         return types.CellType
 
     def get(self, t: Tracer) -> Value | None:
-        """What is in the cell; None when it is empty."""
+        """The content of the cell; None when it is empty."""
         contents = self.contents
         if contents is None:
             if self._found_empty and self.source is not None:
@@ -122,7 +122,7 @@ def wrap_cell(t: Tracer, cell: types.CellType, source: Source) -> Value:
 
 @function(_C.read_cell)
 def read_cell(t: Tracer, cell: Value, name: Value) -> Value:
-    """What resume functions call where the frame's own code reads a variable that may be unbound."""
+    """Run-time helper of resume functions: reads a variable of the frame's own code that may be unbound."""
     assert isinstance(cell, CellValue)
     contents = cell.get(t)
     if contents is None:

@@ -124,7 +124,7 @@ class ConstantValue(Value):
         return t.make(found)
 
     def _member_attribute(self, t: Tracer, member: enum.Enum, name: str) -> Value | None:
-        """What an enum member holds, or what its class says of it in Python; None: neither."""
+        """An attribute of an enum member, or of its class in Python; None: neither."""
         raw, owner = descriptors.look_up(t, type(member), name)
         place = f"_{name}_" if owner is enum.Enum and name in ("name", "value") else name
         namespace = instance_dict(member)

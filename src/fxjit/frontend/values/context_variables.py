@@ -23,7 +23,7 @@ def current_value(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def set_value(variable: contextvars.ContextVar[Any]) -> Any:
-    """What the variable was set to, without its default."""
+    """The value that the variable was set to, without its default."""
     return variable.get(_MISSING)
 
 
@@ -50,7 +50,7 @@ class ContextVariableValue(Value):
         return t.make(hash(self.obj))
 
     def held_before(self, t: Tracer) -> Value | None:
-        """What it was set to when the frame began; None where it was not."""
+        """The value at the beginning of the frame; None where it was not set."""
         assert self.source is not None
         known, source = set_value(self.obj), ApplySource(self.source, set_value, "ContextVar.get")
         if known is _MISSING:
@@ -103,7 +103,8 @@ class ContextVariableValue(Value):
 
 
 class TokenValue(Value):
-    """What `ContextVar.set` gave in this frame. `earlier` is the token of the `set` before it, which has to be made first."""
+    """The result of `ContextVar.set` in this frame. `earlier` is the token of the `set` before it, which has to be made
+    first."""
 
     def __init__(self, variable: ContextVariableValue, before: Value | None, earlier: TokenValue | None) -> None:
         super().__init__(None)
@@ -133,7 +134,7 @@ class TokenValue(Value):
 
 
 def make_token(variable: contextvars.ContextVar[Any], used: bool, *before: Any) -> contextvars.Token[Any]:
-    """What new bytecode calls for a token with what the variable held before, or else with what it holds now."""
+    """Run-time helper of new bytecode: a token with the variable's earlier value, or else its present one."""
     outer = variable.set(before[0]) if before else None
     token = variable.set(variable.get(None))
     if used:

@@ -199,7 +199,7 @@ def grad_mode_set_at(t: Tracer) -> tuple[int, int]:
 
 
 def grad_mode_exit_state(manager: Any) -> Any:
-    """`manager`, or one for the grad mode that code which nobody traced has set in its block."""
+    """`manager`, or one for the grad mode that untraced code has set in its block."""
     now = torch.is_grad_enabled()
     meant = manager.mode if type(manager) is torch.set_grad_enabled else type(manager) is torch.enable_grad
     return manager if now == meant else torch.enable_grad() if now else torch.no_grad()
@@ -351,7 +351,7 @@ def _wrap_inference_mode(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 def autocast_exit_state(manager: torch.autocast) -> torch.autocast:
-    """`manager`, or one for the state of autocast that code which nobody traced has set in its block."""
+    """`manager`, or one for the state of autocast that untraced code has set in its block."""
     device = manager.device
     now = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
     if now == (manager._enabled, manager.fast_dtype, manager._cache_enabled):
@@ -450,7 +450,7 @@ class DeviceValue(ContextValue):
 
 
 def manager_of(value: Value) -> Value:
-    """What `with value:` enters: a device is a plain constant anywhere else."""
+    """The manager that `with value:` enters: a device is a plain constant anywhere else."""
     if issubclass(value.pytype(), torch.device) and value.is_constant():
         return DeviceValue(value.as_constant())
     return value
@@ -462,7 +462,7 @@ def _devices(t: Tracer) -> list[torch.device]:
 
 
 def default_device(t: Tracer) -> torch.device | None:
-    """What the innermost traced `with torch.device(...)` says."""
+    """The device of the innermost traced `with torch.device(...)`."""
     stack = _devices(t)
     return stack[-1] if stack else None
 
@@ -590,7 +590,7 @@ _saved_tensors_hooks: Final = torch_private.get_or(
 
 
 def hidden_from_saved_tensor_hooks() -> contextlib.AbstractContextManager[None]:
-    """What autograd saves meanwhile are fake tensors, which hooks of the user's must not see."""
+    """Disables the user's saved-tensor hooks: autograd saves fake tensors meanwhile, which they must not see."""
     if _saved_tensors_hooks(False) is None:
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)

@@ -74,7 +74,7 @@ class TensorSnapshot(Value):
 
 
 def _version(tensor: TensorValue) -> int | None:
-    """How often it and what shares its memory was written to while tracing; None where nobody counts."""
+    """The number of writes to it and to aliases while tracing; None where they are not counted."""
     return None if tensor.fake.is_inference() else tensor.fake._version
 
 
@@ -147,7 +147,7 @@ def _push_text(cg: Rebuilder, parts: tuple[str | Field, ...]) -> None:
 
 
 def written(template: tuple[str | tuple[str, str], ...], *values: object) -> str:
-    """What new code calls for the text."""
+    """Run-time helper of new code: fills the template of a text."""
     given = iter(values)
     return "".join([part if isinstance(part, str) else _SHOWN[part[0]](next(given), part[1]) for part in template])
 
@@ -241,7 +241,7 @@ def _is_known_later(value: Value) -> bool:
 
 
 def is_from_data(value: Value) -> bool:
-    """Whether it is a number that only the graph knows."""
+    """Whether it is a data-dependent number."""
     return isinstance(value, SymValue) and not value.sym.node.has_hint()
 
 

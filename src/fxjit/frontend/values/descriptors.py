@@ -1,5 +1,5 @@
-"""What a raw class attribute becomes when it is read through an instance or a class (Objects/descrobject.c,
-`_PyObject_GenericGetAttrWithDict`), and how it is written.
+"""The descriptor protocol: reading a raw class attribute through an instance or a class (Objects/descrobject.c,
+`_PyObject_GenericGetAttrWithDict`), and writing it.
 
 objects.py, classes.py and modules.py call `bind`, `is_data_descriptor` and `assign`.
 """
@@ -107,8 +107,8 @@ def written_classes(t: Tracer) -> dict[type, Value]:
 
 
 def written(t: Tracer, cls: type, name: str) -> Value | None:
-    """What an instance of `cls` reads as the class attribute `name` since the trace wrote to a class; None where it wrote
-    nothing that counts."""
+    """The value of the class attribute `name` on an instance of `cls`, since the trace wrote to a class; None without a
+    relevant write."""
     classes = written_classes(t)
     if not classes:
         return None
@@ -226,7 +226,7 @@ def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value
 
 
 def nowhere_to_write(cls: type, name: str, deleting: bool) -> str:
-    """What this Python says of writing to an attribute that no class defines, on an object without a `__dict__`."""
+    """This Python's error for writing to an attribute that no class defines, on an object without a `__dict__`."""
     bare = type(cls.__name__, (), {"__slots__": ()})()
     try:
         delattr(bare, name) if deleting else setattr(bare, name, None)

@@ -276,7 +276,7 @@ def _selects(t: Tracer, condition: Value) -> bool:
 
 
 def _make_group(cls: type[BaseExceptionGroup[Any]], message: str, parts: tuple[BaseException, ...], *args: Any) -> Any:
-    """What new bytecode calls to make one whose Python `__init__` has run while tracing."""
+    """Run-time helper of new bytecode: makes a group whose Python `__init__` has run while tracing."""
     made: BaseExceptionGroup[Any] = BaseExceptionGroup.__new__(cls, message, parts)
     made.args = args
     return made
@@ -319,14 +319,14 @@ def _initialised_late(cls: type) -> bool:
 
 
 def os_error(cls: type[OSError], *args: Any) -> OSError:
-    """What new bytecode calls to make one whose Python `__init__` has run while tracing."""
+    """Run-time helper of new bytecode: makes an OSError whose Python `__init__` has run while tracing."""
     made: OSError = OSError.__new__(cls)
     OSError.__init__(made, *args)
     return made
 
 
 def _class_of_os_error(t: Tracer, cls: type[OSError], args: Sequence[Value]) -> type[OSError]:
-    """What `cls(*args)` gives an instance of: `OSError` with a number is the class for that number (PEP 3151)."""
+    """The class of `cls(*args)`: `OSError` with a number gives the class for that number (PEP 3151)."""
     if len(args) > 2:
         t.break_("opcode-exception", value=cls.__name__, why="its arguments name files")  # and are not its `args`
     if cls is not OSError or len(args) < 2:

@@ -32,7 +32,7 @@ class ExtensionPoint(Generic[P, R]):
 
 
 class ClassRegistry(Generic[T]):
-    """What higher modules provide for classes and their subclasses."""
+    """Extension points that higher modules fill for classes and their subclasses."""
 
     def __init__(self) -> None:
         self._rows: dict[type, T] = {}
@@ -42,5 +42,5 @@ class ClassRegistry(Generic[T]):
         self._rows[root] = provided
 
     def find(self, cls: type) -> T | None:
-        """What was registered for the class, or for the first registered one that it derives from."""
+        """The registration of the class, or of the first registered one that it derives from."""
         return next((provided for root, provided in self._rows.items() if issubclass(cls, root)), None)

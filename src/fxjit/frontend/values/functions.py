@@ -280,7 +280,7 @@ class MadeFunctionValue(FunctionValue):
 def make_function(qualname: str, kwdefaults: dict[str, Any] | None, annotations: Any, code: types.CodeType,
                   globals_: dict[str, Any], name: str, defaults: tuple[Any, ...] | None,
                   closure: tuple[types.CellType, ...] | None) -> types.FunctionType:
-    """What new bytecode calls to make a function that was made while tracing."""
+    """Run-time helper of new bytecode: makes a function that was made while tracing."""
     fn = types.FunctionType(code, globals_, name, defaults, closure)
     fn.__qualname__ = qualname
     fn.__kwdefaults__ = kwdefaults

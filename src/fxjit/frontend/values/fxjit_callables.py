@@ -21,7 +21,7 @@ from fxjit.skips import marks
 
 
 class DisabledValue(Value):
-    """What `disable(fn)` returned: a call of it ends the graph."""
+    """The result of `disable(fn)`: a call of it ends the graph."""
 
     def __init__(self, fn: Any, source: Source) -> None:
         super().__init__(source)
@@ -48,7 +48,7 @@ class DisabledValue(Value):
 
 
 class CompiledValue(DisabledValue):
-    """What `compile(fn)` returned: compiled code inlines the function itself."""
+    """The result of `compile(fn)`: compiled code inlines the function itself."""
 
     def pytype(self) -> type:
         return _C.CompiledFunction

@@ -1,4 +1,4 @@
-"""What every iterator value is, and the two simplest: over the items of a sequence and over a range.
+"""The base of iterator values, and the two simplest: over the items of a sequence and over a range.
 
 Containers import this; the iterators that are made of others are in iterators.py. An iterator that existed before
 the frame is followed only where its position can be read without moving it (see the wrappers in iterators.py);
@@ -95,7 +95,7 @@ class SequenceIteratorValue(IteratorValue):
         return item
 
     def rest(self) -> list[Value]:
-        """What is still to come, if nothing changes."""
+        """The remaining items, if nothing changes."""
         items = self._items()
         if self.exhausted or not 0 <= self.index < len(items):
             return []

@@ -257,7 +257,7 @@ class FixedIteratorValue(IteratorValue):
 
 
 def iterator_after(cls: Any, taken: int, *args: Any) -> Any:
-    """What new bytecode calls to make an iterator of `cls` that gave `taken` items already."""
+    """Run-time helper of new bytecode: makes an iterator of `cls` that gave `taken` items already."""
     made = cls(*args)
     for _ in range(taken):
         next(made, None)

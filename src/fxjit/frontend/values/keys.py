@@ -1,4 +1,4 @@
-"""What a value is as a key of a dict or an element of a set.
+"""Keys of dicts and elements of sets: the identity of a value under hashing and equality.
 
 `key_of` maps a value to a Python object with the hash and the equality that the value's own object has: constants
 stand for themselves (so 1 == 1.0 == True, and a NaN is itself only), tuples are tuples of keys, objects that compare

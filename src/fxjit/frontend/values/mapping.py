@@ -188,8 +188,8 @@ class DictValue(Undoable):
                 cg.asm.pop()
 
     def write_back(self, cg: Rebuilder) -> None:
-        """What the trace took out, then what it put in, which gives dicts their order; other entries are not looked at, since
-        they may go by themselves meanwhile (`weakref.finalize` keeps such a dict)."""
+        """Replays removals, then insertions, which gives dicts their order; other entries are not touched, since they may
+        go by themselves meanwhile (`weakref.finalize` keeps such a dict)."""
         items = self.items
         if self._reordered:
             self._push_entries(cg, items.values())
@@ -683,7 +683,7 @@ def dict_part(value: Value) -> DictValue | None:
 
 
 def pairs_of(t: Tracer, value: Value) -> list[Entry]:
-    """What `dict(value)` takes from a mapping or from an iterable of pairs."""
+    """The pairs that `dict(value)` takes from a mapping or from an iterable of pairs."""
     value = value.realize()
     if isinstance(value, DictValue):
         return list(value.items.values())

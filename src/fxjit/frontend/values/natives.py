@@ -198,7 +198,7 @@ def bound_to(t: Tracer, value: Value, name: str) -> Value:
 
 
 def bind_method(descriptor: Any, obj: object) -> Any:
-    """What new bytecode calls to make a bound method of a builtin type."""
+    """Run-time helper of new bytecode: makes a bound method of a builtin type."""
     return descriptor.__get__(obj, type(obj))
 
 

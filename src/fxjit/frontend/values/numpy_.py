@@ -21,7 +21,9 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotIm
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.numpy_numbers import NumPyNumberValue, with_known_scalars
 from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import GivenTensor, TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
@@ -253,6 +255,8 @@ class ArrayFunctionValue(Value):
 
 def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)`, a function of NumPy or one of its scalar types."""
+    args = [with_known_scalars(t, arg) for arg in args]
+    kwargs = {key: with_known_scalars(t, arg) for key, arg in kwargs.items()}
     try:
         known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
     except NotConcrete:
@@ -368,7 +372,9 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
     number = obj.item()
     if type(number) in (bool, int, float, complex):
         t.guard(TypeIs(source, type(obj)))
-        t.guard(ConstIs(ApplySource(source, number_of), number))
+        found = t.wrap(number, ApplySource(source, number_of))
+        if isinstance(found, SymValue):
+            return NumPyNumberValue(type(obj), found, source)
     else:
         t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)

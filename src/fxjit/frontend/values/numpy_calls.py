@@ -52,7 +52,7 @@ ResultOf = Callable[[Tracer, Value, Any], Value]
 
 
 class Operation:
-    """What is called: NumPy's own callable, and what the graph calls in its place (None: there is nothing)."""
+    """The called operation: NumPy's own callable, and its counterpart in the graph (None: there is none)."""
 
     def __init__(self, name: str, real: Callable[..., Any], counterpart: Callable[..., Any] | None) -> None:
         self.name = name
@@ -222,8 +222,8 @@ def _packed(*items: Any) -> tuple[Any, ...]:
 
 def _agreed(t: Tracer, what: Operation, args: list[Any], kwargs: dict[str, Any],
             arrays: Mapping[Any, Traced]) -> tuple[Any, dict[int, Any]]:
-    """What NumPy gives for stand-ins of the arguments, where the counterpart gives the same (else a graph break); and by
-    the ids of its parts: the argument that it is, or COPY where only the counterpart's is a view of an argument."""
+    """NumPy's result for stand-ins of the arguments, where the counterpart gives the same (else a graph break); and by the
+    ids of its parts: the argument that it is, or COPY where only the counterpart's is a view of an argument."""
     examples = {node: array.stand_in() for node, array in arrays.items()}
     assert what.target is not None
     with np.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():

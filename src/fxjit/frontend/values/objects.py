@@ -137,7 +137,7 @@ class UserObjectValue(ObjectMethods):
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def _slot(self, t: Tracer, slot: types.MemberDescriptorType, name: str) -> Value | None:
-        """What is in a slot of the instance; None where nothing is."""
+        """The content of a slot of the instance; None where it is empty."""
         self._refuse_foreign(t, slot)
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
@@ -234,7 +234,7 @@ class UserObjectValue(ObjectMethods):
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def _refuse_written(self, t: Tracer, name: str) -> None:
-        """A special method that this very trace gave the class."""
+        """Refuses a special method that this trace wrote to the class."""
         if descriptors.written(t, self.cls, name) is not None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)
 
@@ -257,7 +257,7 @@ class UserObjectValue(ObjectMethods):
         return result
 
     def _refuse_c_slot(self, t: Tracer, name: str) -> None:
-        """What a C type that is not modelled does for an operator is not known."""
+        """Refuses an operator that a C type implements and that is not modelled."""
         raw, owner = descriptors.look_up(t, self.cls, name)
         if self.base is None and owner is not object and isinstance(raw, types.WrapperDescriptorType):
             t.break_("value-slot", slot=name, type=self.cls.__name__)
@@ -486,7 +486,7 @@ def new_instance(t: Tracer, cls: type, base: Value | None = None) -> UserObjectV
 
 
 def fill_deque(queue: Any, items: tuple[Any, ...]) -> None:
-    """What new bytecode calls to fill an instance of a subclass of deque; the bound comes first."""
+    """Run-time helper of new bytecode: fills an instance of a subclass of deque; the bound comes first."""
     maxlen, *rest = items
     collections.deque.__init__(queue, rest, maxlen)
 

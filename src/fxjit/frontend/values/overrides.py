@@ -136,7 +136,7 @@ def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:
 
 def dispatch(t: Tracer, call: Callable[..., Any], args: Sequence[Value],
              kwargs: Mapping[str, Value] | None = None) -> Value | None:
-    """What a mode or an argument makes of `call(*args, **kwargs)`; None where torch calls no override."""
+    """The result of a mode or an argument for `call(*args, **kwargs)`; None where torch calls no override."""
     named = kwargs or {}
     asked = overriding_arguments(t, [*args, *named.values()])
     if innermost(t) is None and not asked:

@@ -212,7 +212,7 @@ def _same_constant(t: Tracer, a: Value, b: Value, a_source: Source | None, b_sou
 
 
 def _is_constant_itself(t: Tracer, constant: Value, other: Value) -> bool:
-    """Whether an object that was found outside is the very constant (`alias.__origin__ is typing.ClassVar`)."""
+    """Whether an object from outside is the constant itself (`alias.__origin__ is typing.ClassVar`)."""
     found, known = getattr(other, "obj", None), constant.as_constant()
     if found is None or other.source is None:
         return False
@@ -440,7 +440,7 @@ def str_(t: Tracer, v: Value) -> Value:
 
 
 def _text(t: Tracer, made: Value, otherwise: str) -> Value:
-    """What a program's own method made, once it is seen to be a str; `otherwise` is the message where it is not."""
+    """The result of a program's own method, checked to be a str; `otherwise` is the message for another type."""
     made = made.realize()
     if not issubclass(made.pytype(), str):
         t.raise_(TypeError, otherwise.format(made.pytype().__name__))

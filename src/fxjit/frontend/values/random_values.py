@@ -27,7 +27,7 @@ _MOST: Final = 1 << 62
 
 
 class RandomValue(Value):
-    """What the step at `at` gives: a number or a text."""
+    """The result of the step at `at`: a number or a text."""
 
     def __init__(self, at: int, example: object) -> None:
         super().__init__(RandomSource(at))

@@ -183,7 +183,7 @@ def known_state(t: Tracer, name: str, args: Sequence[Value]) -> StepResult:
 
 
 def _items(t: Tracer, name: str, population: Value) -> Any:
-    """What numbers are chosen from: values of one type that steps can give."""
+    """The population to choose from: values of one type that steps can give."""
     try:
         known = concrete(population)
         items = list(known)

@@ -26,7 +26,7 @@ from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstS
 
 
 class SequenceValue(Value):
-    """What lists and tuples share. `items` is the state; `cls` the exact type."""
+    """The common part of lists and tuples. `items` is the state; `cls` the exact type."""
 
     base_type: ClassVar[type]
 
@@ -45,7 +45,7 @@ class SequenceValue(Value):
         return [item.realize() for item in self.items]
 
     def like(self, items: Iterable[Value]) -> Value:
-        """What slicing and arithmetic give."""
+        """The result of slicing and arithmetic."""
         return type(self)(items)
 
     def sq_length(self, t: Tracer) -> Value:
@@ -152,7 +152,8 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class _Emptied(list[Value]):
-    """What a list holds while it is sorted: nothing. That something was put there is seen at the end, even if it is gone."""
+    """The content of a list while it is sorted: nothing. An insertion meanwhile is detected at the end, even if it was
+    removed again."""
 
     was_filled = False
 

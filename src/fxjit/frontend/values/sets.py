@@ -82,7 +82,7 @@ class SetValue(Value):
     given: set[Any] | frozenset[Any] | None = None
 
     def operand(self, t: Tracer) -> Operand:
-        """What an operation on sets works on."""
+        """The operand of an operation on sets."""
         self.use_order(t)
         return self.order, self.elements
 
@@ -419,7 +419,7 @@ def set_operation(t: Tracer, op: str, a: Operand, b: Operand) -> SetValue:
 
 
 def _elements_of(keys: Iterable[HashKey], *known: Mapping[HashKey, Value]) -> dict[HashKey, Value]:
-    """The values of these very keys: equal ones may be of another type."""
+    """The values of these keys themselves: equal ones may be of another type."""
     found = {id(key): value for elements in known for key, value in elements.items()}
     rest = {key: value for elements in reversed(known) for key, value in elements.items()}
     return {key: found.get(id(key)) or rest[key] for key in keys}

@@ -34,7 +34,7 @@ class SubclassTensorValue(TensorValue, WrappedOutput):
 
 
 def to_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
-    """What new bytecode calls: `tensor` as an instance of `cls`, with the gradient that it has."""
+    """Run-time helper of new bytecode: `tensor` as an instance of `cls`, with the gradient that it has."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
         return tensor.as_subclass(cls)
 
@@ -45,7 +45,7 @@ def as_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_base_tensor(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Source]:
-    """What a graph gets in the place of a tensor of a subclass, and where from."""
+    """The graph's input for a tensor of a subclass, and its source."""
     plain = as_tensor(tensor)
     plain.__dict__.update(tensor.__dict__)  # marks of sizes that vary
     return plain, ApplySource(source, as_tensor)
@@ -81,7 +81,7 @@ def _as_subclass(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: 
 
 @handles(torch_private.optional("torch.Tensor._make_subclass"))
 def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`Tensor._make_subclass(cls, data, require_grad=False)`: autograd knows nothing of what it was made of."""
+    """`Tensor._make_subclass(cls, data, require_grad=False)`: the result has no autograd history."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
     cls: Any = given["cls"].as_constant() if given["cls"].is_constant() else None
     unknown = given.keys() - {"cls", "data", "require_grad"}

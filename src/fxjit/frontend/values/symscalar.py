@@ -174,7 +174,7 @@ def _is_number_of_a_subclass(value: Value) -> bool:
 def is_number(value: Value) -> bool:
     """Whether symbolic arithmetic takes `value` as an operand."""
     if isinstance(value, SymValue):
-        return True
+        return value.pytype() in (bool, int, float)
     return value.is_constant() and isinstance(value.as_constant(), (bool, int, float, complex))
 
 

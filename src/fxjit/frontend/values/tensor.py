@@ -141,7 +141,7 @@ class TensorValue(GraphTensor, SuperLookup):
         return ApplySource(self.source, TorchsAttribute(name), f"Tensor.{name}")
 
     def _instance_attribute(self, t: Tracer, name: str) -> Value | None:
-        """What user code has set on a tensor that existed before."""
+        """An attribute that user code has set on a tensor that existed before."""
         held = wrappers.attribute(t, self, name) if is_wrapper_class(self.cls) and not name.startswith("__") else None
         if held is not None:
             return held
@@ -168,7 +168,7 @@ class TensorValue(GraphTensor, SuperLookup):
             t.break_("value-slot", slot=name, type=self.cls.__name__)
 
     def _own(self, t: Tracer, name: str, *args: Value) -> Any:
-        """What the special method of the program's own gives that the class has under this name; None where it has torch's."""
+        """The result of the program's own special method that the class has under this name; None where it has torch's."""
         left_out, self.own_left_out = self.own_left_out, ""
         if left_out == name or self._has_torchs(t, name):
             return None

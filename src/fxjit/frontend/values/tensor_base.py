@@ -1,4 +1,4 @@
-"""What every tensor of the traced program is: a node of the graph with its fake tensor."""
+"""The base of tensor values: a node of the graph with its fake tensor."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def method(*names: str) -> Callable[[Method], Method]:
 
 
 def known_item(tensor: GraphTensor) -> Any:
-    """The number of a one-element tensor that the trace itself made of a number and nobody has changed; else None."""
+    """The number of a one-element tensor that the trace made of a number and that was not written to; else None."""
     constant = getattr(tensor.fake, "constant", None)
     return constant.item() if constant is not None and constant.numel() == 1 else None
 

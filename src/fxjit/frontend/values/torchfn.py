@@ -73,8 +73,8 @@ def _has_form_without_out(fn: Callable[..., Any]) -> bool:
 def _call_with_out(
     t: Tracer, fn: Callable[..., Any], args: list[Value], named: dict[str, Value], outs: list[TensorValue]
 ) -> Value:
-    """What is written keeps its strides, whatever those of the operator's own result are. AOTAutograd, which turns `out=` into
-    calls without, would give it these: where they differ, the result is copied."""
+    """A call with `out=`. The written tensor keeps its strides, whatever those of the operator's own result are.
+    AOTAutograd, which turns `out=` into calls without, would give it these: where they differ, the result is copied."""
     target = _as_target(fn)
     with t.dry_run(name_of(fn)):
         made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
@@ -173,7 +173,7 @@ class OperatorNamespaceValue(TorchFunctionValue):
 
 
 class CustomOperatorValue(TorchFunctionValue):
-    """What `torch.library.custom_op` made of the user's function: its operator goes in the graph."""
+    """The result of `torch.library.custom_op`: its operator goes in the graph."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return call_in_graph(t, self.fn._opoverload, args, kwargs)
@@ -186,7 +186,7 @@ def _wrap_custom_operator(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class ScriptFunctionValue(TorchFunctionValue):
-    """What `torch.jit.script` made of a Python function: the function it was made of is traced, where torch kept that."""
+    """The result of `torch.jit.script` for a Python function: that function is traced, where torch kept it."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         original = getattr(self.fn, "_torchdynamo_inline", None)

@@ -1,4 +1,4 @@
-"""What wraps a Python function without being one: functools.partial, staticmethod, classmethod, functools.lru_cache."""
+"""Wrappers of Python functions that are none themselves: functools.partial, staticmethod, classmethod, functools.lru_cache."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PartialValue(Value):
 
 
 def make_partial(names: tuple[str, ...], func: Callable[..., Any], *args: Any) -> Any:
-    """What new bytecode calls to make a partial that was made while tracing."""
+    """Run-time helper of new bytecode: makes a partial that was made while tracing."""
     split = len(args) - len(names)
     return functools.partial(func, *args[:split], **dict(zip(names, args[split:], strict=True)))
 

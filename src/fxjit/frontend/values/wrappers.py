@@ -28,13 +28,13 @@ NO_WRAPPER: Final = "it has a `__torch_dispatch__`, but no `__tensor_flatten__` 
 
 
 def refuse_write(t: Tracer, value: GraphTensor, name: str) -> None:
-    """Attributes of a wrapper are what its operators go by, and a graph knows it by what it is made of."""
+    """Refuses a write to an attribute of a wrapper: its operators depend on it, and the graph is keyed by its parts."""
     t.break_("value-set-attribute", name=name, value=value.describe(), type=value.cls.__name__,
              why="a graph cannot change what a wrapper subclass is made of, or what its operators may go by")
 
 
 def attribute(t: Tracer, value: GraphTensor, name: str) -> Value | None:
-    """What the instance itself has under this name, in its `__dict__` or a slot; None for nothing."""
+    """The instance's own attribute of this name, in its `__dict__` or a slot; None for none."""
     fake = value.fake
     held = dict(_held(fake))
     if name in dict(inner_tensors(fake)):

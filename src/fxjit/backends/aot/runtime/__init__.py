@@ -1,1 +1,1 @@
-"""What runs when a compiled graph is called: its autograd node, and the wrappers around it."""
+"""The runtime of a compiled graph: its autograd node, and the wrappers around it."""

@@ -23,7 +23,7 @@ Boxed = Callable[[list[Any]], Any]
 
 
 class AutogradNode:
-    """What the autograd function of one compiled graph does."""
+    """Forward and backward of the autograd function of one compiled graph."""
 
     __slots__ = (
         "aliases", "all_defined", "backward_graph", "double_backward", "forward_graph", "fresh", "gradient_dependencies",
@@ -136,7 +136,7 @@ _interpreters: Final = torch_private.get_or("torch._C._functorch.peek_interprete
 
 
 def check_can_run(nondeterministic: bool) -> None:
-    """Raises where a backward graph does not mean what autograd asks for."""
+    """Raises where the backward graph does not compute the gradients that autograd requests."""
     if nondeterministic and torch.are_deterministic_algorithms_enabled():
         raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a compiled graph's forward, "
                            "which was compiled without it, and its backward")
@@ -145,14 +145,15 @@ def check_can_run(nondeterministic: bool) -> None:
 
 
 def drop_saved_tensors(ctx: Any) -> None:
-    """Saved tensors live in the list now, so that each can die with its last use."""
+    """Drops the node's saved tensors: they are in a list by now, from which each is freed after its last use."""
     drop = getattr(ctx, "maybe_clear_saved_tensors", None)
     if drop is not None:
         drop()
 
 
 class _NotTwice(torch.autograd.Function):
-    """Keeps the graph connected under create_graph=True, and refuses where the second derivative is asked for."""
+    """An autograd node that keeps the graph connected under create_graph=True, and raises when a second derivative is
+    requested."""
 
     @staticmethod
     def forward(ctx: Any, connected: torch.Tensor, node: Any, graph: Boxed, args: list[Any]) -> Any:

@@ -53,7 +53,7 @@ class TangentLayout:
 
 @dataclass(frozen=True, slots=True)
 class BackwardRecord:
-    """What the autograd node of a training graph needs between forward and backward."""
+    """The data that the autograd node of a training graph carries from forward to backward."""
 
     #: How many of the forward graph's outputs go to the caller; the others are saved.
     num_returned: int

@@ -36,7 +36,7 @@ class DoubleBackward:
         self.wanted = False
 
     def keep(self, inputs: tuple[Any, ...]) -> Kept:
-        """What `gradients` needs of a run."""
+        """Keeps the part of a run that `gradients` needs."""
         return inputs, _C.tensor_versions(inputs, self._differentiated)
 
     def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ def may_run_twice(plan: CallPlan) -> bool:
 
 
 def graph_is_retained() -> bool:
-    """Inside backward: whether autograd may come here again, and ask for a second derivative then."""
+    """Whether autograd may run this backward again, and request a second derivative then. Valid inside a backward only."""
     try:
         return bool(_C.state_now("keeps_graph"))
     except ValueError:  # torch does not export it: the inputs are let go, and with them that second derivative

@@ -18,7 +18,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 @dataclass(frozen=True, slots=True)
 class VersionCounterEffects:
-    """What a call does to the version counters of the inputs, by input index."""
+    """Effects of a call on the version counters of its inputs, by input index."""
 
     #: Written to, with a counter that stays as it was.
     preserved: tuple[int, ...] = ()

@@ -26,7 +26,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What the wrappers of one graph go by."""
+    """The data that the wrappers of one graph share."""
 
     #: The captured graph, whose outputs are a flat tuple, and how the inputs that it was compiled for share memory.
     captured: torch.fx.GraphModule
@@ -132,7 +132,7 @@ def regenerate_views(call: Call, context: CallContext) -> Call:
 
 
 def run_captured_once_differentiated_twice(call: Call, context: CallContext) -> Call:
-    """A graph of which somebody derived a gradient runs operator by operator from then on."""
+    """Runs a graph operator by operator once a gradient of it was differentiated."""
     double_backward = context.double_backward
     if double_backward is None:
         return call
@@ -162,7 +162,7 @@ def bump_reshaped_versions(call: Call, context: CallContext) -> Call:
 
 
 def restore_creation_meta(call: Call, context: CallContext) -> Call:
-    """What autograd knows of outputs that are views, and AOTAutograd drops."""
+    """Restores the CreationMeta of output views, which AOTAutograd drops."""
     restored = output_views.restored_creation_meta(context.captured)
     if not restored:
         return call

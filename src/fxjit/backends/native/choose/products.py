@@ -77,7 +77,7 @@ class Trial:
         ]
 
     def in_registers(self, part: Group) -> frozenset[str]:
-        """What only the part itself reads of what it makes."""
+        """The intermediate results that no step outside the part reads."""
         others = [reads_of(step) for step in self.group.replaced if step is not part]
         return frozenset(part.writes() - self.group.wanted - frozenset().union(*others))
 

@@ -44,7 +44,7 @@ _PRODUCTS = frozenset({torch._C._nn.linear, torch.matmul, torch.mm, torch.bmm, t
 
 
 def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
-    """What running the steps costs besides their work; less than nothing where fusion saves more."""
+    """The cost of running the steps besides their work; negative where fusion saves more."""
     total = 0.0
     for step in steps:
         if isinstance(step, Extern):

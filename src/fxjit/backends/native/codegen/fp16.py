@@ -92,7 +92,7 @@ static FX void fx_widen_row(float *to, const fx_bf16 *from, int64_t n) {
 
 @dataclass(slots=True)
 class ConvertedRows:
-    """What one vector loop has in arrays.
+    """The arrays of converted values of one vector loop.
 
     `loop` is the name of the loop's variable among those of an expression's dimensions, `start` its first value, `place` an
     element's place in the arrays, `count` how many there are. `kept` names the arrays that are filled, by what they are filled

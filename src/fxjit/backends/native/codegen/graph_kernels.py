@@ -35,7 +35,7 @@ class GraphKernels:
     def render(
         self, steps: Sequence[Step], low: Lowering, escaping: frozenset[str], hints: Hints
     ) -> list[Launch | Extern]:
-        """What runs the steps, in order."""
+        """Renders the kernels of the steps, in order."""
         readers, writers = readers_of(steps), writes_by_kernels(steps)
         planned: list[Launch | Extern] = []
         for position, step in enumerate(steps):
@@ -62,7 +62,7 @@ class GraphKernels:
         return Launch(group, kernel, entry, {member.compute.out.name: member.compute.out for member in group.members})
 
     def triton_launches(self, group: Group, in_registers: frozenset[str], hints: Hints) -> list[Launch]:
-        """What runs the group. Kernels equal but for the names of what they are called with are one."""
+        """The launches of the group. Kernels equal but for argument names are shared."""
         out = []
         for schedule in kernel_schedules(group, in_registers, hints):
             kernel = render_product(schedule, hints)

@@ -36,7 +36,7 @@ SCRATCH_BYTES = 65536
 
 @dataclass(slots=True)
 class Kernel:
-    """What the executor needs: the function's text without its name, and its arguments in order."""
+    """A generated kernel for the executor: the function's text without its name, and its arguments in order."""
 
     body: str
     buffers: list[str]

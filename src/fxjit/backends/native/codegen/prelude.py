@@ -1,4 +1,4 @@
-"""What every translation unit starts with: types, conversions, and the functions that `ops.py`'s C++ texts call.
+"""The prelude of every translation unit: types, conversions, and the functions that `ops.py`'s C++ texts call.
 
 No header is included: parsing <cmath> alone takes longer than compiling a kernel. The vector forms of libm's functions
 come from libmvec, through `simd` prototypes; which ones exist depends on the C library and the processor. The form of the
@@ -269,7 +269,7 @@ def guarded(definitions: list[str]) -> str:
 
 
 def prelude(source: str, simd: bool = True) -> str:
-    """What stands before `source`; `simd`: with vector forms of libm's functions."""
+    """The prelude for `source`; `simd`: with vector forms of libm's functions."""
     elementary_functions, called = elementary.functions(source, config.cpp.fast_math)
     prototypes, definitions = math_functions(simd, called)
     support = (("fx_ahead(", page_prefetch.SUPPORT), ("fx_row<", tree_reduction.SUPPORT), ("_row(", fp16.CONVERSIONS))

@@ -36,7 +36,7 @@ class Config:
 
 @dataclass(slots=True)
 class TritonKernel:
-    """What the executor and the compiler need of a kernel.
+    """A generated Triton kernel, for the executor and the compiler.
 
     It is called with `buffers`, then with `symbols`: `passed` of them are the function's own arguments, the others sizes
     that only its launch depends on. There is a program for each block of `axes` (size, block), and `rest` times as many;
@@ -435,7 +435,7 @@ def power_of_2(size: int) -> int:
 
 
 def neutral(kind: str, dtype: torch.dtype) -> str:
-    """What a reduction starts from, as text."""
+    """The neutral element of a reduction, as text."""
     if kind in ("any", "all"):
         return "False" if kind == "any" else "True"
     if kind in ("sum", "prod"):

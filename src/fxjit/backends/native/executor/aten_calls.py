@@ -87,7 +87,7 @@ class FunctionName:
 
     @property
     def label(self) -> str:
-        """The name that a reader knows it by."""
+        """The operator's readable name."""
         if self.kind == "method":
             return f"torch.Tensor.{METHODS[self.name]}"
         return {"direct": "torch.ops.aten.", "function": "torch._C.", "operator": "torch.ops."}.get(self.kind, "") + self.name
@@ -110,7 +110,7 @@ class FunctionName:
 
 
 def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any, **keywords: Any) -> tuple[Any, ...]:
-    """What torch's operator of this name does (the check of `torch.linalg.inv`, say), without its way through Python."""
+    """The effects of torch's operator of this name (the check of `torch.linalg.inv`, say), without its way through Python."""
     results = target(*args, **keywords)
     return (torch.empty(0), *results) if isinstance(results, tuple) else (torch.empty(0), results)
 
@@ -134,8 +134,8 @@ _NAMES = {id(function): name for name, function in _PYTHONS.items()} | {id(torch
 
 
 def python_function(target: Any) -> Any:
-    """What a program calls for a function that is no operator: by name, where it is one that calculates with numbers. For
-    plain numbers torch's functions for symbols are Python's."""
+    """The callable for a function that is no operator: by name, where it calculates with numbers. For plain numbers torch's
+    functions for symbols are Python's."""
     for name in HELPERS:
         if HELPERS[name] is target:
             return FunctionName("helper", name)

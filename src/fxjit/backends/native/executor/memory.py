@@ -33,7 +33,7 @@ def plan_memory(listing: Listing) -> Listing:
 
 
 def in_arena(instruction: Instruction, offset: int) -> list[Instruction]:
-    """What an instruction that makes a tensor becomes where memory will do."""
+    """The form of an instruction that makes a tensor where memory in the arena suffices."""
     out = instruction.operands["out"]
     placed = [Instruction("ARENA", out=out, offset=offset)]
     if instruction.name == "CALL":  # of the function that makes a tensor of a number

@@ -371,7 +371,8 @@ def is_strided(meta: Any) -> bool:
 
 
 def example_of(node: torch.fx.Node) -> tuple[Any, Any]:
-    """What a call is given, positionally and by name, with fake tensors for tensors and sizes as they were while tracing."""
+    """Example arguments of a call, positional and by name, with fake tensors for tensors and sizes as they were while
+    tracing."""
     def value(x: Any) -> Any:
         x = meta_of(x) if isinstance(x, torch.fx.Node) else x
         return x.node.hint if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) else x

@@ -60,7 +60,7 @@ def lower_scalar_tensor(low: Lowering, node: torch.fx.Node, value: Any, **how: A
 
 @lowers("lift_fresh_copy.default")
 def lower_lifted(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
-    """A constant that the traced code made (`torch.tensor(2.0)`), new at each call: nobody writes to the graph's own."""
+    """A constant that the traced code made (`torch.tensor(2.0)`), copied at each call, since the result may be written to."""
     known = low.constants.get(node.args[0])  # type: ignore[arg-type]  # a node
     return low.value(x) if known is None else filled(low, node, known)
 
@@ -185,7 +185,7 @@ def lower_bernoulli(low: Lowering, node: torch.fx.Node, x: Any, p: float, **how:
 
 @lowers("native_dropout.default")
 def lower_dropout(low: Lowering, node: torch.fx.Node, x: Any, p: float, train: bool | None) -> tuple[TensorExpr, TensorExpr]:
-    """What is kept is memory, which the derivative reads."""
+    """Dropout. The kept mask is materialised, since the derivative reads it."""
     x, (_, kept_meta) = low.value(x), tensor_metas(node)
     kept: Expr = const(p < 1, torch.bool)
     scale = 1.0

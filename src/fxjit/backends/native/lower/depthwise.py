@@ -138,7 +138,7 @@ def in_memory(low: Lowering, node: torch.fx.Node, position: int) -> Load:
 
 
 def read_back(flat: TensorExpr, at: Layout, ndim: int, step: tuple[int, int]) -> Expr:
-    """What was computed over (channel, place), over the dimensions of a tensor."""
+    """A view of the result over (channel, place) as one over the dimensions of the tensor."""
     load = flat.expr
     assert isinstance(load, Load)
     strides: tuple[Size, ...] = (at.plane, at.length, at.pitch * step[0], step[1])

@@ -43,7 +43,7 @@ def element(low: Lowering, x: Any, size: Sizes, dtype: torch.dtype) -> Expr:
 
 
 def rounded_from(expr: Expr, source: torch.dtype, dtype: torch.dtype) -> Expr:
-    """What a value of the type `source` is after conversion to `dtype`; the half types hold all numbers of eight bits."""
+    """A value of the type `source` after conversion to `dtype`; the half types hold all numbers of eight bits."""
     return expr if source is dtype or source.itemsize == 1 else rounded(expr, dtype)
 
 
@@ -309,7 +309,8 @@ def lower_pow_scalar(low: Lowering, node: torch.fx.Node, x: Any, exponent: Any) 
 
 
 def half_power(base: Expr) -> Expr:
-    """What `pow` gives for 0.5, positive also for -0 and -inf. Written as `pow` it would be a root again to GCC."""
+    """The value of `pow` for the exponent 0.5, positive also for -0 and -inf. Written as `pow` it would be a root again to
+    GCC."""
     positive = op("add", op("sqrt", base), const(0.0, base.dtype))
     return where(compare("eq", base, const(-math.inf, base.dtype)), const(math.inf, base.dtype), positive)
 
@@ -431,7 +432,7 @@ lowers("clamp_max.default", "clamp_max.Tensor")(lambda low, node, x, bound: lowe
 
 
 def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
-    """What a value of a half type is after it has been in memory; others are themselves."""
+    """A value rounded as by a store to memory: to its half type; other types are unchanged."""
     if dtype is torch.float16:
         return op("round_to_half", expr)
     if dtype is torch.bfloat16:

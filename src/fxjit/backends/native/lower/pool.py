@@ -75,7 +75,7 @@ def plane_of(
     low: Lowering, node: torch.fx.Node, x: TensorExpr, window: tuple[int, int], steps: tuple[int, int], pad: tuple[int, int],
     rim: float,
 ) -> Expr:  # fmt: skip
-    """What windows are read from: in memory where they overlap or reach over the rim."""
+    """The operand of the windows: materialised where they overlap or reach over the rim."""
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     strides = [stride for stride in sizes_of(meta_of(source).stride()) if isinstance(stride, int)]

@@ -72,7 +72,7 @@ def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, 
 
 
 def element_of(low: Lowering, value: Any, x: TensorExpr) -> Expr:
-    """What is stored, tensor or number, in the type computed with for `x`."""
+    """The stored element, tensor or number, in the computation type of `x`."""
     if isinstance(value, TensorExpr):
         if value.dtype is not x.dtype:
             raise NoLowering("values of another type")
@@ -128,7 +128,7 @@ def lower_scatter_reduce(
 
 
 def neutral(reduce: str, dtype: torch.dtype) -> Expr:
-    """What a place that is written to begins with where its own value does not count."""
+    """The initial value of a written place whose own value does not count."""
     if reduce in ("sum", "mean", "prod"):
         return const(int(reduce == "prod"), dtype)
     if dtype.is_floating_point:

@@ -329,7 +329,7 @@ class Lowering:
 
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
-    """What the node is a view of."""
+    """The root of the node's chain of views."""
     while is_view(node):
         node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node

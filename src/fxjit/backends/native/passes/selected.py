@@ -42,7 +42,7 @@ def same_kind(a: Any, b: torch.fx.Node) -> bool:
 
 
 def terms_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What the sum is of, from left to right; the sum itself where something in it is of another kind."""
+    """The terms of the sum, from left to right; the sum itself where a term is of another kind."""
     found: list[torch.fx.Node] = []
     waiting: list[Any] = [*reversed(node.args)]
     while waiting:

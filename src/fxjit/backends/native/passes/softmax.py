@@ -1,4 +1,4 @@
-"""What a classifier's loss reads of a softmax is computed again in the backward graph, instead of being kept for it."""
+"""Recomputation of softmax in the backward graph of a classifier's loss, which saves the memory of keeping it."""
 
 from __future__ import annotations
 

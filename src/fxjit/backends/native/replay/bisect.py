@@ -175,7 +175,7 @@ class Comparison:
         self._against_eager(group)
 
     def _launched(self, group: Group, before: Memory) -> Memory:
-        """What the group's kernel leaves in a copy of `before`."""
+        """The buffers `before`, copied, after the group's kernel ran."""
         memory = {name: each.clone() for name, each in before.items()}
         kernel = render(group, frozenset(), self.hints, config.num_threads)
         source = f'extern "C" int k0(void *const *P, const int64_t *S) {{\n{kernel.body}\n}}\n'

@@ -27,7 +27,7 @@ STAGES = ("aten", "passes", "loops", "schedule", "cpp", "program")
 
 @dataclass(slots=True)
 class Replayed:
-    """What each stage gave, as text, and what `bisect` goes on with."""
+    """The results of each stage, as text, and the data that `bisect` continues with."""
 
     texts: dict[str, str] = field(default_factory=dict)
     compiled: Any = None

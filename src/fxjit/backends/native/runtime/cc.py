@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Final
 
 from fxjit import config, logs
+from fxjit.backends.store import folder as folders
 from fxjit.backends.store.artifacts import LIBRARY, Cache, KernelCache, count, open_cache
 from fxjit.backends.store.folder import Folder, Scratch, hold, sweep
 from fxjit.errors import CppCompileError
 
 from ..target import has_libmvec
+from . import child as children
 from .child import Child
 from .library import load
 
@@ -73,7 +75,7 @@ MOST_HANGS = 2
 
 @functools.cache
 def version_of(path: str) -> str:
-    """What the compiler says it is, with the processor it compiles for: part of every key."""
+    """The compiler's version text, with the processor it compiles for: part of every key."""
     _, said = run(path, start_child([path, "--version"]), QUICK_TIMEOUT)
     return said.split("\n", 1)[0].strip() or "unknown"
 
@@ -285,8 +287,14 @@ def compiling() -> Iterator[None]:
             each.discard()
 
 
+def abandon() -> None:
+    """Stops the compilers of this process, which ends at once, and removes what they and it are making."""
+    children.abandon()
+    folders.abandon()
+
+
 def identity() -> str:
-    """What a library depends on besides its source: part of every key."""
+    """The dependencies of a library besides its source: part of every key."""
     path = require_compiler()
     return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
 

@@ -34,16 +34,17 @@ class Child:
 
         def begin() -> None:
             try:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=config.child_environment(LC_ALL="C", **environment),
-                    start_new_session=True,
-                )
-                self.stop = weakref.finalize(self, _stop, self._process, self.pid)
-                _running.add(self)
+                with _starting:
+                    self._process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        env=config.child_environment(LC_ALL="C", **environment),
+                        start_new_session=True,
+                    )
+                    self.stop = weakref.finalize(self, _stop, self._process, self.pid)
+                    _running.add(self)
             except OSError as problem:
                 problems.append(problem)
 
@@ -94,12 +95,23 @@ class Child:
 
 
 _running: weakref.WeakSet[Child] = weakref.WeakSet()
+_starting = threading.Lock()
 
 
-def stop_all() -> None:
-    """Ends every program that this process started here."""
+def abandon() -> None:
+    """Ends every program that this process, which ends at once, started here, whichever thread did; no more are started."""
+    _starting.acquire()
     for child in list(_running):
         child.stop()
+
+
+def _after_fork() -> None:
+    """The lock may be held by a thread that is not here."""
+    global _starting
+    _starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _nothing() -> None:

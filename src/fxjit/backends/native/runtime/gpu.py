@@ -62,7 +62,8 @@ class TritonLaunchers:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a binary relies on: pointers that 16 divides, the sizes it divides (a bit each), indices of 64 bits or fewer."""
+    """The specialisation of a binary: pointers that 16 divides, the sizes it divides (a bit each), indices of 64 bits or
+    fewer."""
 
     aligned: bool
     divisible: int
@@ -291,7 +292,7 @@ def gpu_name(device: torch.device) -> str:
 
 
 def absent(kernel: TritonKernel) -> Callable[..., Any]:
-    """What stands for a kernel on a machine without a GPU: it was compiled, and cannot be called."""
+    """A placeholder for a kernel on a machine without a GPU: it was compiled, and raises when it is called."""
 
     def call(*args: Any) -> None:
         raise RuntimeError(f"This kernel is for {kernel.device}, and this machine has no GPU.")

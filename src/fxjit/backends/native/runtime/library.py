@@ -43,8 +43,8 @@ def _write(descriptor: int, content: bytes) -> None:
 
 
 def _spelled(content: bytes) -> str:
-    """A part of a path that leads nowhere else, and is another for other content: the loader knows libraries by the paths they
-    were loaded from, and would take the next one at the same descriptor for this."""
+    """An equivalent spelling of a path, different for each content: the loader identifies libraries by path, and would
+    return the library loaded before through the same descriptor."""
     number = int.from_bytes(hashlib.sha256(content).digest()[:16])
     return "".join("./" if number >> bit & 1 else "/" for bit in range(128))
 

@@ -90,7 +90,7 @@ def suits(meta: Any, dtype: torch.dtype) -> bool:
 
 
 def origin(node: torch.fx.Node) -> torch.fx.Node:
-    """What a view is a view of, in the end."""
+    """The root of a chain of views."""
     while is_view(node):
         node = node.args[0]  # type: ignore[assignment]  # a view's first argument is a node
     return node

@@ -174,7 +174,7 @@ def split_by_loop_nest(group: Group) -> list[Group]:
 
 
 def read_by_others(parts: list[Group]) -> frozenset[str]:
-    """What one of the groups writes and another reads."""
+    """The results that one of the groups writes and another reads."""
     found: set[str] = set()
     for part in parts:
         for other in parts:

@@ -231,7 +231,7 @@ class ProductFusion:
     # Order
 
     def wanted(self, steps: tuple[Step, ...]) -> frozenset[str]:
-        """What is read of these steps' results by others."""
+        """The results of these steps that other steps read."""
         others = [reads_of(step) for step in self.steps if step not in steps]
         inputs = {name for step in steps for name in writes_of(step) if self.low.buffers[name].kind == "input"}
         made = {name for step in steps for name in writes_of(step)}
@@ -276,7 +276,7 @@ def writes_inputs(group: Group) -> bool:
 
 
 def inlined(member: Member, group: Group) -> Expr:
-    """What a member of a group without reductions computes, from what the group reads."""
+    """The computation of a member of a group without reductions, from the group's inputs."""
     made: dict[str, Expr] = {}
     for each in group.members:
         made[each.compute.out.name] = substitute(each.compute.expr, lambda load: made.get(load.buffer, load))

@@ -1,0 +1,124 @@
+"""NumPy's scalars that vary from call to call: symbols, as Python's numbers are.
+
+numpy_.py makes one of a scalar that the frame found with another value than before. To operators of torch, to conversions, to
+indices and comparisons it is the number; what needs NumPy's own arithmetic, with its types and its overflow, takes the value
+of this call, but for the operations that are Python's on `int64` and `float64`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue, is_number
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.traits import WrappedOutput
+from fxjit.guards.source import Source
+
+#: Operations with Python's result, and the same class for it: with these types of the other operand.
+_EXACT: Final = frozenset({"+", "-", "*"})
+_TAKES: Final[dict[type, tuple[type, ...]]] = {np.int64: (int, np.int64), np.float64: (int, float, np.int64, np.float64)}
+
+
+class NumPyNumberValue(SymValue, WrappedOutput):
+    """A NumPy scalar of the class `cls`, whose number is a symbol."""
+
+    def __init__(self, cls: type, number: SymValue, source: Source | None = None) -> None:
+        super().__init__(number.node, number.sym, source)
+        self.cls = cls
+        self.number = number
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} {self.sym}"
+
+    def graph_arg(self, t: Tracer) -> Any:
+        """A number to torch; to NumPy (numpy_calls.py) of its own type, which no symbol has."""
+        in_numpy = t.new_source_state("numpy").get("arrays") is not None
+        return self.specialize(t).as_constant() if in_numpy else self.node
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(self.cls, self.number)
+
+    def specialize(self, t: Tracer) -> Value:
+        return t.make(self.cls(self.number.specialize(t).as_constant()))
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return self.number.nb_bool(t)
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if isinstance(other, TensorValue):
+            return NOT_IMPLEMENTED
+        if op in _EXACT and other.pytype() in _TAKES.get(self.cls, ()):
+            mine, theirs = self.number, _number_of(t, other)
+            found = protocol.binary(t, op, theirs, mine) if reflected else protocol.binary(t, op, mine, theirs)
+            return NumPyNumberValue(self.cls, found) if isinstance(found, SymValue) else t.make(self.cls(found.as_constant()))
+        fixed = self.specialize(t)
+        return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        if op in ("int", "index", "float") and (op != "index" or issubclass(self.cls, np.integer)):
+            return self.number.nb_unary(t, op)
+        return protocol.unary(t, op, self.specialize(t))
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if isinstance(other, TensorValue):
+            return NOT_IMPLEMENTED
+        if is_number(other) or isinstance(other, NumPyNumberValue):
+            decided = protocol.truth(t, protocol.compare(t, op, self.number, _number_of(t, other)))
+            return t.make(np.bool_(decided))
+        return protocol.compare(t, op, self.specialize(t), other)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "item":
+            return _ItemMethodValue(self)
+        if name == "__class__":
+            return t.make(self.cls)
+        return protocol.getattr_(t, self.specialize(t), name)
+
+
+class _ItemMethodValue(Value):
+    """`scalar.item`, a bound method."""
+
+    def __init__(self, scalar: NumPyNumberValue) -> None:
+        super().__init__(None)
+        self.scalar = scalar
+
+    def pytype(self) -> type:
+        return type(np.float64(0).item)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if args or kwargs:
+            return protocol.call_method(t, self.scalar.specialize(t), "item", *args)
+        return self.scalar.number
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.scalar)
+        cg.asm.load_attr("item")
+
+
+def with_known_scalars(t: Tracer, data: Value) -> Value:
+    """`data`, a number or lists and tuples of them, with the values of this call for NumPy's scalars that vary: where their
+    types matter."""
+    data = data.realize()
+    if isinstance(data, NumPyNumberValue):
+        return data.specialize(t)
+    if isinstance(data, (ListValue, TupleValue)) and any(isinstance(item, NumPyNumberValue) for item in data.realized()):
+        return type(data)([with_known_scalars(t, item) for item in data.realized()])
+    return data
+
+
+def _number_of(t: Tracer, value: Value) -> Value:
+    """The Python number of a number of Python's or NumPy's."""
+    if isinstance(value, NumPyNumberValue):
+        return value.number
+    known = value.as_constant() if value.is_constant() else None
+    return t.make(known.item()) if isinstance(known, np.generic) else value

@@ -1,0 +1,74 @@
+"""Writes that eager refuses: to memory in which elements overlap, and, while gradients are recorded, to leaves and to views
+that autograd cannot follow.
+
+Fake tensors know nothing of the first, and the guard of an input nothing of the second. A graph that fails in the middle, after
+it has written, cannot be run again: what the program did before would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import schemas, torch_private
+from fxjit.guards.kinds import PythonCheck
+
+from .tracer import Tracer
+from .values.tensor import TensorValue
+
+#: How a view came about; 0: by an operator, while gradients were recorded.
+_creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)
+
+
+def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at a write to a tensor of which several elements are one in memory (`expand`)."""
+    if any(_overlaps(each.meta.get("example_value")) for each in node.all_input_nodes):
+        for each in schemas.written(node):
+            if _overlaps(each.meta.get("example_value")):
+                t.break_(
+                    "operator-raised",
+                    operator=schemas.name_of(node.target),
+                    error="RuntimeError: several elements of the written tensor are one in memory",
+                )
+
+
+def _overlaps(fake: object) -> bool:
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+        return False
+    # Strides of `expand` are plain zeros: a symbol is not asked, which would be a guard.
+    return any(
+        type(stride) is int and stride == 0 and not (type(size) is int and size < 2)
+        for size, stride in zip(fake.shape, fake.stride(), strict=True)
+    )
+
+
+def guard_written_inputs(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
+    """Inputs that require gradients and that the graph writes to are ones that may be written to."""
+    inputs = [
+        value
+        for value in values
+        if value.source is not None and value.real is not None and value.real.requires_grad and not value.real.is_leaf
+    ]
+    if not inputs:
+        return
+    written = {_memory(each.meta.get("example_value")) for node in graph.nodes for each in schemas.written(node)}
+    for value in inputs:
+        if _memory(value.fake) in written and value.source is not None and may_be_written(value.real):
+            t.guard(PythonCheck((value.source,), may_be_written, "autograd lets it be written to"))
+
+
+def _memory(fake: object) -> object:
+    return fake.untyped_storage()._cdata if isinstance(fake, torch.Tensor) and fake.layout is torch.strided else fake
+
+
+def may_be_written(tensor: Any) -> bool:
+    """Whether autograd lets a tensor that requires gradients be written to while they are recorded."""
+    if tensor.is_leaf:
+        return False
+    if not tensor._is_view():
+        return True
+    base = tensor._base
+    return int(_creation_meta(tensor)) == 0 and (base is None or not (base.is_leaf and base.requires_grad))

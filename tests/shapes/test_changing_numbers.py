@@ -1,0 +1,179 @@
+"""Numbers on objects that change between calls: constants at first, symbols at the second value, wherever they are kept, and
+of Python's types or NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fxjit
+from fxjit import counters
+
+X = torch.arange(6.0)
+OF_KIND = {
+    "int": lambda i: i + 3,
+    "float": lambda i: i + 0.5,
+    "int64": lambda i: np.int64(i + 3),
+    "int32": lambda i: np.int32(i + 3),
+    "float32": lambda i: np.float32(i + 0.1),
+    "float64": lambda i: np.float64(i + 0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    fxjit.reset()
+    yield
+    fxjit.reset()
+
+
+class Holder(torch.nn.Module):
+    number = None
+
+    def forward(self, x):
+        return x * self.number
+
+
+GLOBAL = None
+
+
+def places():
+    module, closed, table, row, instance = Holder(), None, {}, [None], type("Plain", (), {})()
+
+    def set_global(value):
+        global GLOBAL
+        GLOBAL = value
+
+    def set_cell(value):
+        nonlocal closed
+        closed = value
+
+    return {
+        "module": (lambda x: module(x), lambda value: setattr(module, "number", value)),
+        "instance": (lambda x: x * instance.number, lambda value: setattr(instance, "number", value)),
+        "global": (lambda x: x * GLOBAL, set_global),
+        "cell": (lambda x: x * closed, set_cell),
+        "dict": (lambda x: x * table["n"], lambda value: table.__setitem__("n", value)),
+        "list": (lambda x: x * row[0], lambda value: row.__setitem__(0, value)),
+        "tuple": (lambda x: x * instance.pair[1], lambda value: setattr(instance, "pair", (1, value))),
+    }
+
+
+@pytest.mark.parametrize("kind", OF_KIND)
+@pytest.mark.parametrize("place", places())
+def test_the_second_value_makes_a_symbol(place, kind):
+    f, put = places()[place]
+    compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+    for i in range(5):
+        put(OF_KIND[kind](i))
+        want, got = f(X), compiled(X)
+        assert torch.equal(got, want) and got.dtype == want.dtype
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_number_that_the_function_changes():
+    """Its class is that of eager after each call."""
+    for kind in ("int", "float", "int64", "float64"):
+        fxjit.reset()
+        holder, twin = Holder(), Holder()
+        holder.number, twin.number = OF_KIND[kind](0), OF_KIND[kind](0)
+
+        def f(x, at):
+            at.number += 1
+            return x - at.number
+
+        compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+        for _ in range(5):
+            assert torch.equal(compiled(X, holder), f(X, twin))
+            assert holder.number == twin.number and type(holder.number) is type(twin.number)
+        assert counters["stats"]["unique_graphs"] == 2
+
+
+USES = {
+    "tensor first": lambda x, n: x - n,
+    "number first": lambda x, n: n - x,
+    "compared with a tensor": lambda x, n: (x < n, n >= x),
+    "a branch": lambda x, n: x + 1 if n > 2 else x - 1,
+    "a comparison as a result": lambda x, n: (x + 1, n == 4),
+    "converted": lambda x, n: (x * int(n), x * float(n), n.item(), bool(n)),
+    "returned": lambda x, n: (x + 1, n, n + 1, 2 * n),
+    "with another type": lambda x, n: (x * (n * 0.5), n * 0.5, n / 3, n // 2, -n, n**2),
+    "a tensor of it": lambda x, n: (torch.tensor(n) + x, torch.tensor([n, 1])),
+    "given to NumPy": lambda x, n: (x + 1, np.sqrt(n), np.maximum(n, 2)),
+    "filled": lambda x, n: torch.full((3,), n) + x[:3],
+    "a method's argument": lambda x, n: x.clamp(max=n).add(x, alpha=n),
+    "text": lambda x, n: (x + 1, f"{n}", str(n)),
+    "a key": lambda x, n: x * {n: 2}[n],
+    "an attribute": lambda x, n: (x + 1, n.dtype, n.ndim),
+}
+AS_INDEX = {
+    "range": lambda x, n: [x + i for i in range(n)],
+    "index": lambda x, n: (x[n], x[:n], x.reshape(6)[n - 1]),
+    "size": lambda x, n: x.new_zeros(n) + torch.arange(n),
+}
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "float32", "float64"])
+@pytest.mark.parametrize("use", [*USES, *AS_INDEX])
+def test_what_a_varying_scalar_of_numpy_is_used_for(use, kind):
+    """As eager, with its types; what needs NumPy's arithmetic is compiled for the value, as it is for the first."""
+    if use in AS_INDEX and not kind.startswith("int"):
+        pytest.skip("no index")
+    f = {**USES, **AS_INDEX}[use]
+    compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+    for i in range(3):
+        n = OF_KIND[kind](i)
+        for got, want in zip(flat(compiled(X, n)), flat(f(X, n)), strict=True):
+            assert type(got) is type(want), (got, want)
+            if isinstance(want, torch.Tensor):
+                assert torch.equal(got, want) and got.dtype == want.dtype
+            else:
+                assert got == want
+
+
+def flat(found):
+    return found if isinstance(found, (tuple, list)) else (found,)
+
+
+SCHEDULERS = {
+    "StepLR": lambda opt, lr: lr.StepLR(opt, 3),
+    "MultiStepLR": lambda opt, lr: lr.MultiStepLR(opt, [2, 5]),
+    "ConstantLR": lambda opt, lr: lr.ConstantLR(opt),
+    "LinearLR": lambda opt, lr: lr.LinearLR(opt),
+    "ExponentialLR": lambda opt, lr: lr.ExponentialLR(opt, 0.9),
+    "LambdaLR": lambda opt, lr: lr.LambdaLR(opt, lambda epoch: 0.9**epoch),
+    "PolynomialLR": lambda opt, lr: lr.PolynomialLR(opt),
+    "CosineAnnealingLR": lambda opt, lr: lr.CosineAnnealingLR(opt, 20),
+    "CosineAnnealingWarmRestarts": lambda opt, lr: lr.CosineAnnealingWarmRestarts(opt, 4),
+    "OneCycleLR": lambda opt, lr: lr.OneCycleLR(opt, 0.5, total_steps=50),
+    "CyclicLR": lambda opt, lr: lr.CyclicLR(opt, 0.1, 0.5, step_size_up=4),
+    "SequentialLR": lambda opt, lr: lr.SequentialLR(opt, [lr.ConstantLR(opt), lr.ExponentialLR(opt, 0.9)], [4]),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_that_is_stepped_in_the_compiled_function(name):
+    """Its counter and its rate become symbols: the graphs are as many as its code has ways to go, not as the calls."""
+
+    def training():
+        torch.manual_seed(0)
+        net = torch.nn.Linear(3, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = SCHEDULERS[name](opt, torch.optim.lr_scheduler)
+
+        def step(x):
+            loss = net(x).sum()
+            scheduler.step()
+            return loss * 2
+
+        return step, scheduler
+
+    (plain, want), (compiled, got) = training(), training()
+    compiled = fxjit.compile(compiled, backend="eager")
+    for _ in range(12):
+        assert torch.equal(plain(X.reshape(2, 3)), compiled(X.reshape(2, 3)))
+        assert got.get_last_lr() == pytest.approx(want.get_last_lr(), rel=1e-12) and got.last_epoch == want.last_epoch
+    if name != "MultiStepLR":  # looks its counter up in a dict: that is compiled for each value
+        assert counters["stats"]["unique_graphs"] <= 6 and not counters["skip"]
