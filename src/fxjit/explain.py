@@ -93,6 +93,11 @@ class Explanation:
         with a path, the file that it is written to."""
         return _page(self) if path is None else _write(_page(self), Path(path))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame of its own, whose styles are not the notebook's."""
+        page = html.escape(_page(self))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 32em; border: 1px solid #8884"></iframe>'
+
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args, **kwargs)` runs `fn` once and gives an `Explanation`: the graphs, why each ended where it did, the

@@ -58,7 +58,7 @@ from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
-from fxjit.guards.why import explain_failure
+from fxjit.guards.why import count_failures, explain_failure
 from fxjit.skips import any_builtin_replaced, torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -117,10 +117,12 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         _skip(options, frame, SkipFrameSignal("skip-torch-replaced", {"method": method}))
         return None
     known = [] if entries.settle(frame.code, options) else entries.of(frame.code, options)
+    limit = config.recompile_limit * entries.sharers(frame.code, options)
+    if len(known) > 1 and (len(known) >= limit or logs.enabled("recompiles")):
+        known = _nearest_first(known, frame)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
-    limit = config.recompile_limit * entries.sharers(frame.code, options)
     if len(known) >= limit or entries.compiles_in_vain(frame.code, options) >= config.recompile_limit:
         _limit_reached(options, frame, "recompile_limit", limit, why)
         return None
@@ -169,11 +171,17 @@ def _why_not(entry: _C.Entry, frame: Frame) -> str:
     return why or "its guards hold: another thread stored it just now"
 
 
+def _nearest_first(known: Sequence[_C.Entry], frame: Frame) -> list[_C.Entry]:
+    """The entries by how many of their guards the frame fails: the first is the one whose guard the user wants to see."""
+    scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+    return sorted(known, key=lambda entry: count_failures(entry.tree, scope))
+
+
 def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why: list[str]) -> None:
     because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
-        raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the newest entry does "
-                                     f"not fit because {because}")
+        raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the nearest entry "
+                                     f"does not fit because {because}")
     entries.mark_limit(frame.code, options)
     events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,12 @@ def warn_if_untried(version: str) -> None:
     if (said := untried(version)) is not None:
         warnings.warn(f"{said} What fxjit needs may have changed there: `python -m fxjit doctor` tries it out.",
                       RuntimeWarning, stacklevel=3)
+
+
+def taken(cls: type, **arguments: Any) -> dict[str, Any]:
+    """Those of the arguments that a dataclass of this torch has fields for; older releases do what later ones do by default."""
+    fields = {each.name for each in dataclasses.fields(cls)}
+    return {name: value for name, value in arguments.items() if name in fields}
 
 
 @functools.cache

@@ -79,6 +79,14 @@ def test_the_page_is_whole_and_stands_alone(fn, tmp_path, capsys):
         assert linecache.getline(__file__, line).strip() in shown, "the source as it was written, escaped once"
 
 
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(capsys):
+    explanation = fxjit.explain(outer)(torch.ones(2))
+    shown = explanation._repr_html_()
+    frame = Page(shown)
+    assert frame.tags == ["iframe"] and "<style" not in shown
+    assert html.unescape(shown.split('srcdoc="')[1].split('"')[0]) == explanation.to_html()
+
+
 def test_guards_and_hints_are_on_hover(tmp_path, capsys):
     explanation = fxjit.explain(outer)(torch.ones(2))
     page = Page(explanation.to_html(tmp_path / "page.html").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ behind its door; and fxjit works without."""
 from __future__ import annotations
 
 import ast
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import fxjit
-from fxjit import torch_private
+from fxjit import torch_compat, torch_private
 from fxjit.torch_private import CANNOT_RUN, DOORS, FALLBACK, FEATURE_OFF
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,3 +121,11 @@ def test_a_step_of_training_without_some_of_the_names():
     for name, feature in zip(names, ("compiled graphs", "higher-order operators"), strict=True):
         said = f"{name}: fxjit works without its feature {feature!r} here: torch {torch.__version__} lacks {name}."
         assert said in done.stdout
+
+
+def test_arguments_that_only_some_releases_take():
+    @dataclasses.dataclass
+    class OfThisRelease:
+        known: int = 0
+
+    assert torch_compat.taken(OfThisRelease, known=1, of_a_later_one=2) == {"known": 1}

@@ -181,6 +181,26 @@ def test_the_log_says_what_differed_from_what_to_what_and_what_to_do(caplog: pyt
     assert "x: expected size(0) 3, found 4" in text and "mark_dynamic(x, 0)" in text
 
 
+def test_the_log_names_the_entry_that_is_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    """Of the entries for two modes and two dtypes: the one that fails in a single guard, with the value then and now."""
+
+    def f(x: Any, mode: str, scale: str) -> Any:
+        return x * len(mode) if scale == "one" else x
+
+    compiled = fxjit.compile(f, backend="eager")
+    fxjit.set_logs(recompiles=True)
+    try:
+        with caplog.at_level(logging.DEBUG):
+            compiled(torch.ones(3), "a", "one")
+            compiled(torch.ones(3, dtype=torch.int32), "bb", "two")
+            compiled(torch.ones(3, dtype=torch.int64), "bbb", "three")
+            caplog.clear()
+            compiled(torch.ones(3), "aaaa", "one")
+    finally:
+        fxjit.set_logs(recompiles=False)
+    assert ": mode: expected 'a', found 'aaaa'" in caplog.text
+
+
 def test_the_last_of_fifty_entries_is_found() -> None:
     x = torch.ones(2)
     with config.patch(recompile_limit=100):

@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fxjit import config, logs
+from fxjit import config, logs, torch_compat
 from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
@@ -188,7 +188,8 @@ class ShapePolicy:
         if not is_wrapper(tensor):
             return StatefulSymbolicContext(**said)
         inner: dict[str, Any] = {name: self._context(each, AttrSource(source, name)) for name, each in inner_tensors(tensor)}
-        return SubclassSymbolicContext(**said, inner_contexts=inner, track_outer_size_stride=not tensor.is_nested)
+        said |= torch_compat.taken(SubclassSymbolicContext, track_outer_size_stride=not tensor.is_nested)  # from torch 2.13 on
+        return SubclassSymbolicContext(**said, inner_contexts=inner)
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""

@@ -31,6 +31,18 @@ def explain_failure(
     return explain_guard(failure[1], Scope.of(arg_names, freevars, args, closure, globals, builtins))
 
 
+def count_failures(tree: GuardTree, scope: Scope) -> int:
+    """How many guards of `tree` do not hold in `scope`: how far its entry is from fitting."""
+    return sum(not _holds(guard, scope) for guard in tree.guards)
+
+
+def _holds(guard: Guard, scope: Scope) -> bool:
+    try:
+        return guard.holds(*[source.fetch(scope) for source in guard.sources])
+    except Exception:  # the user's own look-up, as below
+        return False
+
+
 def explain_guard(guard: Guard, scope: Scope) -> str:
     """Why `guard` does not hold in `scope`."""
     values = []

@@ -29,6 +29,9 @@ scan: Any = torch_private.optional("torch._higher_order_ops.scan.scan")
 scan_op: Any = torch_private.optional("torch._higher_order_ops.scan.scan_op")
 while_loop: Any = torch_private.optional("torch._higher_order_ops.while_loop.while_loop")
 while_loop_op: Any = torch_private.optional("torch._higher_order_ops.while_loop.while_loop_op")
+strict_mode: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode")
+strict_mode_op: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode_op")
+hints_wrapper: Any = torch_private.optional("torch._higher_order_ops.hints_wrap.hints_wrapper")
 
 _map: Final[Any] = torch._higher_order_ops.map
 
@@ -276,3 +279,36 @@ def _flex_attention(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     t.discard(score.nodes)
     operands = [query, key, value, score_graph, (*blocks, mask_graph), *options, *map(tuple, buffers)]
     return t.emit(torch.ops.higher_order.flex_attention, operands)
+
+
+def _call_inline(t: Tracer, name: str, fn: Value, operands: Value) -> Value:
+    """`fn(*operands)`, which is all that the operator does; autograd has no rule for it, and that is for eager to say."""
+    values = protocol.unpack(t, operands)
+    leaves, _ = flatten(t, TupleValue(list(values)))
+    if torch.is_grad_enabled() and any(isinstance(leaf, TensorValue) and leaf.fake.requires_grad for leaf in leaves):
+        t.break_("call-higher-order", function=name, why="an argument requires grad, and the operator has no derivative")
+    with t.only_reading(name):
+        found = t.call(fn, values, None)
+    leaves, _ = flatten(t, found)
+    if torch.is_grad_enabled() and any(isinstance(leaf, TensorValue) and leaf.fake.requires_grad for leaf in leaves):
+        t.break_("call-higher-order", function=name, why="a result requires grad, and the operator has no derivative")
+    return found
+
+
+def _strict_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = [*args, *(kwargs[key] for key in ("callable", "operands") if key in kwargs)]
+    if len(given) != 2 or len(args) + len(kwargs) != 2:
+        t.break_("call-higher-order", function="strict_mode", why="it is called in a way of its own")
+    return _call_inline(t, "strict_mode", *given)
+
+
+def _hints_wrapper(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The hints are for a compiler that knows them, which no backend of ours does."""
+    given = [*args, *(kwargs[key] for key in ("body_fn", "args", "kwargs", "hints")[len(args):] if key in kwargs)]
+    if len(given) != 4 or len(args) + len(kwargs) != 4 or protocol.truth(t, given[2]):
+        t.break_("call-higher-order", function="hints_wrapper", why="it is called in a way of its own")
+    return _call_inline(t, "hints_wrapper", given[0], given[1])
+
+
+for _operator, _handler in ((strict_mode, _strict_mode), (strict_mode_op, _strict_mode), (hints_wrapper, _hints_wrapper)):
+    handles(_operator)(_handler)
