@@ -86,6 +86,7 @@ def written_after_it_was_saved(x: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 table = torch.nn.Embedding(8, 3, sparse=True)
+recurrent = torch.nn.GRU(4, 3)
 
 
 def two_lookups(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -157,10 +158,13 @@ PROGRAMS: dict[str, Program] = {
     "overlapping-tangent": Program(lambda x: (x * 2).unfold(0, 3, 1), lambda: [leaf(6)]),
     "view-of-mutated-input": Program(write_to_half, lambda: [torch.rand(10, 18)[:, 9:]], {"dynamic": True}),
     "only-views": Program(lambda x: x.t(), lambda: [torch.rand(3, 4)]),
+    "recurrent-under-transform": Program(torch.func.grad(lambda x: recurrent(x)[0].sum()), lambda: [torch.rand(3, 2, 4)]),
     "unprofitable": Program(lambda x: (x * 2).sin(), lambda: [leaf(3)], {"backend": "native"}),
 }
 #: Rules of single calls have tests of their own below.
 OF_CALLS = {"input-aliasing", "double-backward"}
+#: And of graphs that are too long (test_budget.py).
+OF_TIME = {"over-budget"}
 #: Rules of the native executor, which a program meets nowhere but on a torch that is not whole, or by a size of its own kind.
 OF_THE_EXECUTOR = {"no-executor", "uncomputable-size"}
 
@@ -193,7 +197,7 @@ TAKEN_SINCE = {"sparse-gradients": (2, 14), "mutates-with-gaps": (2, 14)}
 
 def test_each_rule_has_a_program() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR
+    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR | OF_TIME
     assert {rule.id for rule in RULES if rule.stage == "call"} == OF_CALLS
     assert {rule.id for rule in RULES if rule.stage == "executor"} == OF_THE_EXECUTOR
 

@@ -26,7 +26,7 @@ def largest(results: torch.Tensor, exact: np.ndarray) -> float:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_no_function_is_less_accurate_than_eager(dtype: torch.dtype, arity: int) -> None:
     functions = [function for function in FUNCTIONS if function.arity == arity]
-    inputs = [samples(dtype, 6000, seed)[:5000] for seed in range(arity)]
+    inputs = [samples(dtype, 30000, seed)[:25000] for seed in range(arity)]
     wide = [each.double().numpy().astype(L) for each in inputs]
     ours = compiled_all([function.call for function in functions], *inputs)(*inputs)
     worse = {}
@@ -39,12 +39,86 @@ def test_no_function_is_less_accurate_than_eager(dtype: torch.dtype, arity: int)
     assert not worse
 
 
-def test_float32_is_rounded_once() -> None:
-    """What no other order of additions excuses: of one function each, half a unit and a little."""
-    names = ("exp", "log", "sin", "cos", "tanh", "log1p", "expm1", "exp2", "log2", "log10", "atan", "asinh", "hypot")
-    chosen = [function for function in FUNCTIONS if function.name in names]
-    for function in chosen:
-        assert error_of(function, torch.float32) < 0.53, function.name
+#: The largest errors of float32's functions, which no other order of additions excuses: most are calculated in double and
+#: rounded once, some in float. Eager's own, of all numbers: exp 0.56, exp2 0.85, expm1 1.0, log 0.97, log1p 1.0, pow 0.78.
+BOUNDS = {
+    "exp": 0.57, "exp2": 0.57, "expm1": 0.75, "log": 0.77, "log1p": 0.95, "pow, 2.5": 0.54, "softplus": 1.25,
+    "sin": 0.51, "cos": 0.51, "tanh": 0.51, "log2": 0.51, "log10": 0.51, "atan": 0.51, "asinh": 0.51, "hypot": 0.51,
+}  # fmt: skip
+
+
+def test_errors_of_float32_are_bounded() -> None:
+    for function in rows():
+        if bound := BOUNDS.get(function.name):
+            assert error_of(function, torch.float32) < bound, function.name
+
+
+INF = float("inf")
+SPECIAL = (INF, -INF, float("nan"), 0.0, -0.0, 1.0, -1.0, 2.0, 3.0, -3.0, 0.5, -2.5, 1e-42, -1e-42, 3e38, -3e38)
+
+
+def test_powers_of_special_numbers_are_eagers() -> None:
+    base = torch.tensor(SPECIAL).repeat_interleave(len(SPECIAL))
+    exponent = torch.tensor(SPECIAL).repeat(len(SPECIAL))
+    ours, eager = compiled_all([torch.pow], base, exponent)(base, exponent)[0], torch.pow(base, exponent)
+    torch.testing.assert_close(ours, eager, equal_nan=True, rtol=1e-6, atol=0)
+    assert torch.signbit(ours)[~eager.isnan()].equal(torch.signbit(eager)[~eager.isnan()])
+
+
+def test_results_below_the_normal_numbers_are_rounded_once() -> None:
+    """Where a scaling in two steps would round twice."""
+    x = torch.linspace(-104.5, -87, 30001)
+    for function in (torch.exp, lambda x: torch.exp2(x * 1.4427)):
+        exact = function(x.double()) if function is torch.exp else torch.exp2((x * 1.4427).double())
+        ours = compiled_all([function], x)(x)[0]
+        assert float((ours.double() - exact).abs().max()) < 0.56 * 2.0**-149
+
+
+def test_gelu_and_its_derivative_are_nearer_than_eager() -> None:
+    """Interval by interval: the largest error of all numbers is that of a tail which eager has as 0."""
+    gelu = torch.nn.functional.gelu
+    slope = torch.ops.aten.gelu_backward
+    for low, high in ((-5, -3), (-3, -1), (-0.7, -0.1), (-0.1, 0), (0, 0.1), (0.1, 1), (1, 3), (3, 10)):
+        x = torch.linspace(low, high, 20001)
+        wide, ones = x.double(), torch.ones_like(x)
+        cdf = torch.special.erfc(wide * -(0.5**0.5)) / 2
+        exact = (wide * cdf, cdf + wide * torch.exp(-wide * wide / 2) / (2 * torch.pi) ** 0.5)
+        found = (compiled_all([gelu], x)(x)[0], compiled_all([slope], ones, x)(ones, x)[0])
+        for mine, eagers, true in zip(found, (gelu(x), slope(ones, x)), exact, strict=True):
+            far = [float(np.max(errors(each, true.numpy().astype(L)))) for each in (mine, eagers)]
+            assert far[0] <= far[1], (low, high, far)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_derivatives_with_the_forwards_values(dtype: torch.dtype) -> None:
+    """logsigmoid's has the forward's exp(-|x|), on a CPU; mish's and softplus's calculate theirs."""
+    aten = torch.ops.aten
+    x = torch.linspace(-30, 30, 4001).to(dtype)
+    grad = torch.linspace(-2, 3, 4001).to(dtype)
+    exps = torch.exp(-x.abs())
+    calls = [
+        lambda g, x, z: aten.log_sigmoid_backward(g, x, z), lambda g, x, z: aten.mish_backward(g, x),
+        lambda g, x, z: aten.softplus_backward(g, x, 2, 20),
+    ]  # fmt: skip
+    ours = compiled_all(calls, grad, x, exps)(grad, x, exps)
+    for call, result in zip(calls, ours, strict=True):
+        exact = call(grad.double(), x.double(), exps.double())
+        far = [float((each.double() - exact).abs().max()) for each in (result, call(grad, x, exps))]
+        assert far[0] <= far[1] * RATIO, far
+        assert result.dtype is dtype
+
+
+def test_the_polynomials_are_the_tools() -> None:
+    """One of them fitted again; `python tools/minimax.py --write` makes all."""
+    from tools import minimax
+
+    from fxjit.backends.native.codegen import polynomials
+
+    fit = minimax.FITS["EXP2"]
+    found, error = minimax.coefficients(fit)
+    assert tuple(minimax.literal(each, fit.double) for each in found) == polynomials.EXP2
+    assert error < -23
+    assert minimax.FITS.keys() == {name for name in vars(polynomials) if name.isupper()}
 
 
 def error_of(function: Function, dtype: torch.dtype) -> float:

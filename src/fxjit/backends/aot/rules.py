@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMe
 from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
+from fxjit.budget import OverBudget
 from fxjit.counters import counters
 from fxjit.tensor_wrappers import flattened, is_wrapper, storages
 
@@ -79,7 +80,8 @@ def check(stage: Stage, candidate: Candidate) -> None:
 def report(rule: Rule, graph: Any, because: str = "") -> None:
     """Counts and logs that the graph, or a call of it, runs as captured, and reports it to `explain`."""
     counters["run_as_captured"][rule.id] += 1
-    log.info("a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
+    level = logs.WARNING if rule.id == "over-budget" else logs.INFO  # the time was lost, and may be again
+    log.log(level, "a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
     events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
 
 
@@ -256,6 +258,8 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("over-budget", "AOTAutograd", lambda candidate: isinstance(candidate.error, OverBudget),
+         "Compiling the graph took longer than it may (setting `compile_budget`): it is a loop over many steps, mostly."),
     Rule("recurrent-under-transform", "AOTAutograd", lambda candidate: isinstance(candidate.error, CannotKeepWhole),
          "A recurrent layer runs under `vmap`, `grad` or forward-mode AD, or on tensors of a wrapper subclass: only ATen can "
          "do that, step by step."),

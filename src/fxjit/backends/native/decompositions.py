@@ -22,16 +22,15 @@ NAMES = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
     "glu", "glu_backward", "hardshrink", "heaviside", "huber_loss",
     "huber_loss_backward",
-    "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logit", "logit_backward", "mish",
-    "mish_backward", "mse_loss",
+    "log_sigmoid_forward", "logaddexp", "logit", "logit_backward", "mse_loss",
     "mse_loss_backward", "nan_to_num", "selu", "smooth_l1_loss", "soft_margin_loss",
-    "softplus_backward", "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
+    "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
 
 # Those made of functions that ATen computes more accurately in float64 (lower/accuracy.py), where they are left whole.
 OF_FUNCTIONS = (
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "log_sigmoid_forward",
-    "logaddexp", "logit", "mish", "mish_backward", "selu", "soft_margin_loss", "special_xlog1py", "xlogy",
+    "logaddexp", "logit", "selu", "soft_margin_loss", "special_xlog1py", "xlogy",
 )  # fmt: skip
 
 NORMALIZATIONS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats",

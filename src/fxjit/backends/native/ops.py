@@ -91,15 +91,29 @@ scalar("floor", 1, "__builtin_floor{f}({0})", torch.floor, integers=False)
 scalar("ceil", 1, "__builtin_ceil{f}({0})", torch.ceil, integers=False)
 scalar("trunc", 1, "__builtin_trunc{f}({0})", torch.trunc, integers=False)
 scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
+
+
+def normal_cdf(x: torch.Tensor) -> torch.Tensor:
+    """The normal distribution's function, with the digits of its tail."""
+    return torch.special.erfc(x * -math.sqrt(0.5)) / 2
+
+
+def gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    """The derivative of x * normal_cdf(x)."""
+    return normal_cdf(x) + x * torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
 for _name in MATH:
     if _name not in MATH_OF_TWO:
         scalar(_name, 1, f"fx_{_name}({{0}})", getattr(torch, _name), cost=16, integers=False)
 # Of what is not positive, as softmax has it: half of the time that libmvec takes.
 scalar("exp_below", 1, "fx_exp_below({0})", torch.exp, cost=8, integers=False)
-# Of one exponential of what is not positive; 1 + erf(x) keeps the digits of what is near 0, which the sum would lose.
+# Of one exponential of what is not positive.
 scalar("sigmoid", 1, "fx_sigmoid({0})", torch.sigmoid, cost=12, integers=False)
 scalar("silu", 1, "fx_silu({0})", torch.nn.functional.silu, cost=12, integers=False)
-scalar("one_plus_erf", 1, "fx_one_plus_erf({0})", lambda x: torch.erfc(-x), cost=20, integers=False)
+scalar("softplus", 1, "fx_softplus({0})", lambda x: torch.nn.functional.softplus(x, threshold=100), cost=24, integers=False)
+scalar("gelu", 1, "fx_gelu({0})", lambda x: x * normal_cdf(x), cost=16, integers=False)
+scalar("gelu_slope", 1, "fx_gelu_slope({0})", gelu_slope, cost=16, integers=False)
 scalar("pow", 2, "fx_pow({0}, {1})", torch.pow, cost=40, integers=False)
 scalar("atan2", 2, "fx_atan2({0}, {1})", torch.atan2, cost=30, integers=False)
 scalar("hypot", 2, "fx_hypot({0}, {1})", torch.hypot, cost=10, integers=False)

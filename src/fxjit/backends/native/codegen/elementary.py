@@ -1,10 +1,11 @@
 """Elementary functions of kernels: `fx_NAME`, for float and double, no less accurate than ATen's.
 
-libmvec's float functions err by up to 4 units in the last place, ATen's by 0.5 to 1. Those here compute in double and round
-once (0.51), also in vectors: the frequent ones inline, without tables or jumps, the others by libmvec's double functions, whose
-4 units of double are none of float. The polynomials are Chebyshev fits (mpmath.chebyfit, 40 digits) to relative errors of 2^-31
-and less. Of double's functions only `exp` is made here, of a sum in two parts; ATen is called for others (lower/accuracy.py).
+libmvec's float functions err by up to 4 units in the last place, ATen's by 0.5 to 1. The frequent ones are written here for
+vectors, without tables or jumps: in float, with what the largest sum of each loses added again at the end (0.55 to 0.8), or in
+double, rounded once. The others are libmvec's double functions, whose 4 units are none of float. Polynomials: tools/minimax.py.
+Of double's functions only `exp` is made here, of a sum in two parts; ATen is called for others (lower/accuracy.py).
 
+On x86-64 products, fused or not, share two of four units, so that their number is what a function costs: hence Horner's scheme.
 With `config.cpp.fast_math` all are libmvec's own.
 """
 
@@ -13,11 +14,33 @@ from __future__ import annotations
 import re
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
+from . import polynomials
 
-#: What several functions are made of. `fx_scale` holds n in the last bits of 1.5 * 2^52 + n.
+
+def horner(coefficients: tuple[str, ...], x: str) -> str:
+    """A polynomial's C++ text: coefficients from the constant up, of the variable `x`."""
+    text = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        text = f"fx_fused({text}, {x}, {coefficient})"
+    return text
+
+
+def with_polynomials(text: str) -> str:
+    """`text`, in which POLYNOMIAL(name, x) stands for one of polynomials.py's."""
+    return re.sub(r"POLYNOMIAL\((\w+), (\w+)\)", lambda found: horner(getattr(polynomials, found[1]), found[2]), text)
+
+
+#: What several functions are made of. 1.5 * 2^23 + n, and 1.5 * 2^52 + n, hold n, rounded, in their last bits.
 COMMON = r"""
 static FX double fx_double(uint64_t u) { double x; __builtin_memcpy(&x, &u, 8); return x; }
 static FX uint64_t fx_bits(double x) { uint64_t u; __builtin_memcpy(&u, &x, 8); return u; }
+/* Rounded once, also where the processor has no such instruction: what a product loses is a * b minus it. */
+#if defined(__FMA__) || defined(__aarch64__)
+static FX float fx_fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+static FX float fx_fused(float a, float b, float c) { return (float)((double)a * b + c); }
+#endif
+static FX double fx_fused(double a, double b, double c) { return fx_fma(a, b, c); }
 /* exp(r) - 1 for |r| <= ln(2) / 2 */
 static FX double fx_expm1_small(double r) {
   double q = fx_fma(0x1.a124f19fe89acp-13, r, 0x1.6d43246b523b4p-10);
@@ -25,11 +48,7 @@ static FX double fx_expm1_small(double r) {
   q = fx_fma(fx_fma(q, r, 0x1.5555555a78ed4p-3), r, 0x1.0000000b9129bp-1);
   return fx_fma(q, r * r, r);
 }
-/* 2^n * exp(r), and minus 1, of a number of moderate size: n is rounded off by adding 1.5 * 2^52. */
-static FX double fx_exp_wide(double x) {
-  double t = x * 0x1.71547652b82fep+0 + 0x1.8p52, r = fx_fma(t - 0x1.8p52, -0x1.62e42fefa39efp-1, x);
-  return fx_double(fx_bits(1 + fx_expm1_small(r)) + (fx_bits(t) << 52));
-}
+/* 2^n * exp(r) - 1 of a number of moderate size */
 static FX double fx_expm1_wide(double x) {
   double t = x * 0x1.71547652b82fep+0 + 0x1.8p52, r = fx_fma(t - 0x1.8p52, -0x1.62e42fefa39efp-1, x);
   double s = fx_double(0x3ff0000000000000u + (fx_bits(t) << 52));
@@ -50,50 +69,100 @@ static FX float fx_logarithm(float x, double scale, double factor) {
   y = x > 0 ? y : (x == 0 ? -__builtin_inff() : __builtin_nanf(""));
   return x != x ? x : y;
 }
-static FX float fx_between(float x, float low, float high) { x = x < low ? low : x; return x > high ? high : x; }
 """
 
+#: exp(high + low) times 2^n, n in the last bits of t: 1 + high, and all else with what that sum loses. `tiny`: the result is
+#: below the normal numbers, where rounding has to be to fewer bits: those left beside a larger number, which are its last bits.
+EXP_OF_PARTS = r"""
+static FX float fx_exp_of_parts(float t, float high, float low, bool tiny) {
+  float one = 1 + high, square = high * high, slope = fx_fused(0.455f, square, one);
+  float lost = fx_fused(low, slope, high - (one - 1)) + 0.5f * fx_fused(high, high, -square);
+  float tail = fx_fused(0.5f, square, fx_fused(square * high, POLYNOMIAL(EXP, high), lost));
+  uint32_t n = fx_bits(t) << 23, below = tiny ? 0x00800000u : 0;
+  float beside = fx_float(tiny ? 0x00800000u - n : 0), total = one + beside;
+  return fx_float(fx_bits(total + ((one - (total - beside)) + tail)) + n - below);
+}
+"""
+#: log(m * 2^n) of m - 1 and n: n * ln(2) + (m - 1), less half its square, with what
+#: these sums lose and `rest`, and all else. m is from sqrt(1/2) on.
+LOG_OF_PARTS = r"""
+static FX float fx_mantissa(uint32_t above) { return fx_float((above & 0x007fffffu) + 0x3f3504f4u) - 1; }
+static FX float fx_log_of_parts(float f, float n, float rest) {
+  float part = n * 0x1.62e4p-1f, high = part + f, square = f * f;
+  float low = fx_fused(n, 0x1.7f7d1cp-20f, f - (high - part)) - 0.5f * fx_fused(f, f, -square) + rest;
+  float half = 0.5f * square, sum = high - half;
+  return sum + (fx_fused(square * f, POLYNOMIAL(LOG, f), low) + ((high - sum) - half));
+}
+"""
 #: Functions of float by themselves, and the functions of double that go with them.
 INLINE = {
-    # As of double (below), in half the time that double takes: 0.53.
-    "exp": r"""
-#if defined(__FMA__) || defined(__aarch64__)
-static FX float fx_exp(float x) {
-  float d = fx_between(x, -104, 89), t = __builtin_fmaf(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
-  float high = __builtin_fmaf(n, -0x1.62e430p-1f, d), low = n * 0x1.05c610p-29f;
-  float r = high + low, rest = low - (r - high), half = 0.5f * r, square = half * r;
-  float q = __builtin_fmaf(0x1.a0f89ap-13f, r, 0x1.6d113cp-10f);
-  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, r, 0x1.1110f6p-7f), r, 0x1.55551ap-5f), r, 0x1.555556p-3f);
-  float one = 1 + r, sum = one + square;
-  float lost = (r - (one - 1)) + (square - (sum - one)) + __builtin_fmaf(rest, one, __builtin_fmaf(half, r, -square));
-  float tail = __builtin_fmaf(square * 2 * r, q, lost);
-  /* Below the normal numbers rounding has to be to fewer bits: those left beside a larger number. */
-  int32_t k = (int32_t)(fx_bits(t) - 0x4b400000u), k1 = k >> 1;
-  float beside = k < -126 + (one < 1) ? fx_float((uint32_t)(1 - k) << 23) : 0, total = sum + beside;
-  float y = total + ((sum - (total - beside)) + tail) - beside;
-  return y * fx_float((uint32_t)(k1 + 127) << 23) * fx_float((uint32_t)(k - k1 + 127) << 23);
-}
-#else
-static FX float fx_exp(float x) { return (float)fx_exp_wide(fx_between(x, -104, 89)); }
-#endif""",
+    # Compared with what is not greater last, NaN and infinity are what they were.
+    "exp": r"""static FX float fx_exp(float x) {
+  float d = x < -104 ? -104 : x, t = fx_fused(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
+  float y = fx_exp_of_parts(t, fx_fused(n, -0x1.62e430p-1f, d), n * 0x1.05c610p-29f, d < -0x1.5d589ep+6f);
+  return x <= 0x1.62e42ep+6f ? y : x + __builtin_inff();
+}""",
     "exp2": r"""static FX float fx_exp2(float x) {
-  double d = fx_between(x, -151, 129), t = d + 0x1.8p52, r = (d - (t - 0x1.8p52)) * 0x1.62e42fefa39efp-1;
-  return (float)fx_double(fx_bits(1 + fx_expm1_small(r)) + (fx_bits(t) << 52));
+  float d = x < -151 ? -151 : x, t = d + 0x1.8p23f, r = d - (t - 0x1.8p23f), high = r * 0x1.62e430p-1f;
+  float y = fx_exp_of_parts(t, high, fx_fused(r, -0x1.05c610p-29f, fx_fused(r, 0x1.62e430p-1f, -high)), d < -126);
+  return x < 128 ? y : x + __builtin_inff();
 }""",
+    # Half of 2^n * exp(r) - 1, with what the sums of 2^n - 1, 2^n * r and half its square lose.
     "expm1": r"""static FX float fx_expm1(float x) {
-  float y = (float)fx_expm1_wide(fx_between(x, -104, 89));
-  return x == 0 ? x : y;
+  float d = x < -18 ? -18 : x, t = fx_fused(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
+  float high = fx_fused(n, -0x1.62e430p-1f, d), low = n * 0x1.05c610p-29f, square = high * high;
+  float slope = fx_fused(0.455f, square, 1 + high), half = 0.5f * square;
+  float rest = fx_fused(square * high, POLYNOMIAL(EXP, high), fx_fused(0.5f, fx_fused(high, high, -square), low * slope));
+  float s = fx_float((fx_bits(t) + 126) << 23), base = s - 0.5f, first = fx_fused(s, high, base);
+  float sum = fx_fused(s, half, first), lost = fx_fused(s, high, base - first) + fx_fused(s, half, first - sum);
+  lost += (s - base) - 0.5f;
+  float y = 2 * (sum + fx_fused(s, rest, lost));
+  y = __builtin_fabsf(x) < 0x1p-25f ? x : y;
+  return x <= 0x1.62e42ep+6f ? y : x + __builtin_inff();
 }""",
-    "log": "static FX float fx_log(float x) { return fx_logarithm(x, 0x1.62e42fefa39efp-1, 1); }",
+    # Below the normal numbers of x * 2^23.
+    "log": r"""static FX float fx_log(float x) {
+  uint32_t less = x < 0x1p-126f ? 0x0b800000u : 0;
+  uint32_t u = fx_bits(x * fx_float(0x3f800000u + less)) - 0x3f3504f4u;
+  float y = fx_log_of_parts(fx_mantissa(u), (float)((int32_t)(u - less) >> 23), 0);
+  y = x < __builtin_inff() ? y : x;
+  y = x < 0 ? __builtin_nanf("") : y;
+  return x == 0 ? -__builtin_inff() : y;
+}""",
     "log2": "static FX float fx_log2(float x) { return fx_logarithm(x, 1, 0x1.71547652b82fep+0); }",
     "log10": "static FX float fx_log10(float x) { return fx_logarithm(x, 0x1.34413509f79ffp-2, 0x1.bcb7b1526e50ep-2); }",
     # What 1 + x loses of x is added again.
     "log1p": r"""static FX float fx_log1p(float x) {
-  double d = x, u = 1 + d, lost = d < 1 ? d - (u - 1) : 0;
-  float y = (float)(fx_log_wide(u, 0x1.62e42fefa39efp-1, 1) + lost);
+  float sum = 1 + x, lost = x - (sum - 1);
+  uint32_t u = fx_bits(sum) - 0x3f3504f4u, n = u & 0xff800000u;
+  float f = fx_mantissa(u), rest = lost * fx_float(0x3f800000u - n) * fx_fused(fx_fused(0.75f, f, -0.96f), f, 1.0f);
+  float y = fx_log_of_parts(f, (float)((int32_t)n >> 23), x < 0x1p24f ? rest : 0);
+  y = __builtin_fabsf(x) < 0x1p-25f ? x : y;
   y = x < __builtin_inff() ? y : x;
-  y = x > -1 ? y : (x == -1 ? -__builtin_inff() : __builtin_nanf(""));
-  return x != x || x == 0 ? x : y;
+  y = x < -1 ? __builtin_nanf("") : y;
+  return x == -1 ? -__builtin_inff() : y;
+}""",
+    # 2^(y * log2(|x|)) in double. Of 0 and infinity neither is calculated; y is made finite, its product with 0 being 0.
+    "pow": r"""static FX float fx_pow(float x, float y) {
+  float a = __builtin_fabsf(x);
+  uint64_t u = fx_bits((double)a) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+  double n = fx_double(0x4330000000000000u | u >> 52) - (0x1p52 + 1023);
+  double f = fx_double((u & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1, s = f / (2 + f), z = s * s;
+  uint32_t size = fx_bits(y) & 0x7fffffffu; size = size < 0x7b800000u ? size : 0x7b800000u;
+  double p = (double)fx_float(size | (fx_bits(y) & 0x80000000u)) * fx_fused(POLYNOMIAL(LOG2_WIDE, z), s, n);
+  p = p > -151 ? p : -151; p = p < 129 ? p : 129;
+  double t = p + 0x1.8p52, r = p - (t - 0x1.8p52), e = fx_fused(POLYNOMIAL(EXP2_WIDE, r), r, 1.0);
+  float v = (float)fx_double(fx_bits(e) + (fx_bits(t) << 52)), half = 0.5f * y;
+  float far = y < 0 ? fx_float(0x7f800000u - fx_bits(a)) : a;
+  v = a + a == a ? far : v;
+  uint32_t odd = __builtin_floorf(half) != half ? 0x80000000u : 0;
+  float whole = fx_float(fx_bits(v) | (odd & fx_bits(x))), broken = x < 0 ? __builtin_nanf("") : v;
+  broken = a < __builtin_inff() ? broken : v;
+  v = __builtin_floorf(y) == y ? whole : broken;
+  v = x != x ? x : v;
+  v = y != y ? y : v;
+  v = y == 0 ? 1 : v;
+  return x == 1 ? 1 : v;
 }""",
     "tanh": r"""static FX float fx_tanh(float x) {
   float a = __builtin_fabsf(x);
@@ -147,17 +216,18 @@ static FX double fx_exp(double x) { return exp(x); }
 
 #: Those that are not libm's, and the elementary functions that they call.
 OTHERS = {
-    "exp_below": ("exp",), "sigmoid": ("exp",), "silu": ("exp",), "one_plus_erf": ("exp", "erf"), "logaddexp": ("exp", "log1p"),
+    "exp_below": ("exp",), "sigmoid": ("exp",), "silu": ("exp",), "gelu": ("erfc", "exp"), "gelu_slope": ("erfc", "exp"),
+    "softplus": ("exp", "log1p"), "logaddexp": ("exp", "log1p"),
 }  # fmt: skip
 EXP_BELOW = r"""
 /* exp of what is not positive, or NaN: 2^n times exp of what is left, as 1 + f + f*f*q(f); 0 below the least normal result. */
-#if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
+#ifndef __ASSOCIATIVE_MATH__
 static FX float fx_exp_below(float x) {
-  float r = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8000fep+23f), n = r - 0x1.8000fep+23f; /* n + 127 in r's last bits */
-  float f = __builtin_fmaf(n, 0x1.05c610p-29f, __builtin_fmaf(n, -0x1.62e430p-1f, x));
-  float q = __builtin_fmaf(0x1.6a241cp-10f, f, 0x1.1239f6p-7f);
-  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, f, 0x1.5558f2p-5f), f, 0x1.555492p-3f), f, 0x1.fffffcp-2f);
-  float y = (1 + __builtin_fmaf(q, f * f, f)) * fx_float(fx_bits(r) << 23);
+  float r = fx_fused(x, 0x1.715476p+0f, 0x1.8000fep+23f), n = r - 0x1.8000fep+23f; /* n + 127 in r's last bits */
+  float f = fx_fused(n, 0x1.05c610p-29f, fx_fused(n, -0x1.62e430p-1f, x));
+  float q = fx_fused(0x1.6a241cp-10f, f, 0x1.1239f6p-7f);
+  q = fx_fused(fx_fused(fx_fused(q, f, 0x1.5558f2p-5f), f, 0x1.555492p-3f), f, 0x1.fffffcp-2f);
+  float y = (1 + fx_fused(q, f * f, f)) * fx_float(fx_bits(r) << 23);
   return x < -87.33f ? 0 : y;
 }
 #else
@@ -167,14 +237,14 @@ static FX double fx_exp_below(double x) { return fx_exp(x); }
 """
 #: exp of -|x| with results below the normal numbers, which the sigmoids of what is below -87 are: scaled in two steps.
 SIGMOIDS = r"""
-#if (defined(__FMA__) || defined(__aarch64__)) && !defined(__ASSOCIATIVE_MATH__)
+#ifndef __ASSOCIATIVE_MATH__
 static FX float fx_exp_of_negated(float x) {
   float a = -__builtin_fabsf(x); a = a < -104 ? -104 : a;
-  float r = __builtin_fmaf(a, 0x1.715476p+0f, 0x1.80017ep+23f), n = r - 0x1.80017ep+23f; /* n + 191 in r's last bits */
-  float f = __builtin_fmaf(n, 0x1.05c610p-29f, __builtin_fmaf(n, -0x1.62e430p-1f, a));
-  float q = __builtin_fmaf(0x1.6d30d2p-10f, f, 0x1.120c8ep-7f);
-  q = __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(q, f, 0x1.555500p-5f), f, 0x1.5554dcp-3f), f, 0.5f);
-  float one = 1 + f, y = one + __builtin_fmaf(q, f * f, f - (one - 1));
+  float r = fx_fused(a, 0x1.715476p+0f, 0x1.80017ep+23f), n = r - 0x1.80017ep+23f; /* n + 191 in r's last bits */
+  float f = fx_fused(n, 0x1.05c610p-29f, fx_fused(n, -0x1.62e430p-1f, a));
+  float q = fx_fused(0x1.6d30d2p-10f, f, 0x1.120c8ep-7f);
+  q = fx_fused(fx_fused(fx_fused(q, f, 0x1.555500p-5f), f, 0x1.5554dcp-3f), f, 0.5f);
+  float one = 1 + f, y = one + fx_fused(q, f * f, f - (one - 1));
   return y * fx_float(fx_bits(r) << 23) * 0x1p-64f;
 }
 #else
@@ -185,19 +255,56 @@ static FX float fx_silu(float x) { float e = fx_exp_of_negated(x); return (x < 0
 static FX double fx_sigmoid(double x) { return 1 / (1 + fx_exp(-x)); }
 static FX double fx_silu(double x) { return x / (1 + fx_exp(-x)); }
 """
-#: Near 0 1 + x + x * p(x * x); from 1 on exp(-q(|x|)), q = -log(erfc), or what that leaves of 2; 0 and 2 where ATen's erf is 1.
-ONE_PLUS_ERF = r"""
-static FX float fx_one_plus_erf(float x) {
-  float a = __builtin_fabsf(x), z = x * x, d = a > 3.95f ? 3.95f : a;
-  float p = fx_fma(fx_fma(0x1.48a2eap-14f, z, -0x1.a3b5c6p-11f), z, 0x1.53fdf0p-8f);
-  p = fx_fma(fx_fma(fx_fma(fx_fma(p, z, -0x1.b7f842p-6f), z, 0x1.ce2cf0p-4f), z, -0x1.81273ep-2f), z, 0x1.06eba8p-3f);
-  float q = fx_fma(fx_fma(-0x1.4ded2cp-20f, d, 0x1.4cd6f8p-15f), d, -0x1.21c330p-11f);
-  q = fx_fma(fx_fma(fx_fma(q, d, 0x1.2ccbe8p-8f), d, -0x1.aa5eb4p-6f), d, 0x1.c0830cp-4f);
-  q = fx_fma(fx_fma(q, d, 0x1.43c242p-1f), d, 0x1.214642p+0f);
-  float e = a > 3.95f ? 0 : fx_exp_below(fx_fma(-q, d, 0x1.1721aap-12f));
-  return a < 1 ? 1 + fx_fma(x, p, x) : (x < 0 ? e : 2 - e);
+#: x * cdf(x) and its derivative, cdf the normal distribution's. Its tail above a = |x| is exp(-a^2/2) * (1 - u) / 4 * q(u),
+#: u = a / (a + 4); from 6 on, where eager's is 0, 0. x - x is NaN of an infinity, which is what gelu(-inf) is.
+GELU = r"""
+#ifndef __ASSOCIATIVE_MATH__
+static FX float fx_normal(float a) { /* exp(-a^2/2), a from 0 to 6 */
+  float s = a * a, t = fx_fused(s, -0x1.715476p-1f, 0x1.8p23f), g = fx_fused(s, -0x1.715476p-1f, 0x1.8p23f - t);
+  return fx_float(fx_bits(fx_fused(POLYNOMIAL(EXP2, g), g, 1.0f)) + (fx_bits(t) << 23));
 }
-static FX double fx_one_plus_erf(double x) { return 1 + fx_erf(x); }
+static FX float fx_gelu(float x) {
+  float a = __builtin_fabsf(x), u = a / (a + 4), e = fx_normal(a) * u * POLYNOMIAL(MILLS, u);
+  e = a >= 6 ? 0 : e;
+  return x - (x < 0 ? x : 0) - e;
+}
+static FX float fx_gelu_slope(float x) {
+  float a = __builtin_fabsf(x), u = a / (a + 4), tail = POLYNOMIAL(MILLS, u) * (0.25f - 0.25f * u);
+  float e = fx_normal(a) * fx_fused(-0x1.988454p-2f, a, tail);
+  e = a >= 6 ? 0 * a : e;
+  return x < 0 ? e : 1 - e;
+}
+#else
+static FX float fx_gelu(float x) { return 0.5f * x * fx_erfc(-0x1.6a09e6p-1f * x); }
+static FX float fx_gelu_slope(float x) {
+  return 0.5f * fx_erfc(-0x1.6a09e6p-1f * x) + 0x1.988454p-2f * x * fx_exp(-0.5f * x * x);
+}
+#endif
+static FX double fx_gelu(double x) { return 0.5 * x * fx_erfc(-0x1.6a09e667f3bcdp-1 * x); }
+static FX double fx_gelu_slope(double x) {
+  return 0.5 * fx_erfc(-0x1.6a09e667f3bcdp-1 * x) + 0x1.9884533d43651p-2 * x * fx_exp(-0.5 * x * x);
+}
+"""
+#: log(1 + exp(x)): of e = exp(-|x|) as e - s * (e - s^2 * q(s^2)), s = e / (2 + e), with what rounding e, s and the sum with x
+#: lost.
+SOFTPLUS = r"""
+#ifndef __ASSOCIATIVE_MATH__
+static FX float fx_softplus(float x) {
+  float a = -__builtin_fabsf(x), d = a < -104 ? -104 : a, t = fx_fused(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
+  float high = fx_fused(n, -0x1.62e430p-1f, d), low = n * 0x1.05c610p-29f, one = 1 + high, square = high * high;
+  float lost = fx_fused(low, fx_fused(0.455f, square, one), high - (one - 1));
+  float tail = fx_fused(0.5f, square, fx_fused(square * high, POLYNOMIAL(EXP, high), lost));
+  float y = one + tail, scale = fx_float((fx_bits(t) + 191) << 23), e = y * scale * 0x1p-64f; /* n + 191: above 0 */
+  float rest = (tail - (y - one)) * scale * 0x1p-64f, sum = 2 + e, s = e / sum, z = s * s;
+  float of_s = fx_fused(-s, e - (sum - 2), fx_fused(-s, sum, e)) * s;
+  rest = fx_fused(-s, fx_fused(-z, POLYNOMIAL(ATANH, z), e), fx_fused(rest, fx_fused(s, -1.5f, 1.0f), -of_s));
+  float top = x > 0 ? x : 0, whole = top + e, larger = top > e ? top : e, smaller = top > e ? e : top;
+  return top > 90 ? top : whole + (rest + (smaller - (whole - larger)));
+}
+#else
+static FX float fx_softplus(float x) { return (x > 0 ? x : 0) + fx_log1p(fx_exp(-__builtin_fabsf(x))); }
+#endif
+static FX double fx_softplus(double x) { return (x > 0 ? x : 0) + fx_log1p(fx_exp(-__builtin_fabs(x))); }
 """
 LOGADDEXP = r"""static inline double fx_logaddexp(double a, double b) {
   double low = (b < a || b != b) ? b : a, high = (b > a || b != b) ? b : a;
@@ -205,8 +312,8 @@ LOGADDEXP = r"""static inline double fx_logaddexp(double a, double b) {
 }"""
 #: Functions that are not libm's, in the order they call each other: those defined by a text, and the text.
 HELPERS = (
-    (("exp_below", "one_plus_erf"), EXP_BELOW), (("sigmoid", "silu"), SIGMOIDS), (("one_plus_erf",), ONE_PLUS_ERF),
-    (("logaddexp",), LOGADDEXP),
+    (("exp_below",), EXP_BELOW), (("sigmoid", "silu"), SIGMOIDS), (("gelu", "gelu_slope"), GELU),
+    (("softplus",), SOFTPLUS), (("logaddexp",), LOGADDEXP),
 )  # fmt: skip
 
 
@@ -220,7 +327,8 @@ def called_functions(source: str) -> list[str]:
 def functions(source: str, fast: bool) -> tuple[str, list[str]]:
     """(definitions of what `source` calls, the functions of libm that these call)"""
     names = called_functions(source)
-    parts: list[str] = [] if fast or not names else [COMMON]
+    needed = [EXP_OF_PARTS] * bool({"exp", "exp2"} & {*names}) + [LOG_OF_PARTS] * bool({"log", "log1p"} & {*names})
+    parts: list[str] = [] if fast or not names else [COMMON, *needed]
     calls: list[str] = []
     for name in names:
         arguments = ("x",) if SCALARS[name].arity == 1 else ("x", "y")
@@ -229,7 +337,7 @@ def functions(source: str, fast: bool) -> tuple[str, list[str]]:
         parts.append(EXP_OF_DOUBLE if name == "exp" and not fast else forward(name, "double", name, arguments))
         calls += [f"{name}f", name] if fast else [name]
     parts += [text for calls_of, text in HELPERS if any(f"fx_{call}(" in source for call in calls_of)]
-    return "".join(part + "\n" for part in parts), calls
+    return with_polynomials("".join(part + "\n" for part in parts)), calls
 
 
 def forward(name: str, ctype: str, call: str, arguments: tuple[str, ...], cast: str = "") -> str:

@@ -107,7 +107,11 @@ WORDS: dict[str, Word] = {
     "exp_below": Word("libdevice.exp({0})"),
     "sigmoid": Word("(1.0 / (1.0 + libdevice.exp(-{0})))"),
     "silu": Word("({0} / (1.0 + libdevice.exp(-{0})))"),
-    "one_plus_erf": Word("(1.0 + libdevice.erf({0}))"),
+    "gelu": Word("(0.5 * {0} * libdevice.erfc(-0.7071067811865476 * {0}))"),
+    "gelu_slope": Word(
+        "(0.5 * libdevice.erfc(-0.7071067811865476 * {0}) + 0.3989422804014327 * {0} * libdevice.exp(-0.5 * {0} * {0}))"
+    ),
+    "softplus": Word("(tl.maximum({0}, 0.0) + libdevice.log1p(libdevice.exp(-tl.abs({0}))))"),
     **{name: Word(f"libdevice.{name}({{0}})") for name in LIBDEVICE},
     **{name: Word(f"libdevice.{name}({{0}}, {{1}})") for name in LIBDEVICE_OF_TWO},
 }

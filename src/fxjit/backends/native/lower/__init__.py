@@ -10,7 +10,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import _C
+from fxjit import _C, budget
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
@@ -90,6 +90,7 @@ def lower_output(low: Lowering, node: torch.fx.Node) -> None:
 
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     _C.safe_point()
+    budget.spend("lowering")
     meta = meta_of(node)
     if isinstance(meta, SYMBOLIC) and not unbacked(node):
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta

@@ -15,7 +15,7 @@ from ..ops import MATH, NOT_VECTOR_MATH
 from ..target import by_triton
 from .table import Lowering, NoLowering
 
-LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, "one_plus_erf"} - {"exp", "fmod"})
+LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, "gelu", "gelu_slope", "softplus"} - {"exp", "fmod"})
 
 
 def require_accuracy(low: Lowering, value: Any, first: int) -> None:

@@ -14,7 +14,7 @@ from torch._prims_common import elementwise_dtypes
 from fxjit.torch_compat import rounds_bound_of_softshrink
 
 from ..index import Sizes, contiguous_strides, equal, sizes_of
-from ..ir import SUPPORTED, Buffer, Const, Expr, Load, TensorExpr, compute_type, expand, load_all, loads, reindex
+from ..ir import SUPPORTED, Buffer, Const, Expr, Load, Op, TensorExpr, compute_type, expand, load_all, loads, reindex
 from ..ops import MATH, MATH_OF_TWO, cast, compare, const, op, where
 from .table import Lowering, NoLowering, Number, fitting, is_view, lowers, meta_of, overflows
 
@@ -99,7 +99,7 @@ def gelu(x: Expr, approximate: str) -> Expr:
         cube = op("mul", op("mul", x, x), x)
         inner = op("mul", const(math.sqrt(2 / math.pi), x.dtype), op("add", x, op("mul", const(0.044715, x.dtype), cube)))
         return op("mul", op("mul", half, x), op("add", one, op("tanh", inner)))
-    return op("mul", op("mul", x, half), op("one_plus_erf", op("mul", x, const(math.sqrt(0.5), x.dtype))))
+    return op("gelu", x)
 
 
 def gelu_derivative(x: Expr, approximate: str) -> Expr:
@@ -113,9 +113,7 @@ def gelu_derivative(x: Expr, approximate: str) -> Expr:
         slope = op("mul", beta, op("add", one, op("mul", const(3 * 0.044715, t), square)))
         right = op("mul", op("mul", op("mul", half, x), op("sub", one, op("mul", tanh, tanh))), slope)
         return op("add", left, right)
-    cdf = op("mul", half, op("one_plus_erf", op("mul", x, const(math.sqrt(0.5), t))))
-    pdf = op("mul", op("exp_below", op("mul", op("mul", x, x), const(-0.5, t))), const(1 / math.sqrt(2 * math.pi), t))
-    return op("add", cdf, op("mul", x, pdf))
+    return op("gelu_slope", x)
 
 
 def clamp(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
@@ -132,6 +130,17 @@ def relu(x: Expr) -> Expr:
 
 def reciprocal(x: Expr) -> Expr:
     return op("div", const(1, x.dtype), x)
+
+
+def log1p(x: Expr) -> Expr:
+    """Of exp(-abs(x)) in one, as the losses with logits have it."""
+    if isinstance(x, Op) and x.name == "exp" and isinstance(x.args[0], Op) and is_negated_size(x.args[0]):
+        return op("softplus", x.args[0])
+    return op("log1p", x)
+
+
+def is_negated_size(x: Op) -> bool:
+    return x.name == "neg" and isinstance(x.args[0], Op) and x.args[0].name == "abs"
 
 
 UNARY: dict[str, Build] = {
@@ -187,7 +196,8 @@ def float_unary(name: str) -> Callable[..., TensorExpr]:
         if not dtype.is_floating_point:
             return result(node, x.expr)  # rounding an integer
         expr = as_held(low, x).expr if name in ROUNDING else x.expr
-        return result(node, op(name, cast(expr, compute_type(dtype))))
+        given = cast(expr, compute_type(dtype))
+        return result(node, log1p(given) if name == "log1p" else op(name, given))
 
     return lower
 
@@ -561,7 +571,7 @@ def lower_hardtanh(low: Lowering, node: torch.fx.Node, x: Any, min_val: Any = -1
 def lower_softplus(low: Lowering, node: torch.fx.Node, x: Any, beta: Any = 1, threshold: Any = 20) -> TensorExpr:
     expr = low.value(x).expr
     scaled = op("mul", expr, const(beta, expr.dtype))
-    soft = op("div", op("log1p", op("exp", scaled)), const(beta, expr.dtype))
+    soft = op("div", op("softplus", scaled), const(beta, expr.dtype))
     return result(node, where(compare("gt", scaled, const(threshold, expr.dtype)), expr, soft))
 
 
@@ -602,6 +612,55 @@ def derivative(build: Build, jumps: bool = False) -> Callable[..., TensorExpr]:
         return result(node, build(operand(low, grad, size, dtype), operand(low, seen, size, dtype)))
 
     return lower
+
+
+def of_mish(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(e^x, n, n + 2) in double, n = e^x * (e^x + 2): tanh(log(1 + e^x)) is n / (n + 2), from 20 on 1."""
+    if x.dtype is torch.float64:
+        raise NoLowering("a function in float64 that ATen computes more accurately")
+    e = cast(op("exp", op("minimum", x, const(20, x.dtype))), torch.float64)
+    n = op("mul", e, op("add", e, const(2, e.dtype)))
+    return e, n, op("add", n, const(2, n.dtype))
+
+
+@lowers("mish.default")
+def lower_mish(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
+    v = operand(low, x, out_size(node), meta_of(node).dtype)
+    _, n, d = of_mish(v)
+    return result(node, op("mul", cast(v, n.dtype), op("div", n, d)))
+
+
+def mish_backward(grad: Expr, x: Expr) -> Expr:
+    """grad * (n / d + x * 4 * e^x * (1 + e^x) / d^2), d = n + 2."""
+    e, n, d = of_mish(x)
+    share = op("div", const(1, d.dtype), d)
+    product = op("mul", op("mul", e, op("add", const(1, e.dtype), e)), share)
+    rest = op("mul", op("mul", cast(x, e.dtype), const(4, e.dtype)), product)
+    return op("mul", cast(grad, e.dtype), op("mul", op("add", n, rest), share))
+
+
+lowers("mish_backward.default")(derivative(mish_backward))
+
+
+@lowers("softplus_backward.default")
+def lower_softplus_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, beta: Any, threshold: Any) -> TensorExpr:
+    def build(g: Expr, v: Expr) -> Expr:
+        scaled = op("mul", v, const(beta, v.dtype))
+        return where(compare("gt", scaled, const(threshold, v.dtype)), g, op("mul", g, op("sigmoid", scaled)))
+
+    return derivative(build)(low, node, grad, x)
+
+
+@lowers("log_sigmoid_backward.default")
+def lower_log_sigmoid_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, exps: Any) -> TensorExpr:
+    """`exps` is the forward's exp(-abs(x)), on a CPU; elsewhere nothing."""
+    size, dtype = out_size(node), meta_of(node).dtype
+    v = operand(low, x, size, dtype)
+    z = operand(low, exps, size, dtype) if 0 not in low.value(exps).size else op("exp_below", op("neg", op("abs", v)))
+    one = const(1, v.dtype)
+    share = op("div", z, op("add", one, z))
+    slope = where(compare("lt", v, const(0, v.dtype)), op("sub", one, share), share)
+    return result(node, op("mul", operand(low, grad, size, dtype), slope))
 
 
 def silu_backward(grad: Expr, x: Expr) -> Expr:

@@ -1,0 +1,74 @@
+"""Minimax polynomials of elementary functions, from the constant up; made by tools/minimax.py, which says of what.
+
+Beside each: the largest error that it makes in the function's result, relative to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: 2^-33.3, from -0.34658 to 0.34658
+EXP: Final = (
+    "0x1.555554p-3f",
+    "0x1.5554e8p-5f",
+    "0x1.11130ep-7f",
+    "0x1.6d4cbap-10f",
+    "0x1.9dfba2p-13f",
+)
+#: 2^-30.4, from -0.292893 to 0.414214
+LOG: Final = (
+    "0x1.555546p-2f",
+    "-0x1.ffffeep-3f",
+    "0x1.99a542p-3f",
+    "-0x1.5562ep-3f",
+    "0x1.233306p-3f",
+    "-0x1.fb43dcp-4f",
+    "0x1.e64d6cp-4f",
+    "-0x1.e2e498p-4f",
+    "0x1.1b43a6p-4f",
+)
+#: 2^-32.0, from 0 to 0.111111
+ATANH: Final = (
+    "0x1.555558p-1f",
+    "0x1.9996d8p-2f",
+    "0x1.25051p-2f",
+    "0x1.b72bb8p-3f",
+    "0x1.f08af8p-3f",
+)
+#: 2^-28.9, from 0 to 0.6
+MILLS: Final = (
+    "0x1p+1f",
+    "-0x1.188452p+2f",
+    "0x1.4ef73ep+2f",
+    "-0x1.989db4p+1f",
+    "0x1.2fa018p-2f",
+    "0x1.6919p-1f",
+    "-0x1.26668ep-4f",
+    "-0x1.578c58p-2f",
+    "0x1.2d6184p-3f",
+)
+#: 2^-36.3, from 0 to 0.029438
+LOG2_WIDE: Final = (
+    "0x1.71547652bee71p+1",
+    "0x1.ec709d124b801p-1",
+    "0x1.2777803e789dcp-1",
+    "0x1.a58d64fd9ba53p-2",
+    "0x1.5ceaa867edafdp-2",
+)
+#: 2^-23.4, from -0.5 to 0.5
+EXP2: Final = (
+    "0x1.62e42ap-1f",
+    "0x1.ebf9cp-3f",
+    "0x1.c6b6c6p-5f",
+    "0x1.3ce942p-7f",
+    "0x1.5be496p-10f",
+)
+#: 2^-28.9, from -0.5 to 0.5
+EXP2_WIDE: Final = (
+    "0x1.62e430af2ba2bp-1",
+    "0x1.ebfbdc3c1e1ccp-3",
+    "0x1.c6aee88a5a66dp-5",
+    "0x1.3b2d4cf6abafbp-7",
+    "0x1.5f3e5492a461ap-10",
+    "0x1.41fbbc6d50aa6p-13",
+)
