@@ -120,6 +120,10 @@ def wrapper_and_view_of_its_part() -> list[torch.Tensor]:
     return [part[:], TwoTensor(part, torch.rand(4))]
 
 
+def seen_as(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return x, x.view(dtype)
+
+
 def write_to_half(x: torch.Tensor) -> torch.Tensor:
     half = x[: x.shape[0] // 2]
     half.mul_(2)
@@ -150,6 +154,7 @@ PROGRAMS: dict[str, Program] = {
     "untracked-base": Program(write_to_first, lambda: parts(torch.rand(8)), {"dynamic": True}),
     "view-of-as-strided": Program(write_to_strided_view, lambda: [torch.rand(4, 2)]),
     "mutates-overlapping": Program(write_to_windows, lambda: [torch.rand(4)]),
+    "mutates-other-dtype": Program(write_to_first, lambda: [*seen_as(torch.rand(8), torch.int32)]),
     "mutates-with-gaps": Program(write_beyond_gaps, lambda: [torch.rand(7, 16)[:6, :8]]),
     "no-functional-form": Program(lambda x: torch.ops.fxjit_test_rules.double_(x.clone()) + 1, lambda: [torch.rand(3)]),
     "no-derivative": Program(lambda x: torch.heaviside(x, x), lambda: [leaf(3)]),

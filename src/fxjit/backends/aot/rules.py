@@ -157,6 +157,20 @@ def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
     return any(not memories[place].isdisjoint(other) for place in mutated for at, other in enumerate(memories) if at != place)
 
 
+def _mutates_other_dtype(candidate: Candidate) -> bool:
+    """Whether the graph writes to an input, and another one sees the same memory as elements of another type."""
+    gm, inputs = candidate.captured, candidate.example_inputs
+    if not isinstance(gm, torch.fx.GraphModule):
+        return False
+    strided = {at: each for at, each in enumerate(inputs) if isinstance(each, torch.Tensor) and torch._C._has_storage(each)}
+    dtypes: dict[int, set[torch.dtype]] = {}
+    for each in strided.values():
+        dtypes.setdefault(each.untyped_storage()._cdata, set()).add(each.dtype)
+    if all(len(seen) == 1 for seen in dtypes.values()):
+        return False
+    return any(len(dtypes[strided[at].untyped_storage()._cdata]) > 1 for at in mutated_inputs(gm) if at in strided)
+
+
 def _cannot_desugar(candidate: Candidate) -> bool:
     """Whether AOTAutograd itself failed on a graph over wrapper subclasses, and not a compiler behind it."""
     gm = candidate.captured
@@ -237,6 +251,8 @@ RULES: tuple[Rule, ...] = (
          "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
          "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
+    Rule("mutates-other-dtype", "captured graph", _mutates_other_dtype,
+         "The graph writes to an input whose memory another input sees as elements of another type."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
