@@ -112,7 +112,7 @@ HEADER = ("case", "eager, µs", "fxjit over eager", "torch.compile over eager", 
           "first call fxjit, s", "first call torch.compile, s")
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None, cases: Callable[[], dict[str, Case]] = cases) -> None:
     """Measures and prints."""
     options = case_arguments(__doc__).parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder, fxjit.config.patch(cache_dir=f"{folder}/fxjit"):

@@ -337,6 +337,8 @@ def mark_dynamic(
     for name, end in (("min", min), ("max", max)):
         if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
             raise InvalidArgument(f"mark_dynamic: {name} must be a size, not {_described(end)}.")
+    if min is not None and max is not None and min > max:
+        raise InvalidArgument(f"mark_dynamic: no size is at least {min} and at most {max}.")
     for each in _dimensions("mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_dynamic_indices").add(each)
         if min is not None or max is not None:

@@ -153,6 +153,10 @@ small_graphs_as_captured: bool = _row(
     True, "Run a training graph as it was captured where a compiled autograd node would cost more than the few operators do.",
     in_cache_key=True,
 )
+compile_budget: float = _row(
+    60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
+    "one line in the log; 0: no limit.", in_cache_key=True,
+)
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 
 

@@ -42,7 +42,7 @@ ALIASES: Mapping[str, str] = {
     "inductor": "output_code",
     "aot": "aot_graphs",
 }
-INFO, DEBUG = logging.INFO, logging.DEBUG
+WARNING, INFO, DEBUG = logging.WARNING, logging.INFO, logging.DEBUG
 
 _ROOT = logging.getLogger("fxjit")
 

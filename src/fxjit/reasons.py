@@ -111,6 +111,16 @@ CALLS = (
         ),
     ),
     Reason(
+        "call-collective",
+        "Call of torch.distributed that is not put in a graph",
+        "`{function}` runs when the program runs: {why}.",
+        (
+            "Call it outside the compiled function.",
+            "`all_reduce`, `all_gather_into_tensor`, `reduce_scatter_tensor`, `all_to_all_single` and `broadcast` with "
+            "`async_op=False`, and torch.distributed._functional_collectives, are put in graphs.",
+        ),
+    ),
+    Reason(
         "call-c-extension",
         "Call into a C extension",
         "`{function}` of module `{module}` is compiled code that fxjit cannot see into.",

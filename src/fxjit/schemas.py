@@ -48,6 +48,8 @@ _DROPOUTS = frozenset(f"{kind}dropout{end}" for kind in ("", "alpha_", "feature_
     "dropout1d", "dropout2d", "dropout3d"}  # fmt: skip
 #: Operators whose result is in their first argument's memory, which they don't declare, so that autograd takes it for new.
 _UNDECLARED_VIEWS = frozenset({"_unsafe_view"})
+#: Namespaces of torch's functional collectives.
+_COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 _KNOWN_PACKAGES = frozenset({"torch", "math", "_operator", "operator", "builtins", "fxjit"})
 
 
@@ -174,6 +176,17 @@ def target_uses_rng(target: Any) -> bool:
     if isinstance(target, types.FunctionType):
         return is_known(target) and _function_uses_rng(target)
     return any(torch.Tag.nondeterministic_seeded in each.tags for each in overloads_of(target))
+
+
+def communicates(target: Any) -> bool:
+    """Whether the operator is one of torch's collectives, or waits for one: these are called as often, and in the same
+    order, as on the other ranks."""
+    return isinstance(target, (OpOverload, OpOverloadPacket)) and _namespace(target) in _COLLECTIVES
+
+
+def _namespace(target: OpOverload | OpOverloadPacket) -> str:
+    name = target._qualified_op_name if isinstance(target, OpOverloadPacket) else target.namespace
+    return name.partition("::")[0]
 
 
 def is_known(target: Any) -> bool:

@@ -61,6 +61,8 @@ def f(x):
         (lambda: fxjit.mark_static(int), InvalidArgument, "a class that cannot be changed"),
         (lambda: fxjit.config.on_change(5), ConfigError, "expected a function"),
         (lambda: fxjit.mark_dynamic(torch.ones(2), 0, min={1: 2}), InvalidArgument, "min must be a size"),
+        (lambda: fxjit.mark_dynamic(torch.ones(2), 0, max="a"), InvalidArgument, "max must be a size"),
+        (lambda: fxjit.mark_dynamic(torch.ones(2), 0, min=5, max=2), InvalidArgument, "at least 5 and at most 2"),
         (lambda: fxjit.compile_times("json"), ConfigError, "must be 'str' or 'csv'"),
     ],
 )

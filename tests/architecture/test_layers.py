@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events", "debug",
-       "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
+LOW = {"_C", "budget", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events",
+       "debug", "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -25,6 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "reasons": set(),
     "config": {"errors"},
+    "budget": {"config"},
     "logs": {"config", "errors"},
     "counters": {"config", "errors"},
     "events": {"config", "errors", "reasons", "logs", "counters"},

@@ -86,6 +86,7 @@ def written_after_it_was_saved(x: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 table = torch.nn.Embedding(8, 3, sparse=True)
+recurrent = torch.nn.GRU(4, 3)
 
 
 def two_lookups(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -119,6 +120,10 @@ def wrapper_and_view_of_its_part() -> list[torch.Tensor]:
     return [part[:], TwoTensor(part, torch.rand(4))]
 
 
+def seen_as(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return x, x.view(dtype)
+
+
 def write_to_half(x: torch.Tensor) -> torch.Tensor:
     half = x[: x.shape[0] // 2]
     half.mul_(2)
@@ -129,11 +134,15 @@ library = torch.library.Library("fxjit_test_rules", "DEF")
 library.define("double_(Tensor(a!) x) -> Tensor(a!)")
 library.impl("double_", lambda x: x.mul_(2), "CPU")
 library.impl("double_", lambda x: x, "Meta")
+library.define("half(Tensor x) -> Tensor")
+library.impl("half", lambda x: x * 0.5, "CPU")
+library.impl("half", lambda x: torch.empty_like(x), "Meta")
 
 PROGRAMS: dict[str, Program] = {
     "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
+    "no-autograd-kernel": Program(lambda x: torch.ops.fxjit_test_rules.half(x) + 1, lambda: [leaf(3)]),
     "mutates-aliased-wrapper": Program(write_to_first, wrapper_and_view_of_its_part),
     "wrapper-subclass": Program(lambda w: (w * 2).chunk(2), lambda: [TwoTensor(leaf(4), leaf(4))]),
     "data-dependent-shape": Program(set_by_mask, lambda: [leaf(4, 3), torch.tensor([True, False, True, True]), leaf(3, 3)]),
@@ -145,6 +154,7 @@ PROGRAMS: dict[str, Program] = {
     "untracked-base": Program(write_to_first, lambda: parts(torch.rand(8)), {"dynamic": True}),
     "view-of-as-strided": Program(write_to_strided_view, lambda: [torch.rand(4, 2)]),
     "mutates-overlapping": Program(write_to_windows, lambda: [torch.rand(4)]),
+    "mutates-other-dtype": Program(write_to_first, lambda: [*seen_as(torch.rand(8), torch.int32)]),
     "mutates-with-gaps": Program(write_beyond_gaps, lambda: [torch.rand(7, 16)[:6, :8]]),
     "no-functional-form": Program(lambda x: torch.ops.fxjit_test_rules.double_(x.clone()) + 1, lambda: [torch.rand(3)]),
     "no-derivative": Program(lambda x: torch.heaviside(x, x), lambda: [leaf(3)]),
@@ -152,10 +162,13 @@ PROGRAMS: dict[str, Program] = {
     "overlapping-tangent": Program(lambda x: (x * 2).unfold(0, 3, 1), lambda: [leaf(6)]),
     "view-of-mutated-input": Program(write_to_half, lambda: [torch.rand(10, 18)[:, 9:]], {"dynamic": True}),
     "only-views": Program(lambda x: x.t(), lambda: [torch.rand(3, 4)]),
+    "recurrent-under-transform": Program(torch.func.grad(lambda x: recurrent(x)[0].sum()), lambda: [torch.rand(3, 2, 4)]),
     "unprofitable": Program(lambda x: (x * 2).sin(), lambda: [leaf(3)], {"backend": "native"}),
 }
 #: Rules of single calls have tests of their own below.
 OF_CALLS = {"input-aliasing", "double-backward"}
+#: And of graphs that are too long (test_budget.py).
+OF_TIME = {"over-budget"}
 #: Rules of the native executor, which a program meets nowhere but on a torch that is not whole, or by a size of its own kind.
 OF_THE_EXECUTOR = {"no-executor", "uncomputable-size"}
 
@@ -188,11 +201,12 @@ TAKEN_SINCE = {"sparse-gradients": (2, 14), "mutates-with-gaps": (2, 14)}
 
 def test_each_rule_has_a_program() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR
+    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR | OF_TIME
     assert {rule.id for rule in RULES if rule.stage == "call"} == OF_CALLS
     assert {rule.id for rule in RULES if rule.stage == "executor"} == OF_THE_EXECUTOR
 
 
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered:UserWarning")
 @pytest.mark.parametrize("id", PROGRAMS)
 def test_a_program_runs_as_captured_by_its_rule(id: str, caplog: pytest.LogCaptureFixture) -> None:
     program = PROGRAMS[id]

@@ -34,6 +34,8 @@ from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 
+from .operands import CheckingFakeTensorMode
+
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -138,7 +140,7 @@ class ShapePolicy:
         self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
         self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
                                       allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
-        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
+        self.fake_mode = CheckingFakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
         self._guards_seen = 0  # of the environment's, that are about no random number
@@ -205,6 +207,10 @@ class ShapePolicy:
             if expr is not None and expr.is_Symbol:
                 low = 2 if limits.min is None else max(limits.min, 2)
                 high = int_oo if limits.max is None else limits.max
+                if not low <= tensor.shape[limits.dim] <= high:
+                    raise ConstraintViolationError(
+                        f"Dimension {limits.dim} of {source.name} was marked with sizes from {limits.min or 0} to "
+                        f"{'any' if limits.max is None else limits.max}, and has {tensor.shape[limits.dim]}.")
                 self.shape_env._update_var_to_range(expr, ValueRanges(low, high))
 
     def check_marks(self) -> None:

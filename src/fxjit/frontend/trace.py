@@ -384,7 +384,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution(), observer or contextlib.nullcontext():
+            with self.fake_execution(), self.policy.fake_mode.checking_operands(), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:

@@ -22,7 +22,6 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.compiled_with_cxx11_abi torch.accelerator.device_count torch.cpu.is_available",
             "torch.cpu._is_avx2_supported torch.cpu._is_avx512_supported torch.cpu._is_avx512_bf16_supported",
             "torch.cpu._is_vnni_supported torch.cpu._is_amx_tile_supported torch.cpu._is_amx_fp16_supported",
-            "torch.distributed.get_rank torch.distributed.get_world_size torch.distributed.get_backend",
             "torch.distributed.is_torchelastic_launched torch.utils._foreach_utils._get_foreach_kernels_supported_devices",
             "torch.utils._foreach_utils._get_fused_kernels_supported_devices torch._utils._get_device_index",
             "torch._utils._get_available_device_type torch._prims_common.is_boolean_dtype",

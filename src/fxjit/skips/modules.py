@@ -71,6 +71,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.utils.hooks": ("TRACE", ""),
     "torch.utils._device": ("TRACE", ""),
     "torch.distributed.algorithms._checkpoint": ("TRACE", ""),
+    "torch.distributed._functional_collectives": ("TRACE", ""),
     "torch.testing": ("TRACE", ""),
     "torch._library": ("GRAPH", ""),
     # the standard library: pure Python is traced, what talks to the world is not

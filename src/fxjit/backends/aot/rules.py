@@ -7,6 +7,7 @@ listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,13 +15,16 @@ from typing import Any, Literal
 import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
+from fxjit.budget import OverBudget
 from fxjit.counters import counters
+from fxjit.schemas import overloads_of
 from fxjit.tensor_wrappers import flattened, is_wrapper, storages
 
-from ..graph.facts import DATA_DEPENDENT, mutated_inputs, tensors_of, uses_storage_offsets
+from ..graph.facts import DATA_DEPENDENT, all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
@@ -79,7 +83,8 @@ def check(stage: Stage, candidate: Candidate) -> None:
 def report(rule: Rule, graph: Any, because: str = "") -> None:
     """Counts and logs that the graph, or a call of it, runs as captured, and reports it to `explain`."""
     counters["run_as_captured"][rule.id] += 1
-    log.info("a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
+    level = logs.WARNING if rule.id == "over-budget" else logs.INFO  # the time was lost, and may be again
+    log.log(level, "a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
     events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
 
 
@@ -125,6 +130,21 @@ def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
+def _lacks_autograd_kernel(candidate: Candidate) -> bool:
+    """Eager then derives the operators that the kernel is made of, which AOTAutograd does not see: it derives nothing."""
+    return torch.is_grad_enabled() and any(
+        isinstance(node.target, (OpOverload, OpOverloadPacket))
+        and any(tensor.requires_grad for each in node.all_input_nodes for tensor in tensors_of(each))
+        and not any(map(_has_autograd_kernel, overloads_of(node.target)))
+        for node in all_nodes(candidate.captured))
+
+
+@functools.cache
+def _has_autograd_kernel(overload: OpOverload) -> bool:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(overload.name(), key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
+
+
 def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
     """AOTAutograd does not look for memory that what wrappers are made of shares with other inputs."""
     gm, inputs = candidate.captured, candidate.example_inputs
@@ -135,6 +155,20 @@ def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
     if any(is_wrapper(inputs[place]) and len(memories[place]) < len([*flattened(inputs[place])]) for place in mutated):
         return True
     return any(not memories[place].isdisjoint(other) for place in mutated for at, other in enumerate(memories) if at != place)
+
+
+def _mutates_other_dtype(candidate: Candidate) -> bool:
+    """Whether the graph writes to an input, and another one sees the same memory as elements of another type."""
+    gm, inputs = candidate.captured, candidate.example_inputs
+    if not isinstance(gm, torch.fx.GraphModule):
+        return False
+    strided = {at: each for at, each in enumerate(inputs) if isinstance(each, torch.Tensor) and torch._C._has_storage(each)}
+    dtypes: dict[int, set[torch.dtype]] = {}
+    for each in strided.values():
+        dtypes.setdefault(each.untyped_storage()._cdata, set()).add(each.dtype)
+    if all(len(seen) == 1 for seen in dtypes.values()):
+        return False
+    return any(len(dtypes[strided[at].untyped_storage()._cdata]) > 1 for at in mutated_inputs(gm) if at in strided)
 
 
 def _cannot_desugar(candidate: Candidate) -> bool:
@@ -213,8 +247,12 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
+    Rule("no-autograd-kernel", "captured graph", _lacks_autograd_kernel,
+         "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
          "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
+    Rule("mutates-other-dtype", "captured graph", _mutates_other_dtype,
+         "The graph writes to an input whose memory another input sees as elements of another type."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
@@ -240,6 +278,8 @@ RULES: tuple[Rule, ...] = (
          "An in-place operator has no functional form."),
     Rule("no-derivative", "AOTAutograd", _raised("derivative for aten::"),
          "An operator has no derivative, which eager says where somebody asks for one."),
+    Rule("over-budget", "AOTAutograd", lambda candidate: isinstance(candidate.error, OverBudget),
+         "Compiling the graph took longer than it may (setting `compile_budget`): it is a loop over many steps, mostly."),
     Rule("recurrent-under-transform", "AOTAutograd", lambda candidate: isinstance(candidate.error, CannotKeepWhole),
          "A recurrent layer runs under `vmap`, `grad` or forward-mode AD, or on tensors of a wrapper subclass: only ATen can "
          "do that, step by step."),

@@ -20,7 +20,7 @@ from torch.fx import graph as fx_graph
 from torch.fx.immutable_collections import immutable_list
 from torch.utils import _pytree as pytree
 
-from fxjit import _C, config
+from fxjit import _C, budget, config
 
 # It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
 torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
@@ -90,6 +90,7 @@ class _PlainTrees:
     @staticmethod
     def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
         _C.safe_point()  # once for each node that AOTAutograd makes
+        budget.spend("AOTAutograd")
         if is_leaf is not None or not (type(tree) is tuple and len(tree) == 2 and type(tree[0]) is tuple):
             yield from pytree.tree_iter(tree, is_leaf)
             return

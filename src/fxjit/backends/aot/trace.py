@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit import config, debug, logs
+from fxjit import budget, config, debug, logs
 from fxjit.counters import timed
 
 from . import recurrent, rules, torch_patches
@@ -46,7 +46,7 @@ def trace_and_compile(
 
         return run
 
-    with torch_patches.patched(), torch_patches.replaced_kernels(recurrent.kernels()), timed("aot"):
+    with torch_patches.patched(), torch_patches.replaced_kernels(recurrent.kernels()), budget.limited(), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,

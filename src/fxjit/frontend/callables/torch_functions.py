@@ -220,8 +220,6 @@ _AUTOCAST: Final[dict[Callable[..., Any], str | None]] = {
 }
 for _fn in _AUTOCAST:
     handles(_fn)(_autocast_handler(_fn))
-if torch.distributed.is_available():
-    handles(torch.distributed.is_initialized)(_switch_handler(torch.distributed.is_initialized))
 
 
 def _fact_handler(fn: Callable[..., Any]) -> Handler:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fxjit import config
+from fxjit import budget, config
 from fxjit.counters import counters
 
 from ..hints import Hints
@@ -39,6 +39,7 @@ class GraphKernels:
         readers, writers = readers_of(steps), writes_by_kernels(steps)
         planned: list[Launch | Extern] = []
         for position, step in enumerate(steps):
+            budget.spend("code generation")
             if not isinstance(step, Group):
                 planned.append(step)
                 continue

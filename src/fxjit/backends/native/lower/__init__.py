@@ -10,11 +10,12 @@ import torch.fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import _C
+from fxjit import _C, budget
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
 from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
+from ..passes.collectives import is_wait, read_until
 from ..target import has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .accuracy import require_accuracy
@@ -90,6 +91,7 @@ def lower_output(low: Lowering, node: torch.fx.Node) -> None:
 
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     _C.safe_point()
+    budget.spend("lowering")
     meta = meta_of(node)
     if isinstance(meta, SYMBOLIC) and not unbacked(node):
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
@@ -214,6 +216,8 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     for arg in mutated:
         low.settle_readers(low.materialize(arg), node)
     reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
+    if is_wait(node):
+        reads |= frozenset(low.materialize(arg) for arg in read_until(node))
     writes = frozenset(low.storage[arg] for arg in mutated)
     first = low.counter
     if isinstance(meta, torch.Tensor):

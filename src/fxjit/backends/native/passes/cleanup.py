@@ -9,8 +9,9 @@ import torch
 import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
-from fxjit.schemas import returns_alias, target_uses_rng, writes
+from fxjit.schemas import communicates, returns_alias, target_uses_rng, writes
 
+from .collectives import delay_waits
 from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
@@ -88,7 +89,7 @@ def share_equal(graph: torch.fx.Graph) -> None:
             continue
         if node.op != "call_function" or not (isinstance(target, torch._ops.OpOverload) or target is operator.getitem):
             continue
-        if target_uses_rng(target):
+        if target_uses_rng(target) or communicates(target):
             continue
         # Two equal outputs must stay two tensors.
         if node in returned or node.meta.get("unbacked_bindings"):
@@ -130,5 +131,5 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead, share_equal,
-    mark_in_place, write_by_aten,
+    mark_in_place, write_by_aten, delay_waits,
 )  # fmt: skip

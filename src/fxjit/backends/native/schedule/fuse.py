@@ -19,6 +19,8 @@ import sympy
 import torch
 import torch.fx
 
+from fxjit import budget
+
 from ..choose.fusion import has_room, is_small, shares_reduction
 from ..choose.predictions import LOOK_BACK
 from ..hints import Hints
@@ -117,6 +119,7 @@ def fuse(statements: Iterable[Statement], hints: Hints) -> list[Step]:
     """Groups and extern calls in the order they run."""
     fuser = Fuser(hints)
     for statement in statements:
+        budget.spend("fusion")
         fuser.place(statement)
     for step in fuser.steps:
         if isinstance(step, Group):

@@ -1,0 +1,301 @@
+"""Collectives, process groups and device meshes in graphs: results are eager's on every rank, with no break."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as functional
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import fxjit
+from fxjit.testing import CompileCounterWithBackend
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+Program = Callable[[torch.Tensor], Any]
+PROGRAMS: dict[str, Callable[[], Program]] = {}
+WORLD = [0, 1]
+
+
+def program(make: Callable[[], Program]) -> Callable[[], Program]:
+    """Signs up a program that is one graph. It is made on the rank, where there is a process group."""
+    PROGRAMS[make.__name__] = make
+    return make
+
+
+def functional_program(call: Callable[[torch.Tensor], Any]) -> None:
+    PROGRAMS[call.__name__] = lambda: lambda x: call(x * 2)
+
+
+@functional_program
+def all_reduce_and_wait(x: torch.Tensor) -> Any:
+    return functional.wait_tensor(functional.all_reduce(x, "sum", distributed.group.WORLD)) + 1
+
+
+@functional_program
+def all_reduce_of_a_list_of_ranks(x: torch.Tensor) -> Any:
+    return functional.all_reduce(x, "sum", WORLD) + 1
+
+
+@functional_program
+def gather_rows_and_columns(x: torch.Tensor) -> Any:
+    group = distributed.group.WORLD
+    return functional.all_gather_single(x, 0, group), functional.all_gather_single(x, 1, group)
+
+
+@functional_program
+def scatter_rows_and_columns(x: torch.Tensor) -> Any:
+    group = distributed.group.WORLD
+    return functional.reduce_scatter_single(x, "sum", 0, group), functional.reduce_scatter_single(x, "sum", 1, group)
+
+
+@functional_program
+def exchange(x: torch.Tensor) -> Any:
+    group = distributed.group.WORLD
+    even, chosen = functional.all_to_all_single(x, None, None, group), functional.all_to_all_single(x, [1, 1], [1, 1], group)
+    return even + 1, chosen + 1
+
+
+@functional_program
+def broadcast_and_permute(x: torch.Tensor) -> Any:
+    sent = functional.permute_tensor(x.view(-1), [1, 0], distributed.group.WORLD)
+    return functional.broadcast(x, 1, distributed.group.WORLD) + 1, sent + 1
+
+
+@functional_program
+def coalesced(x: torch.Tensor) -> Any:
+    return sum(functional.all_reduce_coalesced([x, x + 1], "sum", distributed.group.WORLD))
+
+
+@functional_program
+def with_gradients(x: torch.Tensor) -> Any:
+    group = distributed.group.WORLD
+    gathered = functional.all_gather_single_autograd(x, 0, group)
+    scattered = functional.reduce_scatter_single_autograd(x.exp(), "sum", 0, group)
+    return gathered.sin().sum() + scattered.cos().sum() + functional.all_to_all_single_autograd(x, None, None, group).tanh()
+
+
+@program
+def all_reduce_in_place() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = x * 2
+            distributed.all_reduce(y)
+            distributed.all_reduce(y[0], op=distributed.ReduceOp.MAX, group=distributed.group.WORLD)
+        return x * y
+    return run
+
+
+@program
+def all_reduce_of_an_input() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        distributed.all_reduce(x.data, async_op=False)
+        return x + 1
+    return run
+
+
+@program
+def gather_in_place() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        out, parts = torch.zeros(4, 4), [torch.zeros(2, 4), torch.zeros(2, 4)]
+        distributed.all_gather_into_tensor(out, x.detach())
+        distributed.all_gather(parts, x.detach())
+        return out.sum() * x + parts[0] * parts[1].sum()
+    return run
+
+
+@program
+def scatter_in_place() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        one, other, third = torch.zeros(1, 4), torch.zeros(1, 4), torch.zeros(2, 4)
+        distributed.reduce_scatter_tensor(one, x.data)
+        distributed.reduce_scatter_tensor(other, x.data, op=distributed.ReduceOp.SUM)
+        distributed.reduce_scatter(third, [x.detach() * 2, x.detach() * 3])
+        return one.sum() * x + other + third
+    return run
+
+
+@program
+def exchange_in_place() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        out, chosen = torch.zeros(2, 4), torch.zeros(2, 4)
+        distributed.all_to_all_single(out, x.data)
+        distributed.all_to_all_single(chosen, x.data, [1, 1], [1, 1])
+        return out * x + chosen
+    return run
+
+
+@program
+def broadcast_in_place() -> Program:
+    group = distributed.new_group(WORLD)
+
+    def run(x: torch.Tensor) -> Any:
+        y = x.detach() * 2
+        z = y + 1
+        distributed.broadcast(y, src=1)
+        distributed.broadcast(z, group_src=0, group=group)
+        return y + z
+    return run
+
+
+@program
+def facts_about_groups() -> Program:
+    group = distributed.new_group(WORLD)
+
+    def run(x: torch.Tensor) -> Any:
+        if not distributed.is_available() or not distributed.is_initialized() or distributed.get_backend() != "gloo":
+            return x
+        numbers = [distributed.get_rank(), distributed.get_world_size(), distributed.get_global_rank(group, 1)]
+        numbers += [group.size(), group.rank(), len(group.group_name), distributed.get_rank(group)]
+        return [x * number for number in (*numbers, *distributed.get_process_group_ranks(group))]
+    return run
+
+
+@program
+def facts_about_meshes() -> Program:
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("rows", "columns"))
+
+    def run(x: torch.Tensor) -> Any:
+        assert mesh.mesh_dim_names == ("rows", "columns")
+        assert isinstance(mesh, DeviceMesh)
+        rows = mesh["rows"]
+        numbers = (mesh.size(), mesh.size(0), mesh.ndim, rows.get_local_rank(), mesh.get_rank(), mesh.get_coordinate()[0],
+                   rows.get_group().size(), mesh.shape[0])
+        gathered = functional.all_gather_single(x, 0, (mesh, 0)), functional.all_reduce(x, "sum", rows)
+        distributed.all_reduce(y := x.detach() + 1, group=mesh.get_group("rows"))
+        return [x * number for number in numbers], gathered, y
+    return run
+
+
+def rows_of_this_rank() -> torch.Tensor:
+    return torch.arange(8.0).view(2, 4) + 10 * distributed.get_rank()
+
+
+def plain(value: Any) -> list[torch.Tensor]:
+    """The results as tensors that were waited for."""
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return [leaf.wait() if isinstance(leaf, functional.AsyncCollectiveTensor) else leaf for leaf in leaves]
+
+
+def outcome(run: Program) -> Any:
+    """What two calls give, what they leave in the argument, and the gradient."""
+    x = rows_of_this_rank().requires_grad_()
+    seen = [each.detach().clone() for _ in range(2) for each in plain(run(x))]
+    sum((each.sum() for each in plain(run(x)) if each.requires_grad), x.sum()).backward()
+    return seen, x.detach(), x.grad
+
+
+def run_each_program(backend: str) -> dict[str, int]:
+    graphs = {}
+    for name, make in PROGRAMS.items():
+        run = make()
+        counter = CompileCounterWithBackend(backend)
+        with fxjit.config.patch(error_on_recompile=True):
+            found = outcome(fxjit.compile(run, backend=counter, fullgraph=True))
+        torch.testing.assert_close(found, outcome(run), msg=lambda text, name=name: f"{name}: {text}")
+        graphs[name] = counter.frame_count
+    return graphs
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_programs_are_one_graph_and_give_what_they_give_in_eager(ranks, backend):
+    for graphs in ranks(run_each_program, backend):
+        assert graphs == dict.fromkeys(PROGRAMS, 1)
+
+
+def break_at(call: Callable[[torch.Tensor], Any]) -> int:
+    """The graphs of a program around a call that breaks the graph; its results are eager's."""
+    def run(x: torch.Tensor) -> Any:
+        y = x.detach() * 2
+        call(y)
+        return y + x
+
+    fxjit.reset()
+    counter = CompileCounterWithBackend("eager")
+    torch.testing.assert_close(outcome(fxjit.compile(run, backend=counter)), outcome(run))
+    return counter.frame_count
+
+
+def start_and_wait(y: torch.Tensor) -> None:
+    work = distributed.all_reduce(y, async_op=True)
+    work.wait()
+
+
+def send_and_receive(y: torch.Tensor) -> None:
+    if distributed.get_rank() == 0:
+        distributed.send(y, 1)
+    else:
+        distributed.recv(y, 0)
+
+
+WEIGHT = torch.ones(4, requires_grad=True)
+
+
+def reduce_what_autograd_sees(y: torch.Tensor) -> None:
+    distributed.all_reduce(y * WEIGHT)
+
+
+def reduce_complex_numbers(y: torch.Tensor) -> None:
+    distributed.all_reduce(torch.complex(y, y))
+
+
+def wait_for_all(y: torch.Tensor) -> None:
+    distributed.barrier()
+
+
+CALLS_THAT_BREAK = (wait_for_all, start_and_wait, send_and_receive, reduce_what_autograd_sees,
+                    reduce_complex_numbers)
+
+
+def break_at_each() -> list[int]:
+    return [break_at(call) for call in CALLS_THAT_BREAK]
+
+
+def test_what_a_graph_cannot_hold_runs_between_two(ranks):
+    assert ranks(break_at_each) == [[2, 2, 2, 2, 2]] * 2
+
+
+def ask_under_two_groups(folder: str) -> list[int]:
+    """A program's answers under this group of two and under a group of one, and the graphs that it took."""
+    counter = CompileCounterWithBackend("eager")
+
+    @fxjit.compile(backend=counter)
+    def run(x: torch.Tensor) -> torch.Tensor:
+        size = distributed.get_world_size() if distributed.is_initialized() else 0
+        return x * size
+
+    seen = [int(run(torch.ones(()))), int(run(torch.ones(()))), counter.frame_count]
+    rank = distributed.get_rank()
+    distributed.destroy_process_group()
+    seen.append(int(run(torch.ones(()))))
+    distributed.init_process_group("gloo", store=distributed.FileStore(f"{folder}/alone{rank}", 1), rank=0, world_size=1)
+    return [*seen, int(run(torch.ones(()))), counter.frame_count]
+
+
+def test_answers_are_those_of_the_present_group(ranks, tmp_path):
+    assert ranks(ask_under_two_groups, str(tmp_path)) == [[2, 2, 1, 0, 1, 3]] * 2
+
+
+def order_of_calls() -> list[str]:
+    """The calls of a native graph in which a gather has a product to overlap with."""
+    def run(x: torch.Tensor, y: torch.Tensor) -> Any:
+        gathered = functional.all_gather_single(x, 0, distributed.group.WORLD)
+        reduced = functional.all_reduce(y @ y.t(), "sum", distributed.group.WORLD)
+        return gathered @ y, reduced + 1
+
+    arguments = torch.ones(32, 32), torch.ones(32, 32)
+    with tempfile.TemporaryDirectory() as folder, fxjit.config.patch(debug_dir=folder):
+        torch.testing.assert_close(fxjit.compile(run, backend="native")(*arguments), tuple(plain(run(*arguments))))
+        (text,) = [path.read_text() for path in Path(folder).rglob("*output_code*")]
+    return re.findall(r"all_gather|all_reduce|wait_tensor|gemm", text.rpartition("def call")[2])
+
+
+def test_a_graph_waits_just_before_it_needs_the_result(ranks):
+    for calls in ranks(order_of_calls):
+        assert calls == ["all_gather", "gemm", "all_reduce", "wait_tensor", "gemm", "wait_tensor"]
