@@ -646,7 +646,12 @@ lowers("mish_backward.default")(derivative(mish_backward))
 def lower_softplus_backward(low: Lowering, node: torch.fx.Node, grad: Any, x: Any, beta: Any, threshold: Any) -> TensorExpr:
     def build(g: Expr, v: Expr) -> Expr:
         scaled = op("mul", v, const(beta, v.dtype))
-        return where(compare("gt", scaled, const(threshold, v.dtype)), g, op("mul", g, op("sigmoid", scaled)))
+        if v.dtype is torch.float64:  # whose sigmoid has nothing of the tail below -709
+            z = op("exp", scaled)
+            slope = op("div", op("mul", g, z), op("add", z, const(1, z.dtype)))
+        else:
+            slope = op("mul", g, op("sigmoid", scaled))
+        return where(compare("gt", scaled, const(threshold, v.dtype)), g, slope)
 
     return derivative(build)(low, node, grad, x)
 
