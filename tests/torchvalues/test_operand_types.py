@@ -69,7 +69,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], T], ...]]] = {
     "var": (lambda x: x.var(-1), (ones(3, 4),)),
     "amax": (lambda x: x.amax(-1), (ones(3, 4),)),
     "cumsum": (lambda x: x.cumsum(0), (ones(3, 4),)),
-    "median": (lambda x: x.median(-1), (ones(3, 4),)),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), (ones(1, 2, 4, 4),)),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), (ones(1, 2, 4, 4),)),
     "bitwise_not": (torch.bitwise_not, (ones(3),)),
@@ -93,7 +92,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], T], ...]]] = {
     "xlogy": (torch.xlogy, (ones(3), ones(3))),
     "cat": (lambda x, y: torch.cat([x, y]), (ones(3), ones(3))),
     "isin": (torch.isin, (ones(3), ones(3))),
-    "searchsorted": (torch.searchsorted, (ones(3), ones(3))),
 }
 
 

@@ -61,7 +61,7 @@ def test_one_compiled_function_given_what_may_and_may_not_be_written_to(backend:
         for make in (ONES[first], *ONES, *ONES):
             assert outcome(compiled, make()) == outcome(fn, make())
         with torch.no_grad():
-            for make in ONES[:5]:
+            for make in ONES:
                 assert outcome(compiled, make()) == outcome(fn, make())
 
 

@@ -19,11 +19,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import torch_private
 from fxjit.schemas import views_first_argument
 
 #: Elements of all operands up to which operators are queried with the sizes of the program.
 QUERIED_ELEMENTS: Final = 1 << 20
 _QUERIED: Final = 16_384
+_CHECKED: Final = frozenset({torch.Tag.core, torch.Tag.pointwise})
 _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _NUMBERS: Final[dict[type, Any]] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
 
@@ -91,10 +93,15 @@ class _Unknown(Exception):
 
 @functools.lru_cache(_QUERIED)
 def _is_queried(func: Any) -> bool:
-    """ATen's own operators on data: views look at none, others may do anything, and random ones would move a generator."""
+    """Operators on data that torch tags as pointwise or core, or has a decomposition for: their kernels check what they are
+    given. Those of one library (oneDNN's layers) may abort the process. Views look at no data, and random operators would
+    move a generator."""
     if not isinstance(func, OpOverload) or func.namespace != "aten" or views_first_argument(func):
         return False
-    return torch.Tag.nondeterministic_seeded not in func.tags
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    decompositions_of = torch_private.get_or("torch._decomp.get_decompositions", lambda operators: {})
+    return not _CHECKED.isdisjoint(func.tags) or bool(decompositions_of((func,)))
 
 
 def _check(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -131,7 +138,7 @@ def _call(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], size
         if isinstance(arg, torch.Tensor):
             if type(arg) is not FakeTensor or arg.layout is not torch.strided or arg.is_quantized:
                 raise _Unknown
-            if arg.device.type not in ("cpu", "cuda"):
+            if arg.device.type != "cpu":  # an index that is refused on a GPU ends every later call of the process there
                 raise _Unknown
             return _Operand(arg.dtype, sizes(arg), arg.device)
         if isinstance(arg, (list, tuple)):

@@ -555,7 +555,17 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     base = tensor._base if tensor._is_view() else None
     if base is not None and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"
+    if base is not None and not _has_known_history(tensor):
+        return "tensor-layout", "a view made under no_grad of what was written to since, which has no autograd history"
     return None
+
+
+def _has_known_history(view: torch.Tensor) -> bool:
+    """Whether autograd can tell how a view came about: it raises where it was written to in another grad mode."""
+    try:
+        return view.is_leaf is not None
+    except RuntimeError:
+        return False
 
 
 def can_be_traced(cls: type) -> bool:
