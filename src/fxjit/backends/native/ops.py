@@ -95,7 +95,8 @@ scalar("round", 1, "__builtin_nearbyint{f}({0})", torch.round, integers=False)
 
 def normal_cdf(x: torch.Tensor) -> torch.Tensor:
     """The normal distribution's function, with the digits of its tail."""
-    return torch.special.erfc(x * -math.sqrt(0.5)) / 2
+    tail: torch.Tensor = torch.special.erfc(x * -math.sqrt(0.5))
+    return tail / 2
 
 
 def gelu_slope(x: torch.Tensor) -> torch.Tensor:
