@@ -77,7 +77,7 @@ FITS = {
     "EXP": Fit(exp_rest, -HALF_LN2, HALF_LN2, 5, lambda r: r**3 / mp.exp(r)),
     "LOG": Fit(log_rest, 0.5**0.5 - 1, 2**0.5 - 1, 9, lambda f: f**2),
     "ATANH": Fit(atanh_rest, 0, 1 / 9, 5, lambda z: z),
-    "MILLS": Fit(mills_ratio, 0, 0.6, 9, lambda u: 1 / mills_ratio(u)),
+    "MILLS": Fit(mills_ratio, 0, 0.8, 11, lambda u: 1 / mills_ratio(u)),
     "LOG2_WIDE": Fit(atanh_ratio_to_base_2, 0, 0.029438, 5, one, double=True),
     "EXP2": Fit(exp2_ratio, -0.5, 0.5, 5, lambda r: r / 2**r),
     "EXP2_WIDE": Fit(exp2_ratio, -0.5, 0.5, 6, lambda r: r / 2**r, double=True),

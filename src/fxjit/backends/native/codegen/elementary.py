@@ -256,22 +256,23 @@ static FX double fx_sigmoid(double x) { return 1 / (1 + fx_exp(-x)); }
 static FX double fx_silu(double x) { return x / (1 + fx_exp(-x)); }
 """
 #: x * cdf(x) and its derivative, cdf the normal distribution's. Its tail above a = |x| is exp(-a^2/2) * (1 - u) / 4 * q(u),
-#: u = a / (a + 4); from 6 on, where eager's is 0, 0. x - x is NaN of an infinity, which is what gelu(-inf) is.
+#: u = a / (a + 4); from 16 on 0. x - x is NaN of an infinity, which is what gelu(-inf) is. What times g is a number of a half
+#: type may itself be below the normal numbers: it is calculated 2^64 times as large.
 GELU = r"""
 #ifndef __ASSOCIATIVE_MATH__
-static FX float fx_normal(float a) { /* exp(-a^2/2), a from 0 to 6 */
-  float s = a * a, t = fx_fused(s, -0x1.715476p-1f, 0x1.8p23f), g = fx_fused(s, -0x1.715476p-1f, 0x1.8p23f - t);
+static FX float fx_normal(float a) { /* exp(-a^2/2) * 2^64, a from 0 to 16 */
+  float s = a * a, t = fx_fused(s, -0x1.715476p-1f, 0x1.80008p23f), g = fx_fused(s, -0x1.715476p-1f, 0x1.80008p23f - t);
   return fx_float(fx_bits(fx_fused(POLYNOMIAL(EXP2, g), g, 1.0f)) + (fx_bits(t) << 23));
 }
 static FX float fx_gelu(float x) {
-  float a = __builtin_fabsf(x), u = a / (a + 4), e = fx_normal(a) * u * POLYNOMIAL(MILLS, u);
-  e = a >= 6 ? 0 : e;
+  float a = __builtin_fabsf(x), u = a / (a + 4), e = fx_normal(a) * u * POLYNOMIAL(MILLS, u) * 0x1p-64f;
+  e = a >= 16 ? 0 : e;
   return x - (x < 0 ? x : 0) - e;
 }
 static FX float fx_gelu_slope(float x) {
   float a = __builtin_fabsf(x), u = a / (a + 4), tail = POLYNOMIAL(MILLS, u) * (0.25f - 0.25f * u);
-  float e = fx_normal(a) * fx_fused(-0x1.988454p-2f, a, tail);
-  e = a >= 6 ? 0 * a : e;
+  float e = fx_normal(a) * fx_fused(-0x1.988454p-2f, a, tail) * 0x1p-64f;
+  e = a >= 16 ? 0 * a : e;
   return x < 0 ? e : 1 - e;
 }
 #else
