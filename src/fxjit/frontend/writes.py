@@ -47,11 +47,12 @@ def _overlaps(fake: object) -> bool:
 
 def guard_written_inputs(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
     """Inputs that require gradients and that the graph writes to are ones that may be written to."""
-    inputs = [
-        value
-        for value in values
-        if value.source is not None and value.real is not None and value.real.requires_grad and not value.real.is_leaf
-    ]
+    with torch._C.DisableTorchFunctionSubclass():  # these queries are none of the program's
+        inputs = [
+            value
+            for value in values
+            if value.source is not None and value.real is not None and value.real.requires_grad and not value.real.is_leaf
+        ]
     if not inputs:
         return
     written = {_memory(each.meta.get("example_value")) for node in graph.nodes for each in schemas.written(node)}
@@ -66,9 +67,10 @@ def _memory(fake: object) -> object:
 
 def may_be_written(tensor: Any) -> bool:
     """Whether autograd lets a tensor that requires gradients be written to while they are recorded."""
-    if tensor.is_leaf:
-        return False
-    if not tensor._is_view():
-        return True
-    base = tensor._base
-    return int(_creation_meta(tensor)) == 0 and (base is None or not (base.is_leaf and base.requires_grad))
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.is_leaf:
+            return False
+        if not tensor._is_view():
+            return True
+        base = tensor._base
+        return int(_creation_meta(tensor)) == 0 and (base is None or not (base.is_leaf and base.requires_grad))

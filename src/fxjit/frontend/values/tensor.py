@@ -562,10 +562,11 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
 
 def _has_known_history(view: torch.Tensor) -> bool:
     """Whether autograd can tell how a view came about: it raises where it was written to in another grad mode."""
-    try:
-        return view.is_leaf is not None
-    except RuntimeError:
-        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return view.is_leaf is not None
+        except RuntimeError:
+            return False
 
 
 def can_be_traced(cls: type) -> bool:
