@@ -34,8 +34,6 @@ from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 
-from .operands import CheckingFakeTensorMode
-
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -140,7 +138,7 @@ class ShapePolicy:
         self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
         self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
                                       allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
-        self.fake_mode = CheckingFakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
         self._guards_seen = 0  # of the environment's, that are about no random number

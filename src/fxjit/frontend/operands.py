@@ -7,7 +7,6 @@ queried once for each combination of types and ranks, and what it says is kept f
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import sympy
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fxjit import torch_private
 from fxjit.schemas import views_first_argument
@@ -30,30 +29,20 @@ _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int
 _NUMBERS: Final[dict[type, Any]] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
 
 
-class CheckingFakeTensorMode(FakeTensorMode):
-    """Fake tensors that refuse, within `checking_operands`, the types that ATen's kernels refuse."""
+class OperandCheck(TorchDispatchMode):
+    """Raises, for operators on fake tensors, what ATen's kernels raise for the types of their operands.
 
-    _checks = False
+    A mode above that of fake tensors, not a class derived from it: torch looks for rules of operators (`cond`, `while_loop`) by
+    the very class of a mode.
+    """
 
-    @contextlib.contextmanager
-    def checking_operands(self) -> Iterator[None]:
-        before, self._checks = self._checks, True
-        try:
-            yield
-        finally:
-            self._checks = before
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._checks:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
-        self._checks = False  # for the operators that fake tensors compose this one of
-        try:
-            result = super().__torch_dispatch__(func, types, args, kwargs or {})
-            if result is not NotImplemented and _is_queried(func):
-                _check(func, args, kwargs or {})
-            return result
-        finally:
-            self._checks = True
+        result = func(*args, **(kwargs or {}))
+        if result is not NotImplemented and _is_queried(func):
+            _check(func, args, kwargs or {})
+        return result
 
 
 class _Operand(NamedTuple):
