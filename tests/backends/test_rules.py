@@ -93,6 +93,11 @@ def two_lookups(words: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     return (table(words) * table(others)).sum()
 
 
+@fxjit.allow_in_graph
+def write_within(x: torch.Tensor) -> torch.Tensor:
+    return x.expand(3, 4).t().tril_()
+
+
 def write_to_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x.add_(1)
     return x * y
@@ -148,7 +153,7 @@ PROGRAMS: dict[str, Program] = {
     "data-dependent-shape": Program(set_by_mask, lambda: [leaf(4, 3), torch.tensor([True, False, True, True]), leaf(3, 3)]),
     "opaque-mutation": Program(fused_adam, lambda: [*torch.rand(4, 3), torch.tensor(1.0)]),
     "no-meta-kernel": Program(fused_sgd, lambda: [*torch.rand(3, 3)]),
-    "mutates-expanded": Program(lambda x: x.expand(3, 4).t().tril_(), lambda: [torch.rand(4)]),
+    "mutates-expanded": Program(lambda x: write_within(x) + 1, lambda: [torch.rand(4)]),
     "mutates-saved-activation": Program(written_after_it_was_saved, lambda: [leaf(3)]),
     "sparse-gradients": Program(two_lookups, lambda: [torch.arange(6), torch.arange(6) + 1], {"dynamic": True}),
     "untracked-base": Program(write_to_first, lambda: parts(torch.rand(8)), {"dynamic": True}),
