@@ -152,8 +152,9 @@ def test_the_graph_is_shown_with_the_users_lines_as_on_the_page(names, caplog):
 
 
 def frames(report: str) -> list[tuple[str, str]]:
-    """The functions and lines of a report's traceback."""
+    """The functions and lines of a report's traceback, from the test on: its runner's frames may be there or not."""
     lines = [line for line in report.partition("User code traceback:\n")[2].splitlines() if set(line.strip()) - set("^~")]
+    lines = lines[next(at for at, line in enumerate(lines) if f'"{__file__}"' in line):]
     return [(place.rpartition(", in ")[2], line.strip()) for place, line in zip(lines[::2], lines[1::2], strict=True)]
 
 
