@@ -7,6 +7,7 @@ queried once for each combination of types and ranks, and what it says is kept f
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +39,50 @@ class OperandCheck(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_taken = True  # by kernels that were queried with one element: then sizes and numbers are no matter
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if result is not NotImplemented and _is_queried(func):
-            _check(func, args, kwargs or {})
+            self.all_taken &= _check(func, args, kwargs or {})
         return result
+
+
+#: Calls whose operators took all their operands; a trace meets most of its calls many times.
+_taken: Final[set[object]] = set()
+
+
+@contextlib.contextmanager
+def checking_operands(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Runs its block, a call on fake tensors, under an `OperandCheck`, unless one of such operands passed before."""
+    try:
+        call = None if torch._C._is_any_autocast_enabled() else (target, torch.get_default_dtype(), _kinds((*args, kwargs)))
+        known = call in _taken
+    except (_Unknown, TypeError):  # an argument that does not hash
+        call, known = None, False
+    if known:
+        yield
+        return
+    with OperandCheck() as check:
+        yield
+    if call is not None and check.all_taken and len(_taken) < _QUERIED:
+        _taken.add(call)
+
+
+def _kinds(given: Any) -> object:
+    """What the choice of kernels depends on: types and ranks of tensors, types of numbers, everything else as it is."""
+    kind = type(given)
+    if kind is FakeTensor:
+        return given.dtype, given.dim(), given.device
+    if kind in (list, tuple, torch.Size):
+        return kind, *map(_kinds, given)
+    if kind is dict:
+        return kind, *((name, _kinds(each)) for name, each in given.items())
+    if isinstance(given, torch.Tensor):
+        raise _Unknown
+    return kind if kind in (int, float, complex, *_NUMBERS) else (kind, given)
 
 
 class _Operand(NamedTuple):
@@ -93,13 +133,14 @@ def _is_queried(func: Any) -> bool:
     return not _CHECKED.isdisjoint(func.tags) or bool(decompositions_of((func,)))
 
 
-def _check(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Raises what ATen does, if these types of operands are a reason for it. One element is queried first, which may not tell
-    (a group norm of 8 channels has more); then the program's own sizes, where they are small enough."""
+    (a group norm of 8 channels has more): whether it did is the result; then the program's own sizes, where they are small
+    enough."""
     try:
         refusal = _refusal(_call(func, args, kwargs, _one_element, _NUMBERS.get))
         if refusal is None:
-            return
+            return True
         call = _call(func, args, kwargs, _sizes_now, lambda kind: None)
         operands = call.operands()
         if operands and sum(math.prod(each.sizes) for each in operands) <= QUERIED_ELEMENTS:
@@ -108,9 +149,10 @@ def _check(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
                 if refusal is not None and of_one.of_types:
                     refusal = refusal._replace(of_types=True)
     except (_Unknown, TypeError):  # an argument that does not hash
-        return
+        return False
     if refusal is not None and refusal.of_types:
         raise refusal.kind(refusal.message)
+    return False
 
 
 def _may_be_of_types(dtypes: set[torch.dtype]) -> bool:

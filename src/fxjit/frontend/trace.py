@@ -52,7 +52,7 @@ from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
 from fxjit.frontend.interp.resumability import reach
 from fxjit.frontend.leaves import Leaves
-from fxjit.frontend.operands import OperandCheck
+from fxjit.frontend.operands import checking_operands
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
@@ -385,7 +385,7 @@ class Trace:
             return faked(target)(*fake_args, **fake_kwargs)
 
         try:
-            with self.fake_execution(), OperandCheck(), observer or contextlib.nullcontext():
+            with self.fake_execution(), checking_operands(target, fake_args, fake_kwargs), observer or contextlib.nullcontext():
                 try:
                     return run()
                 except _DATA_DEPENDENT:
