@@ -111,7 +111,9 @@ fallback_random: bool = _row(
 )
 tiers: bool = _row(
     False, "The first call of a graph traces it and runs it as it was captured, while a helper process compiles it; its code "
-    "is put in place between two calls. Native backend on the CPU; wait_for_compiles() waits for the end."
+    "is put in place between two calls. Native backend on the CPU; wait_for_compiles() waits for the end. Where torch's "
+    "autograd does not run in a forked process (builds for CUDA), graphs with gradients stay as they were captured, with a "
+    "warning."
 )
 background_budget: float = _row(
     600.0, "Seconds after which a graph that a helper process compiles stays as it was captured; 0: no limit."

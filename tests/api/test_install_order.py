@@ -90,6 +90,7 @@ def test_torch_gets_its_functions_back_whoever_holds_them():
 
 
 def test_counters_that_were_bound_before_count_ours():
+    torch._dynamo.reset()  # which forgets the `cond` below, that another test may have compiled
     counters_bound_before.clear()
     fxjit.install()
     torch.compile(lambda x: x + 1, backend="eager")(X)

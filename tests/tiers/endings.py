@@ -155,6 +155,7 @@ def threads(program: Program) -> None:
 def fork(program: Program) -> None:
     child = os.fork()
     if child == 0:
+        torch.set_num_threads(torch.get_num_threads())  # makes torch's pool of threads anew, which threads would race for
         for step in program.rng.sample((call, train, write, other_sizes, threads), 2):
             step(program)
         if program.rng.random() < 0.5:

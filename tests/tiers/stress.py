@@ -54,6 +54,20 @@ class Subject:
         torch.testing.assert_close(y.grad, x.grad)
 
 
+def autograd_survives_fork() -> bool:
+    """Whether torch's autograd runs in a forked process after it ran in this one: in builds for CUDA it raises."""
+    torch.ones(1, requires_grad=True).sum().backward()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def fork(subject: Subject) -> None:
     child = os.fork()
     if child == 0:

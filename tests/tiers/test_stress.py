@@ -29,6 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("disturb", stress.DISTURBANCES, ids=lambda each: each.__name__)
 def test_a_disturbed_compile_ends_as_eager(disturb: Callable[[stress.Subject], None]) -> None:
+    if disturb is stress.fork and not stress.autograd_survives_fork():
+        pytest.skip("this build of torch has no autograd in a forked process")
     stress.run(1, (disturb,))
 
 
