@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fxjit
-from fxjit.frontend.operands import OperandCheck
+from fxjit.frontend.operands import OperandCheck, _accepted
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 T, aten = torch.Tensor, torch.ops.aten
@@ -229,3 +229,14 @@ def test_the_random_generators_do_not_move():
     expected = f(torch.full((64,), 0.5))
     torch.manual_seed(7)
     assert torch.equal(fxjit.compile(f, backend="eager")(torch.full((64,), 0.5)), expected)
+
+
+def test_a_call_that_passed_keeps_none_of_the_programs_objects() -> None:
+    """Calls that were accepted are remembered by types, ranks and plain constants, and only those of torch's own functions."""
+    before = set(_accepted)
+    fxjit.compile(lambda x: torch.nn.functional.softmax(x, -1).sum(-1, keepdim=True), backend="eager")(torch.ones(2, 3))
+    fxjit.compile(fxjit.allow_in_graph(lambda x: x * 2), backend="eager")(torch.ones(2, 3))
+    for target, _, kinds in _accepted - before:
+        assert isinstance(target, str) or target.__module__ is None or target.__module__.startswith(("torch", "_operator"))
+        assert "FakeTensor" not in repr(kinds)
+    assert _accepted

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -41,38 +42,46 @@ class OperandCheck(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.all_taken = True  # by kernels that were queried with one element: then sizes and numbers are no matter
+        self.all_accepted = True  # by kernels that were queried with one element: then sizes and numbers are no matter
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if result is not NotImplemented and _is_queried(func):
-            self.all_taken &= _check(func, args, kwargs or {})
+            self.all_accepted &= _check(func, args, kwargs or {})
         return result
 
 
+#: Arguments that are the same in every call they are equal in, and that a key may keep.
+_PLAIN: Final = (bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 #: Calls whose operators took all their operands; a trace meets most of its calls many times.
-_taken: Final[set[object]] = set()
+_accepted: Final[set[object]] = set()
 
 
 @contextlib.contextmanager
 def checking_operands(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Runs its block, a call on fake tensors, under an `OperandCheck`, unless one of such operands passed before."""
     try:
-        call = None if torch._C._is_any_autocast_enabled() else (target, torch.get_default_dtype(), _kinds((*args, kwargs)))
-        known = call in _taken
-    except (_Unknown, TypeError):  # an argument that does not hash
-        call, known = None, False
-    if known:
+        call = (target, torch.get_default_dtype(), _kinds((*args, kwargs))) if _is_torchs(target) else None
+    except _Unknown:
+        call = None
+    if call is not None and call in _accepted:
         yield
         return
     with OperandCheck() as check:
         yield
-    if call is not None and check.all_taken and len(_taken) < _QUERIED:
-        _taken.add(call)
+    if call is not None and check.all_accepted and len(_accepted) < _QUERIED:
+        _accepted.add(call)
+
+
+def _is_torchs(target: object) -> bool:
+    """Whether a call does the same operators each time: not a function of the program's, and not under autocast."""
+    own = isinstance(target, (str, types.BuiltinFunctionType, types.MethodDescriptorType, OpOverload)) or (
+        isinstance(target, types.FunctionType) and target.__module__.partition(".")[0] == "torch")
+    return own and not torch._C._is_any_autocast_enabled()
 
 
 def _kinds(given: Any) -> object:
-    """What the choice of kernels depends on: types and ranks of tensors, types of numbers, everything else as it is."""
+    """What the choice of kernels depends on: types and ranks of tensors, types of numbers, plain constants as they are."""
     kind = type(given)
     if kind is FakeTensor:
         return given.dtype, given.dim(), given.device
@@ -80,9 +89,11 @@ def _kinds(given: Any) -> object:
         return kind, *map(_kinds, given)
     if kind is dict:
         return kind, *((name, _kinds(each)) for name, each in given.items())
-    if isinstance(given, torch.Tensor):
+    if kind in (int, float, complex, *_NUMBERS):
+        return kind
+    if kind not in _PLAIN:  # another object would be kept alive, and its `__hash__` may be the program's
         raise _Unknown
-    return kind if kind in (int, float, complex, *_NUMBERS) else (kind, given)
+    return kind, given
 
 
 class _Operand(NamedTuple):

@@ -25,9 +25,9 @@ _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_met
 
 def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at a write to a tensor of which several elements are one in memory (`expand`)."""
-    if any(_overlaps(each.meta.get("example_value")) for each in node.all_input_nodes):
+    if any(_has_internal_overlap(each.meta.get("example_value")) for each in node.all_input_nodes):
         for each in schemas.written(node):
-            if _overlaps(each.meta.get("example_value")):
+            if _has_internal_overlap(each.meta.get("example_value")):
                 t.break_(
                     "operator-raised",
                     operator=schemas.name_of(node.target),
@@ -35,7 +35,7 @@ def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
                 )
 
 
-def _overlaps(fake: object) -> bool:
+def _has_internal_overlap(fake: object) -> bool:
     if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
         return False
     # Strides of `expand` are plain zeros: a symbol is not asked, which would be a guard.

@@ -11,7 +11,7 @@ from torch.fx.operator_schemas import normalize_function
 
 from fxjit.schemas import communicates, returns_alias, target_uses_rng, writes
 
-from .collectives import delay_waits
+from .collectives import delay_wait_tensor
 from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
@@ -131,5 +131,5 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead, share_equal,
-    mark_in_place, write_by_aten, delay_waits,
+    mark_in_place, write_by_aten, delay_wait_tensor,
 )  # fmt: skip

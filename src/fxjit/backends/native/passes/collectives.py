@@ -10,7 +10,7 @@ from fxjit.schemas import communicates, name_of, returns_alias, writes
 _COPYING = ("all_reduce", "broadcast")
 
 
-def delay_waits(graph: torch.fx.Graph) -> None:
+def delay_wait_tensor(graph: torch.fx.Graph) -> None:
     """Moves each wait down to the first call that uses its result, that writes to memory, or that may be given memory which the
     collective still reads. Collectives keep their order, which must be that of the other ranks."""
     for wait in [node for node in graph.nodes if is_wait(node)]:
