@@ -3,8 +3,8 @@ others; a failure names its seed."""
 
 from __future__ import annotations
 
-import gc
 import contextlib
+import gc
 import linecache
 import os
 
