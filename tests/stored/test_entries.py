@@ -193,9 +193,9 @@ def test_a_change_between_processes_is_traced(
     monkeypatch.setattr(torch.nn.Linear, "forward", torch.nn.Linear.forward)
     text = HEAD + PROGRAMS[program]
     assert before in text
-    run(new_process(text))
+    run(new_process(text), backend="eager")
     traces.clear()
-    run(new_process(text.replace(before, after)))
+    run(new_process(text.replace(before, after)), backend="eager")
     assert traces
 
 
@@ -211,12 +211,12 @@ STATES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("state", STATES)
 def test_another_state_of_the_process_is_traced(new_process: NewProcess, traces: list[str], state: str) -> None:
     text = HEAD + PROGRAMS["a module"]
-    run(new_process(text))
+    run(new_process(text), backend="eager")
     traces.clear()
     module = new_process(text)
     with STATES[state]():  # type: ignore[attr-defined]  # a context manager
         eager, args = module.make()
-        compiled = fxjit.compile(module.make()[0])
+        compiled = fxjit.compile(module.make()[0], backend="eager")
         assert_same(compiled(*args), eager(*args), rtol=1e-2)
     assert traces
 
@@ -336,15 +336,15 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_traced(new_process: NewProcess, traces: list[str], store: Path, damage: str) -> None:
-    text = HEAD + PROGRAMS["a function"]
-    run(new_process(text))
+    text, backend = HEAD + PROGRAMS["a function"], "native" if damage == "graphs removed" else "eager"
+    run(new_process(text), backend=backend)
     (file,) = entry_files(store)
     DAMAGES[damage](file)
     traces.clear()
-    run(new_process(text))
+    run(new_process(text), backend=backend)
     assert traces == ["fn"]
     traces.clear()
-    run(new_process(text))
+    run(new_process(text), backend=backend)
     assert not traces
 
 
