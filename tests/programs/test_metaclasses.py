@@ -94,7 +94,7 @@ def test_a_metaclass_that_answers_what_is_read(getattribute: Callable[[type, str
         compiled = fxjit.compile(fn, backend="eager")
         for _ in range(2):
             got, wanted = outcome(compiled, X, cls, obj), outcome(fn, X, cls, obj)
-            assert got == wanted, use
+            assert got == wanted, (use, str(got))
 
 
 CLASSES = """

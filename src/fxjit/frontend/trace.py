@@ -789,5 +789,8 @@ def _target_name(target: Callable[..., object] | str) -> str:
 
 
 def _label(obj: object) -> str:
-    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    try:
+        name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    except Exception:  # the program's own, of what a class or module says of itself
+        name = None
     return name if isinstance(name, str) else f"<{type(obj).__name__}>"
