@@ -3,9 +3,9 @@ of Python's types or NumPy's."""
 
 from __future__ import annotations
 
-import numpy as np
 import collections
 
+import numpy as np
 import pytest
 import torch
 
