@@ -224,6 +224,8 @@ def _tensorless(code: CodeType, key: Any) -> None:
 
 @functools.cache
 def _pipeline() -> Any:
+    if config.report:
+        importlib.import_module("fxjit.report").start(config.report)
     return importlib.import_module("fxjit.pipeline")
 
 
