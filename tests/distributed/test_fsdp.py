@@ -1,5 +1,5 @@
-"""FSDP2 (`fully_shard`) with blocks or the whole model compiled: losses and parameters are eager's over several steps, and no call
-takes more graphs than with torch.compile."""
+"""FSDP2 (`fully_shard`) with blocks or the whole model compiled: losses and parameters are eager's over several steps, and
+all blocks share one graph."""
 
 from __future__ import annotations
 
