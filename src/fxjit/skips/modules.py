@@ -73,6 +73,9 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.utils._device": ("TRACE", ""),
     "torch.distributed.algorithms._checkpoint": ("TRACE", ""),
     "torch.distributed._functional_collectives": ("TRACE", ""),
+    "torch.distributed.tensor._api": ("TRACE", ""),
+    "torch.distributed.tensor.experimental": ("TRACE", ""),
+    "torch.distributed.tensor.parallel": ("TRACE", ""),
     "torch.testing": ("TRACE", ""),
     "torch._library": ("GRAPH", ""),
     # the standard library: pure Python is traced, what talks to the world is not
