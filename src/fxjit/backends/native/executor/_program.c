@@ -457,7 +457,17 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
 PyDoc_STRVAR(drop_arenas_doc,
 "drop_arenas() -> int\n\nFrees the memory for intermediate values that is kept for later calls; gives how many bytes that were.");
 
+PyDoc_STRVAR(blas_address_doc,
+"blas_address() -> int\n\nThe address of the sgemm that ATen calls, 0 where torch does not export one.");
+
+static PyObject *
+blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromVoidPtr(resolve() ? *(void **)&fxjit_torch.sgemm : NULL);
+}
+
 static PyMethodDef functions[] = {
+    {"blas_address", blas_address, METH_NOARGS, blas_address_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},

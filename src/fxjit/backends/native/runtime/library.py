@@ -6,25 +6,33 @@ or while the library is in use, and the file system they were kept on may forbid
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
-from fxjit import logs
+from fxjit import _C, logs
 from fxjit.backends.store.folder import Scratch, hold
 
 log = logs.artifact("cache")
 
 
 def load(name: str, content: bytes) -> ctypes.CDLL:
-    """The library of these bytes; OSError where they are none. `name` is what debuggers show."""
+    """The library of these bytes, connected; OSError where they are none. `name` is what debuggers show."""
     try:
-        return _from_memory(name, content)
+        return connected(_from_memory(name, content))
     except (OSError, AttributeError) as problem:  # no /proc, no such files here, or none that may be executed: or no library
         log.info("%s is not loaded from memory: %s", name, problem)
-        return _from_copy(content)
+        return connected(_from_copy(content))
+
+
+def connected(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, with the address of the BLAS that ATen calls where kernels call it too (codegen/product.py)."""
+    with contextlib.suppress(ValueError):  # it has no such pointer
+        ctypes.c_void_p.in_dll(library, "fx_sgemm").value = _C.blas_address()
+    return library
 
 
 def _from_memory(name: str, content: bytes) -> ctypes.CDLL:
