@@ -11,13 +11,20 @@ from fxjit import config
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
+    parser.addoption("--stored-entries", metavar="FOLDER",
+                     help="keep compiled entries in this folder: in a second run with it, programs start compiled")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
 @pytest.fixture(autouse=True)
-def compiled_anew() -> Iterator[None]:
+def compiled_anew(request: pytest.FixtureRequest) -> Iterator[None]:
     """No graph comes from what another test, or an earlier run, left on the disk, and none is left to eager for being small:
     tests look at how graphs are compiled."""
+    folder = request.config.getoption("--stored-entries")
+    if folder is not None:
+        with config.patch(store_entries=True, cache_dir=folder, small_graphs_as_captured=False):
+            yield
+        return
     with config.patch(cache_graphs=False, small_graphs_as_captured=False):
         yield
 

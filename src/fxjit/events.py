@@ -28,7 +28,8 @@ _compile_log = logs.artifact("compile")
 
 @dataclass(frozen=True, slots=True)
 class FrameCompiled:
-    """A frame, or its resume function, became an entry. `graph` is None where there was nothing to put in a graph."""
+    """A frame, or its resume function, became an entry. `graph` is None where there was nothing to put in a graph, and where a
+    stored entry (stored/) was installed while nobody listened."""
 
     code: CodeType
     graph: Any
@@ -164,9 +165,14 @@ def report_frame_started(code: CodeType) -> None:
     _compile_log.info("compiling %s (%s:%d)", code.co_qualname, code.co_filename, code.co_firstlineno)
 
 
+def is_listened_to() -> bool:
+    """Whether anybody is passed events."""
+    return bool(_listeners)
+
+
 def report_frame_compiled(event: FrameCompiled) -> None:
     counters["frames"]["ok"] += 1
-    if event.graph is not None:
+    if event.graph is not None or event.op_count:
         counters["stats"]["unique_graphs"] += 1
         counters["stats"]["calls_captured"] += event.op_count
     if event.seconds:

@@ -139,7 +139,28 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
     for name in ("set_stance", "graph_break", "skip_frame", "error_on_graph_break", "mark_dynamic", "maybe_mark_dynamic",
                  "mark_static", "mark_unbacked"):
         _replaced.claim(dynamo.decorators, name, {**_SHARED, **_DYNAMO_ONLY}[name])
+    compiled_autograd = dynamo.compiled_autograd
+    _replaced.put(compiled_autograd, "_enable", _with_breaks(compiled_autograd._enable))
     dropin.follow_dynamo(dynamo, _replaced)
+
+
+def _with_breaks(enable: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled_autograd._enable` for what we compile: the backward of a compiled graph is one call in the graphs that
+    compiled autograd traces, at which they break. `fullgraph` would make that an error nobody can mend."""
+
+    def may_break(compiled: Any) -> Any:
+        module = sys.modules.get("fxjit.module")
+        if module is None or not isinstance(compiled, module.OptimizedModule) or not compiled.options.fullgraph:
+            return compiled
+        asked = compiled.options
+        return module.OptimizedModule(compiled._orig_mod, region_options(
+            asked.chosen_backend, asked.mode, asked.options, False, asked.dynamic))
+
+    @functools.wraps(enable)
+    def with_breaks(compiler_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return enable(lambda graph: may_break(compiler_fn(graph)), *args, **kwargs)
+
+    return with_breaks
 
 
 def _torch_compile(

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import dis
 import functools
+import importlib
 import operator
 import threading
 import time
@@ -25,7 +26,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
-from fxjit import _C, config, debug, events, generated, logs, process_state, resume
+from fxjit import _C, config, debug, events, generated, logs, process_state
+from fxjit.backends import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.backends.tiers import Deferred, Offer, offered
@@ -59,6 +61,10 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
+from fxjit.resume.deoptimization import SpeculativeGraph
+from fxjit.resume.entry import assemble
+from fxjit.resume.entry import plan as plan_new_code
+from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -97,7 +103,7 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
 def raising_entry(code: types.CodeType, args: tuple[object, ...]) -> _C.Entry | None:
     """An entry that raises, run once by a resume function whose compile a signal handler ended; None where it is in no
     block, and the exception is raised in its caller."""
-    raising = resume.raising_code(code, code.co_varnames[:len(args)])
+    raising = raising_code(code, code.co_varnames[:len(args)])
     return None if raising is None else _C.Entry(None, raising, _C.Interrupted)
 
 
@@ -133,7 +139,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
-        with debug.compile_folder(frame.code), generated.noted() as texts:
+        with debug.compile_folder(frame.code), generated.noted() as texts, process_state.bound():
             entry = _compile(options, frame)
             texts.holder = None if entry is None else entry.payload
             return entry
@@ -257,7 +263,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         told = end.reason.because or end.reason
         raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
-        plan = resume.plan(result)
+        plan = plan_new_code(result)
         if not trace.leaves_stay_inside(plan.outputs):
             leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
         speculated = result.speculated
@@ -265,11 +271,11 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if _nothing_captured(result, graph):
         _captured_nothing(options, frame)
         return None
-    compiled, stored = None, list[weakref.ref[_C.Entry]]()
+    compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.Recipe | None]()
     offer = _offer_for(options, frame.code, stored)
     if graph is not None:
         allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
-        with _stage("backend", name, seconds), process_state.queried() as states, allowed:
+        with _stage("backend", name, seconds), process_state.queried() as states, allowed, recipe.noted() as recipes:
             compiled = _call_backend(options, graph, result, trace)
         # A compile that is under way says only at its end which states its code depends on.
         known = is_built_in(options.chosen_backend) and not offer.deferred
@@ -280,7 +286,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         starts_over = result.repeatable and not options.tells_failures
-        new_code = resume.assemble(result, plan, compiled, starts_over=starts_over)
+        new_code = assemble(result, plan, compiled, starts_over=starts_over)
     with _stage("guards", name, seconds):
         relied_on = result.guards
         result = dataclasses.replace(result, guards=_wanted_guards(options, frame, result))
@@ -296,8 +302,19 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
+    if _may_be_stored(options, result, offer):
+        stored_entries = importlib.import_module("fxjit.stored.entries")  # with AOTAutograd's classes, which take a second
+        stored_entries.keep(frame.code, options, stored_entries.Compiled(
+            relied_on, result.arg_names, new_code, compiled, recipes, tuple(process_state.bound_by()), _calls_of(graph)))
     _report(options, frame, result, graph, new_code, seconds)
     return entry
+
+
+def _may_be_stored(options: Options, result: TraceResult, offer: Offer) -> bool:
+    """Whether the entry is one of those that stored/ knows how to say."""
+    nested = isinstance(result.end, Break) and bool(result.end.inner)
+    known = options.chosen_backend in ("native", "fxjit", "eager") and not options.tells_failures
+    return config.store_entries and known and not nested and result.speculated is None and not offer.deferred
 
 
 def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> GuardSet:
@@ -328,7 +345,7 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
             history_of(known).speculates = False
             entries.clear(known, options)
 
-    speculative = resume.SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up)
+    speculative = SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up)
     return _C.DisabledFunction(speculative, opaque=True)
 
 
@@ -450,7 +467,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
             compile_part = functools.partial(_run_backend, options)
-            compiled = split_by_ddp_bucket(graph, examples, compile_part) or compile_part(graph, examples)
+            compiled = split_by_ddp_bucket(graph, examples, compile_part)
+            if compiled is not None:
+                recipe.note(None)
+            compiled = compiled or compile_part(graph, examples)
     except FxjitError:
         raise
     except Exception as error:  # a backend may be anybody's
@@ -480,6 +500,8 @@ def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: 
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
     inlined = overrides.inlined_in(graph)
+    if inlined or options.chosen_backend == "eager":
+        recipe.note(None if inlined else recipe.Recipe(graph))
     compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
@@ -507,6 +529,11 @@ def _holds_on_own_frame(tree: Any, frame: Frame) -> bool:
     raise InternalError(f"a guard of {frame.code.co_qualname} does not hold on the frame it was made from: {what}")
 
 
+def _calls_of(graph: torch.fx.GraphModule | None) -> tuple[str, ...]:
+    """The names of the operators in a graph."""
+    return () if graph is None else tuple(node.name for node in graph.graph.nodes if node.op.startswith("call_"))
+
+
 def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx.GraphModule | None,
             new_code: types.CodeType, seconds: dict[str, float]) -> None:
     end = result.end
@@ -519,8 +546,7 @@ def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx
     if logs.enabled("bytecode"):
         _bytecode_log.info("%s before\n%s\nafter\n%s", frame.code.co_qualname, dis.Bytecode(frame.code).dis(),
                            dis.Bytecode(new_code).dis())
-    calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call_")]
-    compiled = events.FrameCompiled(
-        frame.code, graph, tuple(result.guards), len(calls), tuple(node.name for node in calls), seconds)
+    calls = _calls_of(graph)
+    compiled = events.FrameCompiled(frame.code, graph, tuple(result.guards), len(calls), calls, seconds)
     debug.write_compile(compiled, new_code)
     events.report_frame_compiled(compiled)

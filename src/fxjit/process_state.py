@@ -40,6 +40,32 @@ def queried() -> Iterator[set[str]]:
         _queried.reset(token)
 
 
+_bound: ContextVar[set[str] | None] = ContextVar("bound", default=None)
+
+
+def bind(why: str) -> None:
+    """What is being compiled took something for a constant that is one in this process alone, and that no guard names."""
+    reasons = _bound.get()
+    if reasons is not None:
+        reasons.add(why)
+
+
+def bound_by() -> frozenset[str]:
+    """The reasons so far."""
+    return frozenset(_bound.get() or ())
+
+
+@contextmanager
+def bound() -> Iterator[set[str]]:
+    """Gives the reasons why what is compiled inside holds in this process alone."""
+    reasons: set[str] = set()
+    token = _bound.set(reasons)
+    try:
+        yield reasons
+    finally:
+        _bound.reset(token)
+
+
 def _float32_precision() -> str:
     """The precision that float32 operands of products are rounded to, where it is set: "mkldnn.matmul=bf16
     cuda.matmul=tf32"."""

@@ -122,6 +122,10 @@ def _entry_for(
     _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
+        if config.store_entries:
+            entry = _stored(region.key, code, args, closure, globals_, builtins)
+            if entry is not None:
+                return entry
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
         return None
@@ -220,6 +224,14 @@ def _tensorless(code: CodeType, key: Any) -> None:
     _tensorless_calls[id(code)] = (weakref.ref(code), count)
     if count >= TENSORLESS_CALLS:
         _C.set_flags(code, _C.get_flags(code, key) | _C.SKIP, key)
+
+
+def _stored(key: RegionOptions, code: CodeType, args: tuple[object, ...], closure: Any, globals_: dict[str, Any],
+            builtins: dict[str, Any]) -> _C.Entry | None:
+    """An entry from the disk that fits the frame, so that the compiler is not even imported."""
+    stored = importlib.import_module("fxjit.stored.entries")
+    found: _C.Entry | None = stored.find(key, stored.Frame(code, args, closure, globals_, builtins))
+    return found
 
 
 @functools.cache

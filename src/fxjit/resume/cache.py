@@ -93,14 +93,20 @@ def resume_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
     point = replace(point, locals=_by_slot(code, point.locals))
     known = _of(code)
     made = known.resume_functions.get(point)
-    if made is None:
-        made = known.resume_functions[point] = write_resume_function(decode(code), point)
+    return made if made is not None else keep(code, point, write_resume_function(decode(code), point))
+
+
+def keep(code: CodeType, point: ResumePoint, made: ResumeFunction) -> ResumeFunction:
+    """The resume function of `code` for this point: `made`, unless there is one already."""
+    known = _of(code)
+    kept = known.resume_functions.setdefault(point, made)
+    if kept is made:
         decode(made.code).facts["is_resume_function"] = True
         marks.set_code_resumes(made.code)
         own = _of(made.code)
         own.original, own.indices, own.index = known.alive, made.indices, point.index
         own.point, own.first = point, made.first
-    return made
+    return kept
 
 
 def _by_slot(code: CodeType, names: tuple[str, ...]) -> tuple[str, ...]:

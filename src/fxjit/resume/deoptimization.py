@@ -84,17 +84,17 @@ class FailedGraph:
     """Run-time helper of new code, called with the exception of its graph: whether the user's code is to run instead."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._warned = False
 
     def __call__(self, error: BaseException) -> bool:
         if not may_start_over(error):
             return False
-        counters["failed_graphs"][self._name] += 1
+        counters["failed_graphs"][self.name] += 1
         if not self._warned:
             self._warned = True
             _log.warning("The graph of %s failed (%s: %s); the call runs eagerly, and raises what the program raises.",
-                         self._name, type(error).__name__, str(error).partition("\n")[0])
+                         self.name, type(error).__name__, str(error).partition("\n")[0])
         return True
 
 
@@ -103,7 +103,7 @@ class Deoptimization:
 
     def __init__(self, asm: Asm, code: CodeType, arg_names: tuple[str, ...]) -> None:
         self.asm = asm
-        self.code = _as_it_stands(code, len(arg_names))
+        self.code = as_it_stands(code, len(arg_names))
         self.name = code.co_qualname
         self.arg_names = arg_names
         self._label: Label = asm.label()
@@ -146,7 +146,7 @@ class Deoptimization:
                 asm.jump(rescued)
 
 
-def _as_it_stands(code: CodeType, slots: int) -> CodeType:
+def as_it_stands(code: CodeType, slots: int) -> CodeType:
     """The user's code, uncompiled, with its argument slots as plain parameters."""
     plain = code.replace(co_argcount=slots, co_posonlyargcount=0, co_kwonlyargcount=0,
                          co_flags=code.co_flags & ~(CO_VARARGS | CO_VARKEYWORDS))

@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from types import CodeType, FunctionType, MethodType
@@ -51,6 +51,10 @@ class _ByIdentity:
 
     def pop(self, key: Any) -> None:
         self._entries.pop(id(key), None)
+
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(tuple(self._entries.values()))
 
 
 _marks = _ByIdentity()
@@ -96,6 +100,15 @@ def mark_of(fn: Any) -> Mark | None:
             if ids is not None and id(fn) in ids:
                 return mark
     return None
+
+
+def described() -> tuple[str, ...]:
+    """The marks on functions of the program, as text: what a stored entry depends on beside code and guards."""
+    marked = [(fn, mark.value) for fn, mark in _marks] + [(fn, "substitute") for fn, _ in _substitutes]
+    named = [(str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", type(fn))), how) for fn, how in marked]
+    codes = [(code.co_filename, code.co_qualname, "disabled") for ref, value in tuple(_codes.values())
+             if isinstance(value, Disabled) and (code := ref()) is not None]
+    return tuple(sorted(repr(each) for each in (*named, *codes) if each[0].partition(".")[0] not in ("torch", "fxjit")))
 
 
 def set_substitute(original: Any, traceable: Callable[..., Any]) -> None:

@@ -40,6 +40,10 @@ class CompileResult:
 class StoreEntry(Protocol):
     """Where the compile result of one captured graph is kept from process to process."""
 
+    key: str
+    #: Whether it is there, as far as this process knows.
+    is_kept: bool
+
     def find(self) -> CompileResult | None: ...
 
     def recording(self) -> AbstractContextManager[None]:

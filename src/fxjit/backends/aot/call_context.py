@@ -14,12 +14,16 @@ from . import rules
 from .backend import CompileResult
 from .runtime.double_backward import DoubleBackward, may_run_twice
 from .runtime.input_aliasing import AliasedInputs
+from .runtime.output_views import CreationRecord
 from .runtime.version_counters import VersionCounterEffects
 from .runtime.wrappers import CallContext
 
+#: The captured graph, or what makes it when it is first called.
+Captured = torch.fx.GraphModule | Callable[..., Any]
 
-def call_context(gm: torch.fx.GraphModule, aliases: AliasedInputs | None, result: CompileResult,
-                 restore: Callable[[Any], Any] | None) -> CallContext:
+
+def call_context(gm: Captured, aliases: AliasedInputs | None, result: CompileResult, restore: Callable[[Any], Any] | None,
+                 creation: tuple[CreationRecord, ...]) -> CallContext:
     """The context of the wrappers; the same for a fresh graph and for one from the store."""
     plan, versions = result.plan, result.versions
     if plan is not None:
@@ -27,9 +31,9 @@ def call_context(gm: torch.fx.GraphModule, aliases: AliasedInputs | None, result
 
     def run_as_captured(*args: Any) -> Any:
         rules.report(rules.rule("input-aliasing"), gm)
-        return eager(gm, ())(*args)
+        return (eager(gm, ()) if isinstance(gm, torch.fx.GraphModule) else gm)(*args)
 
     differentiated_twice = functools.partial(rules.report, rules.rule("double-backward"), gm)
     double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and may_run_twice(plan) else None
     by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
-    return CallContext(gm, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)
+    return CallContext(creation, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)

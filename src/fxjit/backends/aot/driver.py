@@ -14,6 +14,7 @@ import sympy
 import torch
 import torch.fx
 
+from .. import recipe
 from ..eager import eager
 from ..graph.facts import has_symbols
 from ..graph.split import CannotSplit, split_by_autograd_component, split_by_inference_mode
@@ -30,6 +31,7 @@ from .captured_passes import (
 )
 from .compile import compile_anew
 from .runtime.input_aliasing import aliased_inputs
+from .runtime.output_views import creation_records
 from .runtime.wrappers import compiled_call
 
 Call = Callable[..., Any]
@@ -43,6 +45,7 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
         return _compile(with_plain_views(gm), example_inputs, backend)
     except rules.RunAsCaptured as decision:
         rules.report(decision.rule, gm, decision.because)
+        recipe.note(recipe.Recipe(gm, rule=decision.rule.id, because=decision.because))
         return eager(gm, example_inputs)
 
 
@@ -51,6 +54,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
         for split in (split_by_inference_mode, split_by_autograd_component):
             in_parts = split(gm, example_inputs, functools.partial(compile_with_aot, backend=backend))
             if in_parts is not None:
+                recipe.note(None)
                 return in_parts
     except CannotSplit as problem:
         rules.check("split", rules.Candidate(gm, example_inputs, problem))
@@ -60,6 +64,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
         if not missing.args or not isinstance(missing.args[0], sympy.Symbol):
             raise
     # Torch's pass that makes tensors of numbers (the mean's divisor, say) wants a node for each size a number is made of.
+    recipe.note(None)
     wider, inputs, places = with_size_inputs(gm, example_inputs)
     compiled = _compile_whole(wider, inputs, backend)
     return lambda *args: compiled(*args, *(args[position].shape[dim] for position, dim in places))
@@ -68,6 +73,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
 def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> Call:
     """One autograd node for all of the graph; from the store, if it is there."""
     if not torch.is_grad_enabled() and (recording := with_recording_off(gm)) is not None:
+        recipe.note(None)
         with torch.enable_grad():
             compiled_on = _compile_whole(recording, example_inputs, backend)
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
@@ -79,17 +85,21 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], back
     if result is None and entry is not None and (offer := deferrable()) is not None:
         deferred = _deferred(captured, gm, example_inputs, backend, entry, restore, offer)
         if deferred is not None:
+            recipe.note(None)
             return deferred
     result = result or compile_anew(gm, example_inputs, backend, entry)
     if result.rule is not None:
         raise rules.RunAsCaptured(rules.rule(result.rule), result.because)
-    return compiled_call(result.graphs, result.call, call_context(gm, aliased_inputs(gm, example_inputs), result, restore))
+    aliases, creation = aliased_inputs(gm, example_inputs), creation_records(gm)
+    whole = entry is not None and entry.is_kept and restore is None
+    recipe.note(recipe.Recipe(gm, key=entry.key, aliases=aliases, creation=creation) if whole and entry is not None else None)
+    return compiled_call(result.graphs, result.call, call_context(gm, aliases, result, restore, creation))
 
 
 def _deferred(captured: torch.fx.GraphModule, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
               entry: StoreEntry, restore: Callable[[Any], Any] | None, offer: Offer) -> Call | None:
     """`captured` as it is until a helper process has compiled `gm`. The example inputs are let go with this call."""
-    aliases = aliased_inputs(gm, example_inputs)
+    aliases, creation = aliased_inputs(gm, example_inputs), creation_records(gm)
 
     def work() -> bytes:
         return entry.message(compile_anew(gm, example_inputs, backend, entry))
@@ -99,6 +109,6 @@ def _deferred(captured: torch.fx.GraphModule, gm: torch.fx.GraphModule, example_
         if result.rule is not None:
             rules.report(rules.rule(result.rule), captured, result.because)
             return eager(captured, ())
-        return compiled_call(result.graphs, result.call, call_context(gm, aliases, result, restore))
+        return compiled_call(result.graphs, result.call, call_context(gm, aliases, result, restore, creation))
 
     return offer.defer(work, build, eager(captured, ()), abandon=backend.abandon, mends=has_symbols(gm))

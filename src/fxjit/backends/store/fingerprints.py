@@ -88,6 +88,11 @@ def assumptions(env: ShapeEnv | None) -> str:
 # The process
 
 
+def process_text() -> str:
+    """The state of the process that decides what torch makes of a graph. Raises NoText."""
+    return "\n".join(_state())
+
+
 def _state() -> Iterator[str]:
     get, deterministic = _C, cast(Any, torch.utils.deterministic)
     autocast = [(name, torch.get_autocast_dtype(name)) for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)]

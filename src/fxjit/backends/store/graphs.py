@@ -60,6 +60,8 @@ class StoredGraph:
         #: Whether it is looked up and kept there, or only handed from process to process.
         self.on_disk = on_disk
         self.assumes_more = False
+        #: Whether the entry is on the disk: it was found there, or written.
+        self.is_kept = False
         self.asked: list[str] = []
         self.counted: list[tuple[str, str, int]] = []
 
@@ -70,6 +72,7 @@ class StoredGraph:
         with timed("native.disk"):
             entry = get_facts(self.key)
             found = None if entry is None else self._read(entry)
+        self.is_kept = found is not None
         counters["cache"]["graph hit" if found else "graph miss"] += 1
         log.info("%s %s", "graph hit" if found else "graph miss", self.key)
         return found
@@ -111,6 +114,7 @@ class StoredGraph:
             return
         try:
             put_facts(self.key, self._facts(result))
+            self.is_kept = True
         except (NotSerialisable, Unknown) as why:
             log.info("a graph is not kept on the disk: %s", why)
 

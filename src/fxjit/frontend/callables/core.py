@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented, callable_type
@@ -57,6 +58,7 @@ def callable_(t: Tracer, obj: Value) -> Value:
 @function(id)
 def id_(t: Tracer, obj: Value) -> Value:
     if isinstance(obj, (ClassValue, PyModuleValue)):
+        process_state.bind("the identity of an object")
         return t.make(id(obj.as_constant()))
     return LateNumber(id, obj)
 
@@ -117,6 +119,7 @@ def hash_(t: Tracer, obj: Value) -> Value:
     by_identity: Any = object.__hash__
     if not obj.is_constant() and obj.pytype().__hash__ is by_identity and written(t, obj.pytype(), "__hash__") is None:
         return LateNumber(by_identity, obj)  # not `hash`: the class may be given another meanwhile
+    process_state.bind("a hash")
     return protocol.hash_(t, obj)
 
 

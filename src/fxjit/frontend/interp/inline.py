@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from fxjit import process_state
 from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
@@ -70,11 +71,16 @@ def _by_verdict(fn: Any) -> Handler | None:
         return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         read = _real if rule.startswith("marked") else _plain
-        return lambda t, args, kwargs: _constant_result(t, fn, args, kwargs, read)
+        pure = not rule.startswith("marked") and str(fn.__module__).partition(".")[0] in _SAME_IN_ALL_PROCESSES
+        return lambda t, args, kwargs: _constant_result(t, fn, args, kwargs, read, pure)
     if verdict is Verdict.CALL:
         return lambda t, args, kwargs: t.break_("call-builtin", function=fn.__qualname__,
                                                 args=", ".join(arg.describe() for arg in args))
     return lambda t, args, kwargs: _refuse(t, fn, args, rule)
+
+
+#: Packages whose constant functions give the same of the same arguments wherever torch, Python and the machine are the same.
+_SAME_IN_ALL_PROCESSES: Final = ("torch", "re", "textwrap", "fractions", "hashlib")
 
 
 def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> NoReturn:
@@ -156,7 +162,9 @@ _reads_own_frame(inspect.currentframe)
 
 
 def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value],
-                     read: Callable[[Tracer, Value], object]) -> Value:
+                     read: Callable[[Tracer, Value], object], pure: bool) -> Value:
+    if not pure:
+        process_state.bind(f"the result of {fn.__qualname__}")
     try:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type
 from fxjit.frontend.values.concrete import builtin_part
@@ -55,6 +56,8 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
         t.raise_(type(error), *error.args)
     if hasattr(type(result), "__next__"):  # it is used up: each run needs one of its own
         t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
+    if isinstance(result, str) and " at 0x" in result:
+        process_state.bind("the address of an object")
     return t.make(result)
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, SupportsIndex
 
 import torch
 
+from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
@@ -429,6 +430,7 @@ class Hashed:
 
 def known_hash(t: Tracer, item: Value) -> Hashed:
     """The hash of an element, for the hash of a container; it has to be known while tracing."""
+    process_state.bind("a hash")
     found = protocol.hash_(t, item)
     if not found.is_constant():
         t.break_("value-slot", slot="__hash__", type=item.pytype().__name__)

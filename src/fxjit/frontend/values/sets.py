@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FunctionType
 from typing import Any, Final
 
+from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -90,6 +91,7 @@ class SetValue(Value):
         """The keys as the program iterates over them."""
         known = self.given_order(t)
         if known is None:
+            process_state.bind("the order of a set")
             known = list(self.order)
             if len(known) > 1 and not all(map(has_known_hash, known)):
                 t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
@@ -248,6 +250,7 @@ class SetValue(Value):
             t.raise_(KeyError, "pop from an empty set")
         self.ordered_keys(t)
         self._mutate(t)
+        process_state.bind("the order of a set")
         key = self.order.pop()
         return self.elements.pop(key)
 

@@ -48,9 +48,15 @@ class AutogradNode:
 
     def apply(self) -> Callable[..., Any]:
         """The callable over the graph's inputs that autograd records as one node."""
-        node = type("CompiledGraph", (torch.autograd.Function,), {
-            "forward": staticmethod(self.forward), "backward": staticmethod(self.backward), "boxed_grads_call": True,
+        backward = _as_function(self.backward)
+        plain = type("CompiledGraph", (torch.autograd.Function,), {
+            "forward": staticmethod(self.forward), "backward": staticmethod(backward),
         })  # fmt: skip
+        # The engine reads the flag of the class that is applied. Compiled autograd reads that of the backward's class, and
+        # refuses boxed gradients: there the node has none, and `backward` takes gradients as they come.
+        node: Any = type("CompiledGraph", (plain,), {"boxed_grads_call": True})
+        node._backward_cls._forward_cls = plain
+        node._backward_cls.apply_boxed = backward
         # Function.apply looks for functorch and for default arguments; guards and graphs have seen to both.
         return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]  # a descriptor of C
 
@@ -125,6 +131,25 @@ class AutogradNode:
             return tuple(self.backward_graph(args))
         return tuple(grad if bits & defined else None
                      for grad, bits in zip(self.backward_graph(args), self.gradient_dependencies, strict=True))
+
+
+_skip_frames: Final = torch_private.get_or("torch._C._dynamo.eval_frame.set_code_exec_strategy", None)
+_strategy: Final = torch_private.get_or("torch._C._dynamo.eval_frame._FrameExecStrategy", None)
+_actions: Final = torch_private.get_or("torch._C._dynamo.eval_frame._FrameAction", None)
+
+
+def _as_function(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`backward` as the function that compiled autograd wants, and that no compiler takes apart."""
+
+    def run(ctx: Any, *grads: Any) -> Any:
+        return backward(ctx, *grads)
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # the mark of torch.compiler.disable
+    _C.set_flags(run.__code__, _C.TRANSFORMED)
+    if _skip_frames is not None:  # torch's frame evaluator passes it by, with all that it calls
+        skip = _actions.SKIP
+        _skip_frames(run.__code__, _strategy(skip, skip))
+    return run
 
 
 _C.set_flags(AutogradNode.forward.__code__, _C.TRANSFORMED)  # the frame hook passes them by

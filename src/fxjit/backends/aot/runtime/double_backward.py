@@ -25,7 +25,7 @@ Kept = tuple[tuple[Any, ...], list[int]]
 class DoubleBackward:
     """The captured graph, run again for its derivative. `on_first` is called where a second derivative is wanted first."""
 
-    def __init__(self, gm: torch.fx.GraphModule, plan: CallPlan, on_first: Callable[[], None]) -> None:
+    def __init__(self, gm: Callable[..., Any], plan: CallPlan, on_first: Callable[[], None]) -> None:
         self._graph = _C.DisabledFunction(gm, opaque=True)
         self._differentiated = tuple(index for index, info in enumerate(plan.inputs) if info.requires_grad)
         #: For each intermediate that outputs are views of: one of them.

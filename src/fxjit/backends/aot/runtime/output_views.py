@@ -24,6 +24,8 @@ from .call_plan import OutputRecord
 
 Maker = Callable[[Sequence[Any], Sequence[Any], Any], Any]
 Restore = Callable[[torch.Tensor], torch.Tensor]
+#: The place of an output, and its CreationMeta by name.
+CreationRecord = tuple[int, str]
 _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
@@ -55,16 +57,20 @@ def _maker(info: OutputRecord, num_outputs: int) -> Maker:
     return make
 
 
-def restored_creation_meta(gm: torch.fx.GraphModule) -> list[tuple[int, Restore]]:
-    """The outputs of the captured graph whose creation metadata AOTAutograd drops, each with what gives it back."""
+def creation_records(gm: torch.fx.GraphModule) -> tuple[CreationRecord, ...]:
+    """The outputs of the captured graph whose creation metadata AOTAutograd drops."""
     (outputs,) = next(iter(gm.graph.find_nodes(op="output"))).args
     if not isinstance(outputs, (tuple, list)):
-        return []
+        return ()
+    kept = ("MULTI_OUTPUT_NODE", *(("NO_GRAD_MODE",) if torch.is_grad_enabled() else ()))
     made = [_creation_meta(node) for node in outputs]
-    restores: dict[CreationMeta | None, Restore] = {CreationMeta.MULTI_OUTPUT_NODE: _as_one_of_several}
-    if torch.is_grad_enabled():
-        restores[CreationMeta.NO_GRAD_MODE] = _without_history
-    return [(place, restores[how]) for place, how in enumerate(made) if how in restores]
+    return tuple((place, how.name) for place, how in enumerate(made) if how is not None and how.name in kept)
+
+
+def restored_creation_meta(records: tuple[CreationRecord, ...]) -> list[tuple[int, Restore]]:
+    """For each of these outputs, what gives it its creation metadata back."""
+    restores: dict[str, Restore] = {"MULTI_OUTPUT_NODE": _as_one_of_several, "NO_GRAD_MODE": _without_history}
+    return [(place, restores[how]) for place, how in records]
 
 
 def _as_one_of_several(output: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from .autograd_node import AutogradNode
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward
 from .input_aliasing import AliasedInputs
+from .output_views import CreationRecord
 from .version_counters import VersionCounterEffects
 
 Boxed = Callable[[list[Any]], Any]
@@ -28,8 +29,8 @@ Call = Callable[..., Any]
 class CallContext:
     """The data that the wrappers of one graph share."""
 
-    #: The captured graph, whose outputs are a flat tuple, and how the inputs that it was compiled for share memory.
-    captured: torch.fx.GraphModule
+    #: The outputs whose creation metadata AOTAutograd drops, and how the inputs that the graph was compiled for share memory.
+    creation: tuple[CreationRecord, ...]
     aliases: AliasedInputs | None
     #: None where AOTAutograd's own wrappers are around the compiled graphs.
     plan: CallPlan | None
@@ -163,7 +164,7 @@ def bump_reshaped_versions(call: Call, context: CallContext) -> Call:
 
 def restore_creation_meta(call: Call, context: CallContext) -> Call:
     """Restores the CreationMeta of output views, which AOTAutograd drops."""
-    restored = output_views.restored_creation_meta(context.captured)
+    restored = output_views.restored_creation_meta(context.creation)
     if not restored:
         return call
 

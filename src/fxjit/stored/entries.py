@@ -1,0 +1,162 @@
+"""Entries on the disk: `keep` writes one that was compiled, `find` installs one that fits a frame.
+
+A file has the entries of one code object under one key (key.py), newest first: guards with their sources, the new code, and
+the recipe of its graph. An entry is installed if every object that it names is what it was, its guards hold for this very
+frame, and its compiled graph is there; otherwise the frame is traced as usual. Entries with anything that data cannot say
+faithfully are not written, and the log says why (`FXJIT_LOGS=cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch.fx
+
+from fxjit import _C, config, events, logs
+from fxjit.backends.recipe import Recipe
+from fxjit.backends.store.artifacts import get_facts, put_facts
+from fxjit.counters import counters
+from fxjit.frontend import entries
+from fxjit.guards.kinds import GuardSet
+from fxjit.guards.source import Scope
+from fxjit.guards.tree import build_tree
+from fxjit.skips import torch_replaced
+from fxjit.tensor_shim import ensure as ensure_tensor_shim
+
+from .codes import FrameCode, pack_code, read_code
+from .graphs import pack_graph, read_captured, read_graph
+from .guards import SourceTable, pack_guards, read_guards, read_sources
+from .key import entries_key
+from .objects import Changed, NotStorable
+
+log = logs.artifact("cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame about to start, as the hook's callback is given it."""
+
+    code: CodeType
+    args: tuple[object, ...]
+    closure: tuple[Any, ...] | None
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a stored entry tells explain: it has no trace to show."""
+
+    guards: GuardSet
+    arg_names: tuple[str, ...]
+    freevars: tuple[str, ...]
+    graph: torch.fx.GraphModule | None = None
+    deferred: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compile made, for `keep`."""
+
+    guards: GuardSet
+    arg_names: tuple[str, ...]
+    new_code: CodeType
+    #: The callable of the graph in the new code, and what the driver noted of it.
+    graph: Callable[..., Any] | None
+    recipes: Sequence[Recipe | None]
+    #: Why it holds in this process alone.
+    bound: Sequence[str]
+    #: The names of the operators in its graph.
+    ops: tuple[str, ...]
+
+
+def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
+    """Writes the entry, where data can say all of it."""
+    try:
+        key = entries_key(code, options)
+        packed = _pack(code, options, compiled)
+    except (NotStorable, Changed) as why:
+        counters["cache"]["entry not kept"] += 1
+        log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, why)
+        return
+    known = get_facts(key)
+    before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
+    put_facts(key, {"entries": [packed, *before][: config.recompile_limit]})
+    log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, key)
+
+
+def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
+    if compiled.bound:
+        raise NotStorable(", ".join(sorted(compiled.bound)))
+    if options.guard_filter is not None or not config.guard_nn_modules:
+        raise NotStorable("guards that the program does without")
+    recipe = None
+    if compiled.graph is not None:
+        recipe = compiled.recipes[0] if len(compiled.recipes) == 1 else None
+        if recipe is None:
+            raise NotStorable("a graph in several parts, or one that the store does not have")
+    table = SourceTable()
+    guards = pack_guards(compiled.guards, table)
+    return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
+            "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph)),
+            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops)}
+
+
+def _key_of(code: CodeType, options: Any) -> str | None:
+    try:
+        return entries_key(code, options)
+    except (NotStorable, Changed) as why:
+        log.info("no entry of %s is kept on the disk: %s", code.co_qualname, why)
+        return None
+
+
+def find(options: Any, frame: Frame) -> _C.Entry | None:
+    """A stored entry that fits the frame, installed on its code object; None: the frame is to be traced."""
+    known = entries.of(frame.code, options)
+    if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= config.recompile_limit)):
+        return None
+    key = _key_of(frame.code, options)
+    facts = None if key is None else get_facts(key)
+    if facts is None or not ensure_tensor_shim():
+        counters["cache"]["entry miss"] += 1
+        return None
+    with entries.compiling(frame.code, options) as alone:
+        for packed in facts["entries"] if alone and isinstance(facts, dict) else ():
+            entry = _install(options, frame, packed)
+            if entry is not None:
+                counters["cache"]["entry hit"] += 1
+                log.info("%s starts compiled (%s)", frame.code.co_qualname, key)
+                return entry
+    counters["cache"]["entry miss"] += 1
+    return None
+
+
+def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
+    code = frame.code
+    try:
+        arg_names = tuple(packed["arg_names"])
+        scope = Scope.of(arg_names, code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+        guards = read_guards(packed["guards"], read_sources(packed["sources"]), scope)
+        tree = build_tree(guards, arg_names, code.co_freevars)
+        if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+            failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+            raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+        graph = None
+        if packed["graph"] is not None:
+            graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
+        new_code = read_code(packed["code"], FrameCode(code, graph))
+    except (Changed, NotStorable) as why:
+        log.info("a stored entry of %s does not fit: %s", code.co_qualname, why)
+        return None
+    except Exception as problem:  # whatever the file says, the frame can be traced
+        log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, problem)
+        return None
+    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars))
+    entries.add(code, options, entry, guards.weakly_held())
+    shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
+    ops = tuple(packed["ops"])
+    events.report_frame_compiled(events.FrameCompiled(code, shown, tuple(guards), len(ops), ops))
+    return entry

@@ -1,0 +1,144 @@
+"""The callable of an entry's graph as data: its recipe, with the captured graph operator by operator.
+
+The captured graph is only made again where it runs: as captured by a rule, for a second derivative, or for inputs that share
+memory otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.fx
+
+from fxjit.backends.aot import rules
+from fxjit.backends.aot.call_context import call_context
+from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
+from fxjit.backends.aot.runtime.wrappers import compiled_call
+from fxjit.backends.eager import as_a_block
+from fxjit.backends.graph.facts import changes_state
+from fxjit.backends.native.stored import NativePrograms
+from fxjit.backends.recipe import Recipe
+from fxjit.backends.store.graphs import StoredGraph
+
+from .objects import Changed, NotStorable, is_pinned
+from .values import pack, unpack
+
+_ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
+
+
+def pack_graph(recipe: Recipe) -> dict[str, Any]:
+    """As plain data. Raises NotStorable."""
+    aliases = recipe.aliases
+    if aliases is not None and aliases.has_wrappers:
+        raise NotStorable("a graph over wrapper subclasses")
+    shared = None if aliases is None else [list(aliases.itemsizes), list(aliases.mutated), sorted(map(list, aliases.aliases))]
+    return {"key": recipe.key, "rule": recipe.rule, "because": recipe.because, "aliases": shared,
+            "creation": [list(each) for each in recipe.creation], "captured": _pack_captured(recipe.captured),
+            "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
+
+
+def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
+    """The callable. Raises Changed."""
+    if packed["key"] is None:
+        gm = read_captured(packed)
+        if packed["rule"] is not None:
+            rules.report(rules.rule(packed["rule"]), gm, packed["because"])
+        return _as_captured(packed, gm)
+    result = StoredGraph(packed["key"], None, NativePrograms()).find()
+    if result is None or result.rule is not None:
+        raise Changed("its compiled graph is gone from the disk")
+    aliases = None
+    if packed["aliases"] is not None:
+        itemsizes, mutated, shared = packed["aliases"]
+        aliases = AliasedInputs(tuple(itemsizes), tuple(mutated), frozenset(tuple(each) for each in shared))
+    creation = tuple((place, how) for place, how in packed["creation"])
+    captured = functools.cache(lambda: _as_captured(packed, read_captured(packed)))
+
+    def run_captured(*args: Any) -> Any:
+        return captured()(*args)
+
+    return compiled_call(result.graphs, None, call_context(run_captured, aliases, result, None, creation))
+
+
+def _as_captured(packed: dict[str, Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The graph, operator by operator; its nodes no longer say whether they change the state of the process."""
+    return as_a_block(gm.forward) if packed["changes_state"] else gm.forward
+
+
+# -- a graph of torch functions -----------------------------------------------------------------------------------
+
+
+def _pack_captured(gm: torch.fx.GraphModule) -> list[Any]:
+    """Its nodes. Raises NotStorable for what a graph holds, and for the program's own functions."""
+    places: dict[torch.fx.Node, int] = {}
+    packed = []
+    for node in gm.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            raise NotStorable(f"a graph with {node.op} {node.name}")
+        places[node] = len(places)
+        target: Any = None
+        if node.op == "call_method":
+            target = node.target
+        elif node.op == "call_function":
+            target = _function(node.target)
+        packed.append([node.op, node.name, target, _pack_argument(node.args, places), _pack_argument(node.kwargs, places)])
+    return packed
+
+
+def _function(target: Any) -> Any:
+    packed = pack(target)
+    if not isinstance(packed, list) or packed[0] != "object":
+        raise NotStorable(f"a call of {target}")
+    kind, *where = packed[1]
+    if kind not in ("operator", "operators") and not (kind == "name" and is_pinned(where[0])):
+        raise NotStorable(f"a call of {target}, which is the program's own")
+    return packed
+
+
+def _pack_argument(value: Any, places: dict[torch.fx.Node, int]) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return ["node", places[value]]
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        if type(value) not in (list, tuple, torch.fx.immutable_collections.immutable_list):
+            raise NotStorable(f"a graph with an argument of type {type(value).__name__}")
+        return ["tuple" if isinstance(value, tuple) else "list", *(_pack_argument(each, places) for each in value)]
+    if isinstance(value, dict):
+        return ["dict", *([pack(name), _pack_argument(each, places)] for name, each in value.items())]
+    if type(value) is slice:
+        return ["slice", *(_pack_argument(each, places) for each in (value.start, value.stop, value.step))]
+    if isinstance(value, _ATOMS) and type(value) not in _ATOMS:
+        raise NotStorable(f"a graph with an argument of type {type(value).__name__}")
+    return ["value", pack(value)]
+
+
+def read_captured(packed: dict[str, Any]) -> torch.fx.GraphModule:
+    """The captured graph. Raises Changed."""
+    graph = torch.fx.Graph()
+    made: list[torch.fx.Node] = []
+    for op, name, target, args, kwargs in packed["captured"]:
+        read_args, read_kwargs = _read_argument(args, made), _read_argument(kwargs, made)
+        if op == "placeholder":
+            made.append(graph.placeholder(name))
+        elif op == "output":
+            made.append(graph.output(*read_args))
+        else:
+            found = target if op == "call_method" else unpack(target)
+            made.append(graph.create_node(op, found, read_args, read_kwargs, name=name))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _read_argument(packed: list[Any], made: list[torch.fx.Node]) -> Any:
+    kind, *rest = packed
+    if kind == "node":
+        return made[rest[0]]
+    if kind == "value":
+        return unpack(rest[0])
+    if kind == "dict":
+        return {unpack(name): _read_argument(each, made) for name, each in rest}
+    values = [_read_argument(each, made) for each in rest]
+    if kind == "slice":
+        return slice(*values)
+    return values if kind == "list" else tuple(values)

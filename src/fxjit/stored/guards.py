@@ -1,0 +1,222 @@
+"""Guards as data: each with its sources, as indices of a table in which each source follows the one that it starts from."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from fxjit.guards import source as sources_module
+from fxjit.guards.constants import is_plain, same_constant
+from fxjit.guards.kinds import (
+    AmbientIs,
+    BasesAre,
+    CodeIs,
+    ConstIs,
+    FoundIn,
+    Guard,
+    GuardSet,
+    HasAttr,
+    HasKey,
+    IdIs,
+    InstanceHasAttr,
+    KeysAre,
+    LengthIs,
+    NotSameObject,
+    SameObject,
+    SetIs,
+    ShapeExpr,
+    TensorIs,
+    TypeIs,
+)
+from fxjit.guards.shape_program import evaluate_program
+from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
+from fxjit.guards.tensor_spec import TensorSpec
+
+from .objects import Changed, NotStorable, code_digest
+from .values import pack, pack_plain, unpack
+
+_ROOTS: Final = ("LocalSource", "ClosureSource", "ClosureCellSource", "GlobalSource", "BuiltinSource")
+_BARE: Final = ("TypeSource", "InstanceDictSource", "CellContentsSource", "CallSource", "TensorOffsetSource")
+_WITH_ARGUMENT: Final = ("AttrSource", "DictKeySource", "ClassItemSource", "TensorSizeSource", "TensorStrideSource")
+#: The descriptor of a named tuple's field.
+_FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
+
+
+class SourceTable:
+    """The sources of an entry, each once."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._places: dict[Source, int] = {}
+
+    def place(self, source: Source) -> int:
+        """The index of a source. Raises NotStorable."""
+        chain = [source]
+        while chain[-1] not in self._places and chain[-1].base is not None:
+            chain.append(chain[-1].base)  # type: ignore[arg-type]  # just seen not to be None
+        for each in reversed(chain):
+            if each not in self._places:
+                base = None if each.base is None else self._places[each.base]
+                self.rows.append([type(each).__name__, base, *_source_data(each)])
+                self._places[each] = len(self.rows) - 1
+        return self._places[source]
+
+
+def _source_data(source: Source) -> list[Any]:
+    kind = type(source).__name__
+    if kind in _ROOTS:
+        return [source.accessor[1]]
+    if kind == "GlobalsSource" or kind in _BARE:
+        return []
+    if isinstance(source, ConstSource):
+        return [pack(source.obj), source.name]
+    if isinstance(source, (ItemSource, ApplySource)):
+        return [pack(source._arg), *([source._label] if isinstance(source, ApplySource) else [])]
+    if kind in _WITH_ARGUMENT:
+        return [pack_plain(source._arg)]  # type: ignore[attr-defined]  # a _Step
+    raise NotStorable(f"a guard on {source.name}")
+
+
+def read_sources(rows: Sequence[list[Any]]) -> list[Source]:
+    """The sources of a table. Raises Changed."""
+    found: list[Source] = []
+    for kind, base, *data in rows:
+        cls: Any = getattr(sources_module, kind)
+        if base is not None:
+            arguments = [found[base]]
+            if kind not in _BARE:
+                arguments += [unpack(data[0]), *data[1:]]
+            found.append(cls(*arguments))
+        elif kind == "ConstSource":
+            found.append(ConstSource(unpack(data[0]), data[1]))
+        elif kind in (*_ROOTS, "GlobalsSource"):
+            found.append(cls(*data))
+        else:
+            raise ValueError(f"{kind} is no source")
+    return found
+
+
+def pack_guards(guards: GuardSet, table: SourceTable) -> list[Any]:
+    """All guards, in their order. Raises NotStorable."""
+    packed = []
+    for guard in guards:
+        write = _WRITERS.get(type(guard))
+        if write is None:
+            raise NotStorable(f"the guard {guard.describe()}")
+        packed.append([type(guard).__name__, [table.place(source) for source in guard.sources], *write(guard)])
+    return packed
+
+
+def _tensor(guard: TensorIs) -> list[Any]:
+    spec = guard.spec
+    return [pack(each) for each in (spec.cls, spec.dtype, spec.device, spec.layout, spec.requires_grad, spec.dispatch_keys,
+                                    spec.ndim, spec.sizes, spec.strides)]
+
+
+def _shape(guard: ShapeExpr) -> list[Any]:
+    if guard.program is None:
+        raise NotStorable(f"the guard {guard.text}, which only Python can evaluate")
+    return [guard.text, list(guard.program)]
+
+
+def _alive(obj: Any, guard: Guard) -> Any:
+    if obj is None:
+        raise NotStorable(f"the guard {guard.describe()}, whose object may be gone")
+    return pack(obj)
+
+
+def _pack_identity(guard: IdIs) -> list[Any]:
+    if not guard._held.alive:
+        return [_alive(None, guard)]
+    if type(guard.obj) is _FIELD:  # of a named tuple: no name leads to it
+        return [None, guard.obj.__reduce__()[1][0]]
+    return [pack(guard.obj)]
+
+
+_WRITERS: Final[dict[type[Guard], Callable[[Any], list[Any]]]] = {
+    TypeIs: lambda guard: [_alive(guard.type, guard)],
+    IdIs: _pack_identity,
+    CodeIs: lambda guard: [code_digest(guard.code)],
+    SameObject: lambda guard: [],
+    NotSameObject: lambda guard: [],
+    ConstIs: lambda guard: [pack(guard.value) if guard._held is None or guard._held.alive else _alive(None, guard)],
+    TensorIs: _tensor,
+    ShapeExpr: _shape,
+    LengthIs: lambda guard: [guard.n],
+    KeysAre: lambda guard: [pack(guard.keys)],
+    SetIs: lambda guard: [sorted((pack(held.key) for held in guard._elements), key=repr)],
+    HasKey: lambda guard: [pack(guard.key), guard.present],
+    HasAttr: lambda guard: [guard.attr, guard.present],
+    InstanceHasAttr: lambda guard: [guard.attr, guard.present],
+    FoundIn: lambda guard: [guard.attr, pack(guard._held.obj)],
+    BasesAre: lambda guard: [[_alive(held.obj, guard) for held in guard._held]],
+    AmbientIs: lambda guard: [guard.name, pack_plain(guard.value)],
+}
+
+
+def read_guards(packed: Sequence[list[Any]], sources: Sequence[Source], scope: Scope) -> GuardSet:
+    """The guards for a frame of this process. Raises Changed where one is known not to hold."""
+    guards = GuardSet()
+    for kind, places, *data in packed:
+        guards.add(_READERS[kind](tuple(sources[place] for place in places), data, scope))
+    return guards
+
+
+def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
+    """The code is that of the function that the frame has, if it is the same code."""
+    function = _fetched(sources[0], scope)
+    if type(function) is not types.FunctionType or code_digest(function.__code__) != data[0]:
+        raise Changed(f"{sources[0].name} has another code")
+    return CodeIs(sources[0], function.__code__)
+
+
+def _identity(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
+    """A plain constant is another object in each process: the one that the frame has, if it is the same constant."""
+    if len(data) > 1:
+        field = _fetched(sources[0], scope)
+        if type(field) is not _FIELD or field.__reduce__()[1][0] != data[1]:
+            raise Changed(f"{sources[0].name} is another field")
+        return IdIs(sources[0], field)
+    obj = unpack(data[0])
+    if is_plain(obj) and obj is not None:
+        found = _fetched(sources[0], scope)
+        if not same_constant(obj, found):
+            raise Changed(f"{sources[0].name} is another constant")
+        obj = found
+    return IdIs(sources[0], obj)
+
+
+def _fetched(source: Source, scope: Scope) -> Any:
+    try:
+        return source.fetch(scope)
+    except Exception as error:  # of the program's own objects
+        raise Changed(f"{source.name} is not there ({type(error).__name__})") from None
+
+
+def _shape_read(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
+    text, words = data[0], tuple(data[1])
+    return ShapeExpr(sources, text, lambda *values: bool(evaluate_program(words, values)), words)
+
+
+_Reader = Callable[[tuple[Source, ...], list[Any], Scope], Guard]
+_READERS: Final[dict[str, _Reader]] = {
+    "TypeIs": lambda sources, data, scope: TypeIs(sources[0], unpack(data[0])),
+    "IdIs": _identity,
+    "CodeIs": _code,
+    "SameObject": lambda sources, data, scope: SameObject(*sources),
+    "NotSameObject": lambda sources, data, scope: NotSameObject(sources),
+    "ConstIs": lambda sources, data, scope: ConstIs(sources[0], unpack(data[0])),
+    "TensorIs": lambda sources, data, scope: TensorIs(sources[0], TensorSpec(*map(unpack, data))),
+    "ShapeExpr": _shape_read,
+    "LengthIs": lambda sources, data, scope: LengthIs(sources[0], data[0]),
+    "KeysAre": lambda sources, data, scope: KeysAre(sources[0], unpack(data[0])),
+    "SetIs": lambda sources, data, scope: SetIs(sources[0], frozenset(map(unpack, data[0]))),
+    "HasKey": lambda sources, data, scope: HasKey(sources[0], unpack(data[0]), data[1]),
+    "HasAttr": lambda sources, data, scope: HasAttr(sources[0], *data),
+    "InstanceHasAttr": lambda sources, data, scope: InstanceHasAttr(sources[0], *data),
+    "FoundIn": lambda sources, data, scope: FoundIn(sources[0], data[0], unpack(data[1])),
+    "BasesAre": lambda sources, data, scope: BasesAre(sources[0], tuple(map(unpack, data[0]))),
+    "AmbientIs": lambda sources, data, scope: AmbientIs(data[0], unpack(data[1])),
+}

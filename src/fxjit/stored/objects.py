@@ -1,0 +1,259 @@
+"""References to objects by name, for data that another process reads: `torch.nn.Linear.forward`, `builtins.print`.
+
+An object has a reference if its name leads to it and nothing else decides what it is. Functions are referred to with a digest
+of their code, defaults and closure, since a program may put one of its own under any name. Reading a reference imports nothing
+of the program's: what the other process has not imported, the frame that is looked at cannot hold.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import importlib
+import json
+import marshal
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from fxjit.guards.constants import is_plain
+from fxjit.guards.source import namespace_of
+
+#: Packages whose versions the key of every stored entry has (key.py).
+PINNED: Final = frozenset({"torch", "numpy", "sympy", "typing_extensions", "fxjit", *sys.stdlib_module_names})
+_WRAPPED: Final = (staticmethod, classmethod)
+_DESCRIPTORS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
+                       types.MemberDescriptorType, types.ClassMethodDescriptorType)
+#: Packages of which modules are imported to read a reference.
+_IMPORTED: Final = ("torch", "fxjit")
+_MISSING: Final = object()
+
+
+class NotStorable(Exception):
+    """Data for another process cannot say what this is; the text does."""
+
+
+class Changed(Exception):
+    """What was stored does not fit this process; why."""
+
+
+def is_pinned(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in PINNED
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def refer(obj: Any) -> list[Any]:
+    """The reference, as plain data. Raises NotStorable."""
+    if isinstance(obj, types.ModuleType):
+        name = getattr(obj, "__name__", None)
+        if isinstance(name, str) and sys.modules.get(name) is obj:
+            return ["module", name]
+    elif obj is os.environ._data:  # type: ignore[attr-defined]  # not in the stubs
+        return ["environment"]
+    elif isinstance(obj, dict) and id(obj) in (tables := _tables()):
+        return ["table", *tables[id(obj)]]
+    elif type(obj) is dict:
+        name = dict.get(obj, "__name__")
+        if isinstance(name, str) and _namespace(name) is obj:
+            return ["globals", name]
+    elif isinstance(obj, torch._ops.OpOverload):
+        if obj.namespace in ("aten", "prims"):
+            return ["operator", str(obj)]
+    elif isinstance(obj, torch._ops.OpOverloadPacket):
+        if str(obj).partition(".")[0] in ("aten", "prims"):
+            return ["operators", str(obj)]
+    elif isinstance(obj, enum.Enum) and type(obj).__members__.get(obj.name) is obj:
+        return ["member", refer(type(obj)), obj.name]
+    else:
+        for kind, module, name in _names(obj):
+            if _at(module, name) is obj:
+                return [kind, module, name, _digest(obj, module)]
+    raise NotStorable(f"an object of type {type(obj).__name__} that no name leads to ({_label(obj)})")
+
+
+def _label(obj: Any) -> str:
+    return str(getattr(obj, "__qualname__", "") or getattr(obj, "__name__", "") or "?")
+
+
+def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
+    """Candidates for where it stands: a module, and names that lead on from there."""
+    holder: Any = obj.fget if isinstance(obj, property) else obj.__func__ if isinstance(obj, _WRAPPED) else obj
+    if isinstance(obj, _DESCRIPTORS):
+        owner = obj.__objclass__
+        yield "name", owner.__module__, f"{owner.__qualname__}.{obj.__name__}"
+        return
+    module, name = getattr(holder, "__module__", None), getattr(holder, "__qualname__", None)
+    if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
+        module, name = obj.__self__.__name__, obj.__name__
+    if isinstance(module, str) and isinstance(name, str):
+        yield "name", module, name
+    if isinstance(obj, type) and module == "builtins":
+        yield from (("name", "types", each) for each, value in vars(types).items() if value is obj)
+    known = _of_torch().get(id(obj))
+    if known is not None and known[0] is obj:
+        yield "name", known[1], known[2]
+
+
+@functools.cache
+def _of_torch() -> dict[int, tuple[Any, str, str]]:
+    """Functions of C by id: their own names do not lead to them."""
+    spaces = (torch, torch.nn.functional, torch._C, torch._C._nn, torch.linalg, torch.fft, torch.special)
+    found: dict[int, tuple[Any, str, str]] = {}
+    for space in spaces:
+        for name, value in vars(space).items():
+            if isinstance(value, (types.BuiltinFunctionType, *_DESCRIPTORS)):
+                found.setdefault(id(value), (value, space.__name__, name))
+    for name, value in vars(torch._C._FunctionBase).items():
+        found.setdefault(id(value), (value, "torch._C", f"_FunctionBase.{name}"))
+    return found
+
+
+#: Modules of torch's and Python's whose tables guards are about: what they hold is guarded, or read when it is wanted.
+_WITH_TABLES: Final = ("torch.nn.modules.module", "copyreg")
+
+
+def _tables() -> dict[int, tuple[str, str]]:
+    """The dicts that stand in such a module, by id."""
+    return {id(value): (module, name) for module in _WITH_TABLES for name, value in vars(sys.modules[module]).items()
+            if isinstance(value, dict) and not name.startswith("__")}
+
+
+def _namespace(module: str) -> Any:
+    return vars(sys.modules[module]) if isinstance(sys.modules.get(module), types.ModuleType) else None
+
+
+def _at(module: str, name: str) -> Any:
+    """What the names lead to, without a call of anybody's `__getattr__`; _MISSING where that is nothing."""
+    place: Any = sys.modules.get(module, _MISSING)
+    if place is _MISSING and module.partition(".")[0] in _IMPORTED:
+        place = importlib.import_module(module)
+    for part in name.split("."):
+        if isinstance(place, type):
+            place = namespace_of(place).get(part, _MISSING)
+        elif isinstance(place, types.ModuleType):
+            place = vars(place).get(part, _MISSING)
+        else:
+            return _MISSING
+    return place
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def find(reference: list[Any]) -> Any:
+    """The object of a reference. Raises Changed."""
+    kind, *rest = reference
+    if kind == "module":
+        found = sys.modules.get(rest[0])
+    elif kind == "globals":
+        found = _namespace(rest[0])
+    elif kind == "environment":
+        found = os.environ._data  # type: ignore[attr-defined]  # not in the stubs
+    elif kind == "table":
+        found = _at(*rest)
+    elif kind in ("operator", "operators"):
+        found = torch.ops
+        for name in rest[0].split("."):
+            found = getattr(found, name)
+    elif kind == "member":
+        found = find(rest[0]).__members__.get(rest[1])
+    elif kind == "name":
+        module, name, digest = rest
+        found = _at(module, name)
+        if found is _MISSING:
+            raise Changed(f"{module} has no {name}")
+        if _digest(found, module) != digest:
+            raise Changed(f"{module}.{name} is another one")
+    else:
+        raise ValueError(f"{kind} is no kind of reference")
+    if found is None:
+        raise Changed(f"there is no {rest[-1]}")
+    return found
+
+
+# -- what an object is, beside its name ----------------------------------------------------------------------------
+
+
+def _digest(obj: Any, module: str) -> str:
+    """A digest of all that decides what a named object does. Raises NotStorable where that cannot be said."""
+    try:
+        text = json.dumps(_meaning(obj, is_pinned(module), ()))
+    except (ValueError, RecursionError) as error:
+        raise NotStorable(f"{_label(obj)}, whose constants have no plain text ({error})") from None
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
+    if isinstance(obj, property):
+        return ["property", *(_meaning(each, pinned, inside) for each in (obj.fget, obj.fset, obj.fdel))]
+    if isinstance(obj, _WRAPPED):
+        return [type(obj).__name__, _meaning(obj.__func__, pinned, inside)]
+    if isinstance(obj, types.FunctionType):
+        return _function(obj, inside)
+    if isinstance(obj, type):
+        return ["class", [f"{base.__module__}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]
+    if is_plain(obj):
+        return ["constant", type(obj).__name__, repr(obj)]
+    if isinstance(obj, (types.BuiltinFunctionType, *_DESCRIPTORS)) and pinned:
+        return ["C", type(obj).__name__, _label(obj)]
+    if isinstance(obj, types.ModuleType):
+        return ["module", obj.__name__]
+    if isinstance(obj, (list, tuple)):
+        return [type(obj).__name__, *(_meaning(each, pinned, inside) for each in obj)]
+    if type(obj) is dict:
+        return ["dict", *([_meaning(name, pinned, inside), _meaning(each, pinned, inside)] for name, each in obj.items())]
+    if isinstance(obj, (torch.dtype, torch.layout, torch.memory_format)):
+        return ["torch", repr(obj)]
+    if not inside:
+        raise NotStorable(f"{_label(obj)}, of which nothing says what it does")
+    return ["reference", refer(obj)]
+
+
+#: Flags of classes that stay: the others tell what CPython remembers of it.
+_LASTING: Final = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 20
+
+
+def _function(function: types.FunctionType, inside: tuple[Any, ...]) -> Any:
+    """Of a Python function. One that is reached through itself is told once."""
+    if function in inside:
+        return ["again", inside.index(function)]
+    inside = (*inside, function)
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(_meaning(cell.cell_contents, is_pinned(function.__module__), inside))
+        except ValueError:
+            cells.append(["empty"])
+    pinned = is_pinned(function.__module__)
+    given = [_meaning(each, pinned, inside) for each in (function.__defaults__, function.__kwdefaults__)]
+    return ["function", code_digest(function.__code__), given, cells]
+
+
+def code_digest(code: types.CodeType) -> str:
+    """A digest of a code object as Python's compiler made it: instructions, constants, names, file and lines."""
+    return hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:32]
+
+
+def _code(code: types.CodeType) -> tuple[Any, ...]:
+    return (code.co_filename, code.co_firstlineno, code.co_qualname, code.co_code, code.co_flags, code.co_argcount,
+            code.co_posonlyargcount, code.co_kwonlyargcount, code.co_names, code.co_varnames, code.co_freevars,
+            code.co_cellvars, code.co_linetable, code.co_exceptiontable, tuple(map(_constant, code.co_consts)))
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    if type(value) is frozenset:
+        return ("frozenset", sorted(map(repr, map(_constant, value))))
+    if type(value) is tuple:
+        return ("tuple", *map(_constant, value))
+    if value is None or type(value) in (bool, int, float, complex, str, bytes, types.EllipsisType):
+        return (type(value).__name__, marshal.dumps(value, 2) if type(value) in (float, complex) else value)
+    return ("object", *refer(value))

@@ -1,0 +1,379 @@
+"""Stored entries: a program that was compiled starts compiled in the next process, and what does not fit is traced."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from tests.differential import assert_same
+
+import fxjit
+from fxjit import config
+from fxjit.backends.store.artifacts import FACTS, KernelCache
+from fxjit.counters import counters
+
+NewProcess = Callable[[str], ModuleType]
+HEAD = "import torch\nfrom torch import nn\n"
+
+#: Programs: each has `make()`, which gives a callable and its arguments.
+PROGRAMS: dict[str, str] = {
+    "a function": """
+def fn(x, y):
+    return (x * 2 + y).relu().sum(-1)
+def make():
+    return fn, (torch.linspace(-1, 1, 12).view(3, 4), torch.ones(4))
+""",
+    "a module": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(4), nn.Linear(4, 4)
+    def forward(self, x):
+        return x + nn.functional.gelu(self.linear(self.norm(x)))
+class Net(nn.Module):
+    scale = 1.5
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.options = nn.Sequential(Block(), Block()), {"factor": 0.5, "add": True}
+    def forward(self, x):
+        x = self.blocks(x) * self.options["factor"]
+        return x + self.scale if self.options["add"] else x
+def make():
+    return Net(), (torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(),)
+""",
+    "a break": """
+SEEN = []
+def fn(x, n):
+    y = x.sin() * n
+    SEEN.append(y.shape)
+    print("between")
+    return {"sum": (y + 1).sum(), "all": [y, n]}
+def make():
+    return fn, (torch.linspace(-1, 1, 12).requires_grad_(), 3)
+""",
+    "a branch on data": """
+def fn(x):
+    y = x.exp()
+    if y.sum() > 3:
+        return y * 2
+    return y - 1
+def make():
+    return fn, (torch.ones(4),)
+""",
+    "a closure and helpers": """
+FACTOR = 3.0
+def helper(x, by=2):
+    return x * by + FACTOR
+def outer(k):
+    def fn(x):
+        return helper(x).tanh() + helper(x, by=k)
+    return fn
+def make():
+    return outer(5), (torch.linspace(-1, 1, 6).requires_grad_(),)
+""",
+    "arguments that are written to": """
+class Box:
+    pass
+def fn(x, out, box):
+    out.append(x + 1)
+    box.last = x * 2
+    x.mul_(3)
+    return x.sum()
+def make():
+    return fn, (torch.ones(4), [1], Box())
+""",
+    "containers": """
+from collections import namedtuple
+from dataclasses import dataclass
+Pair = namedtuple("Pair", "a b")
+@dataclass
+class Config:
+    width: int = 3
+    name: str = "net"
+def fn(pair, config, many):
+    total = pair.a.float() * config.width
+    for name, each in many.items():
+        total = total + each * len(name)
+    return total, pair, f"{config.name}"
+def make():
+    return fn, (Pair(torch.arange(4), 2), Config(), {"one": torch.ones(4), "three": torch.ones(4, dtype=torch.float64)})
+""",
+    "a context manager": """
+def fn(x):
+    with torch.no_grad():
+        y = x * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = x @ x
+    return y + z.float()
+def make():
+    return fn, (torch.eye(4).requires_grad_(),)
+""",
+}  # fmt: skip
+
+
+def gradients(result: object, args: tuple[object, ...]) -> list[torch.Tensor | None]:
+    """The gradients of the arguments, where the result has any."""
+    leaves = [each for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+    inputs = [each for each in args if isinstance(each, torch.Tensor) and each.requires_grad]
+    if not leaves or not inputs:
+        return []
+    return list(torch.autograd.grad(sum(each.sum() for each in leaves), inputs, allow_unused=True))
+
+
+def run(module: ModuleType, **options: object) -> None:
+    """The program, compiled, does what it does in eager."""
+    eager, eager_args = module.make()
+    expected = eager(*eager_args)
+    fn, args = module.make()
+    compiled = fxjit.compile(fn, **options)
+    for _ in range(2):
+        fn, args = module.make()
+        given = args if not isinstance(fn, torch.nn.Module) else (args[0],)
+        found = compiled(*given)
+        assert_same(found, expected, rtol=1e-5)
+        assert_same([vars(each) if type(each).__name__ == "Box" else each for each in given],
+                    [vars(each) if type(each).__name__ == "Box" else each for each in eager_args], rtol=1e-5)
+        assert_same(gradients(found, given), gradients(expected, eager_args), rtol=1e-5)
+        eager, eager_args = module.make()
+        expected = eager(*eager_args)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_starts_compiled(new_process: NewProcess, traces: list[str], program: str, backend: str) -> None:
+    run(new_process(HEAD + PROGRAMS[program]), backend=backend)
+    assert traces
+    traces.clear()
+    run(new_process(HEAD + PROGRAMS[program]), backend=backend)
+    assert not traces and counters["cache"]["entry hit"]
+
+
+#: A program -> what to write in its place: each makes an entry that was stored wrong.
+CHANGES: dict[str, tuple[str, str, str]] = {
+    "a constant of the code": ("a function", "* 2", "* 3"),
+    "an attribute of the class": ("a module", "scale = 1.5", "scale = 2.5"),
+    "an item of a dict": ("a module", '"factor": 0.5', '"factor": 0.25'),
+    "an item that decides a branch": ("a module", '"add": True', '"add": False'),
+    "a method": ("a module", "return x + nn.functional", "return x - nn.functional"),
+    "a part of another class": ("a module", "nn.LayerNorm(4)", "nn.Identity()"),
+    "a hook": ("a module", "self.blocks, self.options =",
+               "self.register_forward_hook(lambda m, i, o: o * 7)\n        self.blocks, self.options ="),
+    "a global": ("a closure and helpers", "FACTOR = 3.0", "FACTOR = 4.0"),
+    "a default": ("a closure and helpers", "by=2", "by=4"),
+    "a cell": ("a closure and helpers", "outer(5)", "outer(6)"),
+    "the code of a helper": ("a closure and helpers", "x * by + FACTOR", "x * by - FACTOR"),
+    "a helper that another function replaces": (
+        "a closure and helpers", "def outer", "def other(x, by=2):\n    return x / by\nhelper = other\ndef outer"),
+    "an argument's number": ("a break", "requires_grad_(), 3", "requires_grad_(), 4"),
+    "an argument's type": ("containers", "torch.ones(4, dtype=torch.float64)", "torch.ones(4, dtype=torch.float16)"),
+    "an argument's size": ("a function", "torch.ones(4))", "torch.ones(3, 4))"),
+    "a field": ("containers", "width: int = 3", "width: int = 5"),
+    "the order of keys": ("containers", '"one": torch.ones(4)', '"zero": torch.ones(4)'),
+    "the class of an argument": ("arguments that are written to", "class Box:\n    pass",
+                                 "class Box:\n    def __setattr__(self, name, value):\n"
+                                 "        object.__setattr__(self, name, value + 1)"),
+    "torch's function, replaced": ("a module", "def make", "nn.functional.gelu = lambda x: x * 5\ndef make"),
+    "torch's method, replaced": ("a module", "def make", "nn.Linear.forward = lambda self, x: x * 5\ndef make"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_between_processes_is_traced(
+    new_process: NewProcess, traces: list[str], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    program, before, after = CHANGES[change]
+    monkeypatch.setattr(torch.nn.functional, "gelu", torch.nn.functional.gelu)  # put back what programs replace
+    monkeypatch.setattr(torch.nn.Linear, "forward", torch.nn.Linear.forward)
+    text = HEAD + PROGRAMS[program]
+    assert before in text
+    run(new_process(text), backend="eager")
+    traces.clear()
+    run(new_process(text.replace(before, after)), backend="eager")
+    assert traces
+
+
+STATES: dict[str, Callable[[], object]] = {
+    "gradient mode": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "a setting of the compiler": lambda: config.patch(compile_budget=59.0),
+    "a setting of the front end": lambda: config.patch(capture_scalar_outputs=True),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_another_state_of_the_process_is_traced(new_process: NewProcess, traces: list[str], state: str) -> None:
+    text = HEAD + PROGRAMS["a module"]
+    run(new_process(text), backend="eager")
+    traces.clear()
+    module = new_process(text)
+    with STATES[state]():  # type: ignore[attr-defined]  # a context manager
+        eager, args = module.make()
+        compiled = fxjit.compile(module.make()[0], backend="eager")
+        assert_same(compiled(*args), eager(*args), rtol=1e-2)
+    assert traces
+
+
+def test_options_have_entries_of_their_own(new_process: NewProcess, traces: list[str]) -> None:
+    text = HEAD + PROGRAMS["a function"]
+    for options in ({}, {"dynamic": True}, {"fullgraph": True}):
+        traces.clear()
+        run(new_process(text), **options)
+        assert traces == ["fn"]
+        traces.clear()
+        run(new_process(text), **options)
+        assert not traces
+
+
+def test_sizes_that_vary_are_found_again(new_process: NewProcess, traces: list[str]) -> None:
+    text = HEAD + PROGRAMS["a function"]
+    for expected in (["fn", "fn"], []):
+        traces.clear()
+        module = new_process(text)
+        compiled = fxjit.compile(module.fn)
+        for size in (3, 5, 7):
+            x, y = torch.ones(size, 4), torch.ones(4)
+            assert_same(compiled(x, y), module.fn(x, y), rtol=1e-5)
+        assert traces == expected
+
+
+def test_a_second_derivative_and_shared_memory(new_process: NewProcess, traces: list[str]) -> None:
+    """What runs the captured graph again has it from the entry."""
+    text = HEAD + """
+def cube(x):
+    return (x * x * x).sum()
+def add(x, y):
+    x.add_(1)
+    return x + y * 2
+"""
+    for expected in (["cube", "add"], []):
+        traces.clear()
+        module = new_process(text)
+        x = torch.linspace(1, 2, 5, requires_grad=True)
+        (first,) = torch.autograd.grad(fxjit.compile(module.cube)(x), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(second, 6 * x)
+        compiled = fxjit.compile(module.add)
+        assert_same(compiled(torch.ones(4), torch.ones(4)), torch.full((4,), 4.0))
+        shared, expected_of = torch.ones(6), torch.ones(6)
+        assert_same(compiled(shared[:4], shared[2:]), module.add(expected_of[:4], expected_of[2:]))
+        assert traces == expected
+
+
+def test_what_cannot_be_said_is_traced_each_time(new_process: NewProcess, traces: list[str]) -> None:
+    """An object of the program's own by its identity, the order of a set of texts, the hash of a text."""
+    text = HEAD + """
+class Key:
+    pass
+KEY = Key()
+TABLE = {KEY: 1.5}
+def by_identity(x, key):
+    return x + TABLE[key]
+def by_order(x):
+    for name in {"a", "b", "c"}:
+        x = x * len(name) + ord(name)
+    return x
+def by_hash(x):
+    return x + hash("text") % 5
+def make():
+    return None
+"""
+    for _ in range(2):
+        traces.clear()
+        module = new_process(text)
+        x = torch.ones(3)
+        assert_same(fxjit.compile(module.by_identity)(x, module.KEY), x + 1.5)
+        assert_same(fxjit.compile(module.by_order)(x), module.by_order(x))
+        assert_same(fxjit.compile(module.by_hash)(x), module.by_hash(x))
+        assert traces == ["by_identity", "by_order", "by_hash"]
+
+
+def entry_files(store: Path) -> list[Path]:
+    return [file for file in store.glob("*.json") if '"sources"' in file.read_text()]
+
+
+def damage_bytes(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:200] + b"#" + content[201:])
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:300])
+
+
+def rewrite(field: str, by: object) -> Callable[[Path], None]:
+    """Another content under a right digest."""
+    def write(file: Path) -> None:
+        cache = KernelCache(file.parent)
+        facts = json.loads(cache.get(file.stem, FACTS) or b"")
+        facts["entries"][0][field] = by
+        cache.put(file.stem, FACTS, json.dumps(facts).encode())
+    return write
+
+
+def other_facts(file: Path) -> None:
+    KernelCache(file.parent).put(file.stem, FACTS, b"[1, 2]")
+
+
+def no_graphs(file: Path) -> None:
+    for other in set(file.parent.glob("*.json")) - {file}:
+        other.unlink()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a byte": damage_bytes, "cut short": cut_short, "other facts": other_facts, "no sources": rewrite("sources", []),
+    "no guards known": rewrite("guards", [["NoGuard", [0]]]), "no code": rewrite("code", {}), "no graph": rewrite("graph", {}),
+    "a source of another kind": rewrite("sources", [["Scope", None]]), "graphs removed": no_graphs,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_traced(new_process: NewProcess, traces: list[str], store: Path, damage: str) -> None:
+    text, backend = HEAD + PROGRAMS["a function"], "native" if damage == "graphs removed" else "eager"
+    run(new_process(text), backend=backend)
+    (file,) = entry_files(store)
+    DAMAGES[damage](file)
+    traces.clear()
+    run(new_process(text), backend=backend)
+    assert traces == ["fn"]
+    traces.clear()
+    run(new_process(text), backend=backend)
+    assert not traces
+
+
+def test_without_the_setting_no_entry_is_kept(new_process: NewProcess, store: Path) -> None:
+    with config.patch(store_entries=False):
+        run(new_process(HEAD + PROGRAMS["a function"]))
+    assert not entry_files(store)
+
+
+def test_a_second_process_does_not_import_the_compiler(tmp_path: Path) -> None:
+    """Two processes and one folder; in the second, importing the pipeline is an error."""
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + PROGRAMS["a break"] + """
+import sys, fxjit
+if sys.argv[1:] == ["again"]:
+    sys.modules["fxjit.pipeline"] = None
+fn, args = make()
+expected, found = fn(*args), fxjit.compile(fn)(*args)
+for each in (expected, found):
+    each["gradient"] = torch.autograd.grad(each["sum"], args[0])[0]
+torch.testing.assert_close(found["gradient"], expected["gradient"])
+torch.testing.assert_close(found["sum"], expected["sum"])
+print(fxjit.counters["cache"]["entry hit"])
+""")
+    environment = config.child_environment(FXJIT_CACHE_DIR=str(tmp_path / "cache"), FXJIT_STORE_ENTRIES="1")
+    hits = []
+    for again in ([], ["again"]):
+        done = subprocess.run([sys.executable, "-W", "ignore", str(program), *again], env=environment, capture_output=True,
+                              text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        hits.append(int(done.stdout.split()[-1]))
+    assert hits == [0, 2]
