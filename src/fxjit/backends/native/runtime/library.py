@@ -13,26 +13,28 @@ import os
 import tempfile
 from pathlib import Path
 
-from fxjit import _C, logs
+from fxjit import _C, events, logs
 from fxjit.backends.store.folder import Scratch, hold
 
 log = logs.artifact("cache")
 
 
 def load(name: str, content: bytes) -> ctypes.CDLL:
-    """The library of these bytes, connected; OSError where they are none. `name` is what debuggers show."""
+    """The library of these bytes, connected; OSError where they are none. `name` is what debuggers show: its key in the cache."""
     try:
-        return connected(_from_memory(name, content))
+        library = _from_memory(name, content)
     except (OSError, AttributeError) as problem:  # no /proc, no such files here, or none that may be executed: or no library
         log.info("%s is not loaded from memory: %s", name, problem)
-        return connected(_from_copy(content))
+        library = _from_copy(content)
+    connect(library)
+    events.record_event(events.LibraryLoaded(name, library._name))
+    return library
 
 
-def connected(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library, with the address of the BLAS that ATen calls where kernels call it too (codegen/product.py)."""
+def connect(library: ctypes.CDLL) -> None:
+    """Gives a library the address of the BLAS that ATen calls, where its kernels call it too (codegen/product.py)."""
     with contextlib.suppress(ValueError):  # it has no such pointer
         ctypes.c_void_p.in_dll(library, "fx_sgemm").value = _C.blas_address()
-    return library
 
 
 def _from_memory(name: str, content: bytes) -> ctypes.CDLL:
