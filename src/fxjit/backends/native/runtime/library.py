@@ -20,7 +20,7 @@ log = logs.artifact("cache")
 
 
 def load(name: str, content: bytes) -> ctypes.CDLL:
-    """The library of these bytes, connected; OSError where they are none. `name` is what debuggers show: its key in the cache."""
+    """The library of these bytes, connected; OSError where they are none. Debuggers show `name`, its key in the cache."""
     try:
         library = _from_memory(name, content)
     except (OSError, AttributeError) as problem:  # no /proc, no such files here, or none that may be executed: or no library
