@@ -103,5 +103,6 @@ def distributed_dispatch() -> tuple[Any, ...] | None:
 #: Each state that a backend may query, and how it is read.
 QUERYABLE: dict[str, Callable[[], Any]] = {
     "float32_precision": _float32_precision,
-    "distributed_dispatch": distributed_dispatch,
 }
+#: Each state that the trace of distributed tensors reads, beside their placements.
+OF_WRAPPERS: dict[str, Callable[[], Any]] = {"distributed_dispatch": distributed_dispatch}

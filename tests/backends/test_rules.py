@@ -174,6 +174,8 @@ PROGRAMS: dict[str, Program] = {
 OF_CALLS = {"input-aliasing", "double-backward"}
 #: And of graphs that are too long (test_budget.py).
 OF_TIME = {"over-budget"}
+#: Rules of distributed tensors, which programs on several ranks meet (tests/distributed/test_dtensor.py).
+OF_DISTRIBUTED = {"returns-masked", "wrapper-view"}
 #: Rules of the native executor, which a program meets nowhere but on a torch that is not whole, or by a size of its own kind.
 OF_THE_EXECUTOR = {"no-executor", "uncomputable-size"}
 
@@ -206,7 +208,7 @@ TAKEN_SINCE = {"sparse-gradients": (2, 14), "mutates-with-gaps": (2, 14)}
 
 def test_each_rule_has_a_program() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR | OF_TIME
+    assert {rule.id for rule in RULES} == PROGRAMS.keys() | OF_CALLS | OF_THE_EXECUTOR | OF_TIME | OF_DISTRIBUTED
     assert {rule.id for rule in RULES if rule.stage == "call"} == OF_CALLS
     assert {rule.id for rule in RULES if rule.stage == "executor"} == OF_THE_EXECUTOR
 

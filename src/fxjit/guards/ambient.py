@@ -52,7 +52,7 @@ class AmbientState:
 
 def read(name: str) -> Hashable:
     """The present value of one item of AmbientState."""
-    return (_READERS.get(name) or process_state.QUERYABLE[name])()
+    return (_READERS.get(name) or process_state.QUERYABLE.get(name) or process_state.OF_WRAPPERS[name])()
 
 
 def ops(name: str, value: Hashable) -> tuple[Op, ...]:
