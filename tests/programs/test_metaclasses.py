@@ -97,6 +97,32 @@ def test_a_metaclass_that_answers_what_is_read(getattribute: Callable[[type, str
             assert got == wanted, (use, str(got))
 
 
+def test_a_metaclass_that_reads_as_every_object_does() -> None:
+    """`object`'s slot on a metaclass looks for what the metaclass has, not the class."""
+
+    class Meta(type):
+        __getattribute__ = object.__getattribute__
+        b = 5
+
+    class Reads(metaclass=Meta):
+        a = 1
+
+    for use in ("x + C.a", "x + C.b", "x + o.a", "x + o.b"):
+        fn = program(use)
+        compiled = fxjit.compile(fn, backend="eager")
+        for _ in range(2):
+            assert outcome(compiled, X, Reads, Reads()) == outcome(fn, X, Reads, Reads()), use
+
+
+def test_a_metaclass_of_c_that_reads_is_captured() -> None:
+    """pybind11's has a slot of its own, which runs none of the program's code."""
+    cls = torch.nn.attention.SDPBackend
+    assert "__getattribute__" in vars(type(cls))
+    compiled = fxjit.compile(program("(x + C.MATH.value, C.MATH is o)"), backend="eager", fullgraph=True)
+    value, same = compiled(X, cls, cls.MATH)
+    assert same and torch.equal(value, X + cls.MATH.value)
+
+
 CLASSES = """
 class Meta(type):
     n = 1

@@ -77,7 +77,8 @@ class ClassValue(GuardedOperators):
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        if self._of_metaclass(t, "__getattribute__")[1] is not type:
+        self._of_metaclass(t, "__getattribute__")
+        if descriptors.has_own_reading(type(self.cls)):
             t.break_("attribute-unsupported", value=self.describe(), name=name)  # wrapped while it had none
         meta_raw, meta_owner = self._of_metaclass(t, name)
         if meta_raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(t, meta_raw):

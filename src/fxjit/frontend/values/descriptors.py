@@ -84,9 +84,16 @@ def metaclass_of(t: Tracer, cls: type) -> type:
 
 
 def has_own_reading(cls: type) -> bool:
-    """Whether a class on the way to `cls` has a `__getattribute__` of its own: of a metaclass, one that answers what anybody
-    reads of its classes, and tracing reads much. Runs no code of the program's."""
-    return any("__getattribute__" in namespace_of(each) for each in mro_of(cls) if each not in (type, object))
+    """Whether a class on the way to `cls` has a `__getattribute__` of the program's: of a metaclass, one that answers what
+    anybody reads of its classes, and tracing reads much. What a class of C reads with (pybind11's metaclass) runs none of the
+    program's code. Runs no code of the program's."""
+    return any(not _reads_in_c(each) for each in mro_of(cls) if "__getattribute__" in namespace_of(each))
+
+
+def _reads_in_c(cls: type) -> bool:
+    """Whether the `__getattribute__` in the namespace of `cls` is the slot that `cls` itself has in C."""
+    raw = namespace_of(cls)["__getattribute__"]
+    return type(raw) is types.WrapperDescriptorType and raw.__objclass__ is cls
 
 
 def field_index(raw: Any) -> int | None:
