@@ -412,23 +412,30 @@ def save_cache_artifacts(path: str | os.PathLike[str]) -> int:
     `config.store_entries`, entries. Gives their number.
 
     `load_cache_artifacts` in another process, of the same versions and processor, spares it their compile. Such a file may be
-    written after a warm-up, say, and shipped with an image of the machine."""
+    written after a warm-up, say, and shipped with an image of the machine.
+    Raises InvalidArgument for a path that cannot be written to."""
     file = _file_of("save_cache_artifacts", path)
     from .backends.store import bundle
 
-    return bundle.write_bundle(file)
+    try:
+        return bundle.write_bundle(file)
+    except OSError as problem:
+        raise InvalidArgument(f"save_cache_artifacts: {file} cannot be written: {problem.strerror or problem}") from problem
 
 
 def load_cache_artifacts(path: str | os.PathLike[str]) -> int:
     """Puts the content of such a file into this process's cache, before what it spares is compiled. Gives the number of
     entries: 0, and a line in the log, for a file of other versions or another processor. Raises InvalidArgument for a damaged
-    file.
+    file, and one that cannot be read.
 
     The file holds code that will run: load only what you would run."""
     file = _file_of("load_cache_artifacts", path)
     from .backends.store import bundle
 
-    return bundle.read_bundle(file)
+    try:
+        return bundle.read_bundle(file)
+    except OSError as problem:
+        raise InvalidArgument(f"load_cache_artifacts: {file} cannot be read: {problem.strerror or problem}") from problem
 
 
 def _file_of(function: str, path: Any) -> Path:
