@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from fxjit import config
+
+# A slow machine compiles for long: what tests read from stderr does not depend on it, in their child processes neither.
+config.progress = 0.0
+os.environ.setdefault("FXJIT_PROGRESS", "0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

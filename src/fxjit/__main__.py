@@ -1,4 +1,4 @@
-"""`python -m fxjit run script.py`, `demo`, `doctor`, `cache`, `replay` and `bisect`."""
+"""`python -m fxjit run script.py`, `report script.py`, `demo`, `doctor`, `cache`, `replay` and `bisect`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from . import __version__
+from . import __version__, config
 from .errors import InvalidArgument
 
 
@@ -19,6 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="run a script whose torch.compile calls use fxjit")
     run.add_argument("script", help="a Python file, or -m and a module's name")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    report = commands.add_parser("report", help="run a script likewise, with a page: fxjit_report/report.html")
+    report.add_argument("script", help="a Python file, or -m and a module's name")
+    report.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     commands.add_parser("demo", help="train two small models: eager, with fxjit and with torch.compile", add_help=False)
     doctor = commands.add_parser("doctor", help="check this machine, and say what to do about anything that is missing")
     doctor.add_argument("--json", action="store_true", help="the findings as JSON")
@@ -34,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     bisect.add_argument("--seed", type=int, default=0, help="of the numbers that the graphs are run on")
     if arguments[:1] == ["run"] and len(arguments) > 1 and arguments[1] not in ("-h", "--help"):
         return _run(arguments[1], arguments[2:], run)  # argparse would take the script's options as its own
+    if arguments[:1] == ["report"] and len(arguments) > 1 and arguments[1] not in ("-h", "--help"):
+        return _report(arguments[1], arguments[2:], report)
     known, rest = parser.parse_known_args(arguments)
     if known.command == "demo":
         from . import demo
@@ -61,6 +66,20 @@ def _replay(known: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except InvalidArgument as problem:
         print(problem, file=sys.stderr)
         return 2
+
+
+def _report(script: str, arguments: list[str], parser: argparse.ArgumentParser) -> int:
+    """The page is written however the script ends."""
+    from .report import finish, start
+
+    folder = config.report or "fxjit_report"
+    start(folder, title=" ".join([script, *arguments]), name="report.html")
+    try:
+        return _run(script, arguments, parser)
+    finally:
+        written = finish()
+        if written is not None:
+            print(f"fxjit: the page of the run is {written}", file=sys.stderr)
 
 
 def _run(script: str, arguments: list[str], parser: argparse.ArgumentParser) -> int:

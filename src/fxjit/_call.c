@@ -48,7 +48,7 @@ static PyObject *
 disabled_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     FxCallable *self = (FxCallable *)callable;
-    void *range = self->range != NULL && fxjit_profiled() ? fxjit_begin_range(PyUnicode_AsUTF8(self->range)) : NULL;
+    void *range = self->range != NULL && fxjit_profiled() ? fxjit_begin_range(PyUnicode_AsUTF8(self->range), NULL) : NULL;
     PyObject *result = call_without_region(self->fn, self->opaque ? 1 : fx_hook_bypass(), args, nargsf, kwnames);
     fxjit_end_range(range);
     return result;

@@ -40,7 +40,7 @@ PyInit__C(void)
     }
     const part_init parts[] = {
         fxjit_tensor_init, fxjit_tree_init, fxjit_entries_init,
-        fxjit_hook_init,   fxjit_call_init, fxjit_modules_init, fxjit_signals_init,
+        fxjit_hook_init,   fxjit_call_init, fxjit_modules_init, fxjit_ranges_init, fxjit_signals_init,
         fxjit_cuda_init,   fxjit_program_init, fxjit_tiers_init,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -9,6 +9,7 @@ int fxjit_entries_init(PyObject *module);  /* frontend/_entries.c */
 int fxjit_hook_init(PyObject *module);     /* frontend/_hook.c */
 int fxjit_modules_init(PyObject *module);  /* frontend/_modules.c */
 int fxjit_call_init(PyObject *module);     /* _call.c */
+int fxjit_ranges_init(PyObject *module);   /* _ranges.c */
 int fxjit_signals_init(PyObject *module);  /* _signals.c */
 int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
 int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from fxjit import config
+from fxjit import config, progress
 
 
 class OverBudget(RuntimeError):
@@ -39,7 +39,8 @@ def limited() -> Iterator[None]:
 
 
 def spend(stage: str) -> None:
-    """Raises OverBudget where this thread's compile has used up its time."""
+    """Raises OverBudget where this thread's compile has used up its time; says how far it is where that is due."""
+    progress.tick()
     end = getattr(_state, "end", None)
     if end is not None and time.thread_time() > end:
         raise OverBudget(config.compile_budget, stage)

@@ -142,6 +142,8 @@ repro_level: int = _row(
 verify_correctness: bool = _row(False, "Run each new graph beside eager and raise AccuracyError where they differ.")
 debug: bool = _row(False, "Write a folder for each compile: graphs, guards, bytecode, generated source, timing.")
 debug_dir: str = _row("", "Where those folders go; setting it turns them on. Empty with `debug`: ./fxjit_debug.")
+progress: float = _row(5.0, "Seconds after which a compile says on stderr what it is at; 0: it never does.")
+report: str = _row("", "The folder that the page of the run is written to when the process ends; empty: no page.")
 logs: str = _row("", "Logs to show, as set_logs takes them: 'graph_breaks,+guards'.")
 
 # The native backend

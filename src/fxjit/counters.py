@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, overload
 
@@ -64,7 +64,23 @@ def timed(phase: str, function: str = "") -> Iterator[None]:
 
 
 def add_time(phase: str, function: str, seconds: float) -> None:
+    """A phase of `function` that took so many seconds has just ended."""
     _seconds[phase][function].append(seconds)
+    for listener in tuple(_listeners):
+        listener(phase, function, seconds)
+
+
+_listeners: list[Callable[[str, str, float], None]] = []
+
+
+@contextmanager
+def listen(callback: Callable[[str, str, float], None]) -> Iterator[None]:
+    """Calls `callback(phase, function, seconds)` at the end of each timed phase while the block runs."""
+    _listeners.append(callback)
+    try:
+        yield
+    finally:
+        _listeners.remove(callback)
 
 
 def time_by_phase() -> dict[str, float]:

@@ -138,7 +138,15 @@ class RunsAsCaptured:
     graph: Any
 
 
-Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled | RunsAsCaptured
+@dataclass(frozen=True, slots=True)
+class LibraryLoaded:
+    """A library of kernels was loaded: its key in the cache, and the path that the loader knows it by."""
+
+    key: str
+    path: str
+
+
+Event = FrameCompiled | GraphBreak | FrameSkipped | Recompiled | RunsAsCaptured | LibraryLoaded
 
 _listeners: list[Callable[[Event], None]] = []
 _logged_places: set[tuple[Any, ...]] = set()

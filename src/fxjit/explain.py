@@ -6,11 +6,9 @@ The run has entries of its own, so it neither uses nor changes what was compiled
 from __future__ import annotations
 
 import html
-import linecache
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -19,6 +17,7 @@ from . import _C, api, events
 from .errors import ConfigError, InvalidArgument
 from .events import FrameCompiled, FrameSkipped, GraphBreak, RunsAsCaptured
 from .options import RegionOptions
+from .report.source import STYLE, SourceNotes, colour, source_html
 
 
 @dataclass(slots=True)
@@ -172,47 +171,21 @@ def _add_graph(found: Explanation, event: FrameCompiled) -> None:
 
 # ---- HTML ----
 
-_COLOURS = ("#d8f0d8", "#d8e6fa", "#fbeccb", "#eadcf7", "#d5f2f0", "#f9dede", "#eef0c9", "#e6e0d4")
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 110em; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; width: 100%; font: 13px/1.45 ui-monospace, monospace }
-td { padding: 0 .6em; vertical-align: top; white-space: pre-wrap }
-td.n { color: #999; text-align: right; user-select: none }
-td.note { white-space: normal; font-family: system-ui, sans-serif; max-width: 45em }
-tr.break td { border-bottom: 2px solid #c33 } .why { color: #a11 } .skip { color: #965a00 }
-.why, .skip, .guards { cursor: help; text-decoration: underline dotted } .guards { color: #567 }
-.skipped { background: repeating-linear-gradient(135deg, #eee, #eee 6px, #e2e2e2 6px, #e2e2e2 12px) }
-.key { padding: .1em .6em; margin-right: .4em; border-radius: .3em }
-"""
-
-
 def _page(found: Explanation) -> str:
-    lines = _graph_lines(found)
-    notes: dict[tuple[str, int], list[str]] = defaultdict(list)
-    breaks = set()
-    for each in found.break_reasons:
-        if each.user_stack:
-            place = (each.user_stack[-1].filename, each.user_stack[-1].lineno or 0)
-            breaks.add(place)
-            _note(notes[place], "why", f"break: {each.reason}", each.explanation, each.hints)
-    for skip in found.skips:
-        place = (skip.code.co_filename, skip.code.co_firstlineno)
-        _note(notes[place], "skip", f"skipped: {skip.reason}", skip.explanation, skip.hints)
-        skipped = {line for _, _, line in skip.code.co_lines() if line}
-        lines.update({(place[0], line): SKIPPED for line in skipped if (place[0], line) not in lines})
-    for place, guards in found.guards_of.items():
-        if guards:
-            _note(notes[place], "guards", events.count(len(guards), "guard"), "", guards)
-    sections = "".join(_section(file, first, last, lines, notes, breaks) for file, first, last in _ranges(lines, notes))
+    known = SourceNotes(breaks=found.break_reasons, skips=found.skips, guards_of=found.guards_of)
+    for number, graph in enumerate(found.graphs, 1):
+        known.add_graph(graph, number)
+    sections, skipped = source_html(known)
     key = "".join(
-        f"<span class=key style='background:{_colour(number)}'>graph {number}: {events.count(len(ops), 'op')}</span>"
+        f"<span class=key style='background:{colour(number)}'>graph {number}: {events.count(len(ops), 'op')}</span>"
         for number, ops in enumerate(found.ops_per_graph, 1)
     )
-    key += "<span class='key skipped'>runs as it stands</span>" if SKIPPED in lines.values() else ""
+    key += "<span class='key skipped'>runs as it stands</span>" if skipped else ""
     title = html.escape(f"fxjit explain: {found.function}")
     return (
-        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{key}</p>"
-        f"{sections}<h2>Summary</h2><pre>{html.escape(str(found))}</pre>"
+        f"<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
+        f"<style>{STYLE}</style><h1>{title}</h1><p>{key}</p>"
+        f"{sections}<h2>Summary</h2><pre class=scroll>{html.escape(str(found))}</pre>"
     )
 
 
@@ -222,73 +195,3 @@ def _write(page: str, path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"explain: {path} cannot be written: {error}") from error
     return path
-
-
-SKIPPED = 0
-"""In the place of a graph's number: lines of a frame that was skipped."""
-
-
-def _note(notes: list[str], kind: str, title: str, text: str, hover: Sequence[str]) -> None:
-    shown = f"<span class={kind} title=\"{html.escape(chr(10).join(hover))}\">{html.escape(title)}</span> {html.escape(text)}"
-    if shown not in notes:
-        notes.append(shown)
-
-
-def _graph_lines(found: Explanation) -> dict[tuple[str, int], int]:
-    """Source line -> the graph its operators went in, from the stack each node remembers."""
-    lines: dict[tuple[str, int], int] = {}
-    for number, graph in enumerate(found.graphs, 1):
-        for node in graph.graph.nodes:
-            for entry in (node.meta.get("stack_trace") or "").splitlines():
-                head, _, rest = entry.strip().partition('", line ')
-                digits = rest.split(",")[0].strip()
-                if head.startswith('File "') and digits.isdigit():
-                    lines.setdefault((head[6:], int(digits)), number)
-    return lines
-
-
-def _ranges(*tables: dict[tuple[str, int], Any]) -> Iterator[tuple[str, int, int]]:
-    """The stretches of each file to show: lines that something is known about, with a few around them. Files of torch and
-    its like are shown where nothing is known about any other."""
-    by_file: dict[str, set[int]] = defaultdict(set)
-    for table in tables:
-        for file, line in table:
-            by_file[file].add(line)
-    by_file = {file: by_file[file] for file in by_file if not events.is_library(file)} or by_file
-    for file, numbers in sorted(by_file.items()):
-        first = last = None
-        for number in sorted(numbers):
-            if last is not None and first is not None and number > last + 12:
-                yield file, max(1, first - 4), last + 4
-                first = number
-            first, last = first or number, number
-        if first is not None and last is not None:
-            yield file, max(1, first - 4), last + 4
-
-
-def _section(
-    file: str,
-    first: int,
-    last: int,
-    lines: dict[tuple[str, int], int],
-    notes: dict[tuple[str, int], list[str]],
-    breaks: set[tuple[str, int]],
-) -> str:
-    rows = []
-    for number in range(first, last + 1):
-        text = linecache.getline(file, number)
-        if not text and number > first:
-            break
-        place = (file, number)
-        graph = lines.get(place)
-        colour = f" style='background:{_colour(graph)}'" if graph else " class=skipped" if graph == SKIPPED else ""
-        mark = " class=break" if place in breaks else ""
-        note = "<br>".join(notes.get(place, ()))
-        rows.append(
-            f"<tr{mark}><td class=n>{number}</td><td{colour}>{html.escape(text.rstrip())}</td><td class=note>{note}</td></tr>"
-        )
-    return f"<h2>{html.escape(file)}</h2><table>{''.join(rows)}</table>"
-
-
-def _colour(graph: int) -> str:
-    return _COLOURS[(graph - 1) % len(_COLOURS)]

@@ -86,6 +86,14 @@ class OptimizedModule(nn.Module):
         eval_frame = sys.modules.get("torch._dynamo.eval_frame")
         return getattr(eval_frame, "OptimizedModule", None) or type(self)
 
+    def _become(self, cls: type) -> None:
+        """`self.__class__ = cls`, of a class that was made of what `self.__class__` was, as `fully_shard` does: the same class
+        is made of this one."""
+        told = self.__class__
+        bases = tuple(type(self) if base is told else base for base in cls.__bases__)
+        own = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+        object.__dict__["__class__"].__set__(self, type(cls)(cls.__name__, bases, own))
+
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
         """Compiles a function, a method of the original's or a module with what this module was compiled with, as torch's
@@ -111,7 +119,9 @@ class OptimizedModule(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         modules = self.__dict__.get("_modules")
-        if name == "training":
+        if name == "__class__" and self.__class__ in value.__mro__:
+            self._become(value)
+        elif name == "training":
             OptimizedModule.training.fset(self, value)  # type: ignore[attr-defined]  # a property
         elif modules is None or "_orig_mod" not in modules or name in _OWN_ATTRIBUTES:
             super().__setattr__(name, value)

@@ -26,7 +26,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
-from fxjit import _C, config, debug, events, generated, logs, process_state
+from fxjit import _C, config, debug, events, generated, logs, process_state, progress
 from fxjit.backends import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
@@ -139,7 +139,8 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
     try:
-        with debug.compile_folder(frame.code), generated.noted() as texts, process_state.bound():
+        with (progress.compiling(frame.code), debug.compile_folder(frame.code), generated.noted() as texts,
+              process_state.bound()):
             entry = _compile(options, frame)
             texts.holder = None if entry is None else entry.payload
             return entry
@@ -189,7 +190,16 @@ def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why
         raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the nearest entry "
                                      f"does not fit because {because}")
     entries.mark_limit(frame.code, options)
+    _warn_limit(frame.code, setting, limit, because)
     events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
+
+
+def _warn_limit(code: types.CodeType, setting: str, limit: int, because: str) -> None:
+    """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly."""
+    warnings.warn(
+        f"fxjit compiled {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) {limit} times (config.{setting}), and "
+        f"runs it eagerly where none of that fits. This call needed one more because {because}. FXJIT_LOGS=recompiles shows "
+        "why each was compiled.", RuntimeWarning, stacklevel=2)
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
@@ -423,6 +433,7 @@ class _Stage:
 
     def __enter__(self) -> None:
         _C.safe_point()
+        progress.stage(self.stage)
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
@@ -497,6 +508,7 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
 
 def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Calls the backend with a graph; the results of a backend that is not ours are counted."""
+    progress.graph()
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
     inlined = overrides.inlined_in(graph)

@@ -7,12 +7,15 @@ of which no code depends on it are not checked for it. How each is compared agai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+
+from fxjit import torch_private
 
 #: torch's names of backend and operator, in the order of `_tensor.c`'s number.
 _PRODUCTS = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul")
@@ -85,7 +88,20 @@ def float32_code_now() -> int:
     return float32_code(_float32_precision())
 
 
+def distributed_dispatch() -> tuple[Any, ...] | None:
+    """What decides which operators on distributed tensors do what, beside their placements: whether plain tensors count as
+    replicated, and the operators with handlers of their own (`loss_parallel` adds some). None where the program has none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None:
+        return None
+    dispatcher = torch_private.get_or("torch.distributed.tensor.DTensor._op_dispatcher", None)
+    if dispatcher is None:
+        return None
+    return (dispatcher._allow_implicit_replication, *(op.name() for op in dispatcher._custom_op_handlers))
+
+
 #: Each state that a backend may query, and how it is read.
 QUERYABLE: dict[str, Callable[[], Any]] = {
     "float32_precision": _float32_precision,
+    "distributed_dispatch": distributed_dispatch,
 }

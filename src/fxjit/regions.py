@@ -236,6 +236,8 @@ def _stored(key: RegionOptions, code: CodeType, args: tuple[object, ...], closur
 
 @functools.cache
 def _pipeline() -> Any:
+    if config.report:
+        importlib.import_module("fxjit.report").start(config.report)
     return importlib.import_module("fxjit.pipeline")
 
 

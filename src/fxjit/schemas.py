@@ -233,6 +233,8 @@ class Observer(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.random = False
+        #: A collective that writes to its arguments, which no graph keeps in its place among others.
+        self.collective = ""
         self._storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -240,6 +242,8 @@ class Observer(TorchDispatchMode):
         if any(map(is_wrapper_class, types)):
             return NotImplemented  # its `__torch_dispatch__` makes calls of its own
         self.random = self.random or target_uses_rng(func)
+        if isinstance(func, OpOverload) and func.namespace == "c10d":
+            self.collective = func._opname
         if isinstance(func, OpOverload) and func._schema.is_mutable:
             given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
             for each in pytree.tree_leaves([given.get(name) for name in _of_schema(func).written]):

@@ -4,11 +4,14 @@ an instance is made of, and by `__tensor_unflatten__` how it is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
+
+from fxjit import torch_private
 
 
 def has_own_dispatch(cls: type) -> bool:
@@ -32,6 +35,11 @@ def inner_tensors(wrapper: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [(name, part) for name, part in parts(wrapper) if isinstance(part, torch.Tensor)]
 
 
+def opaque_parts(wrapper: torch.Tensor) -> list[tuple[str, Any]]:
+    """The other parts, by the names of their attributes."""
+    return [(name, part) for name, part in parts(wrapper) if not isinstance(part, torch.Tensor)]
+
+
 def parts(wrapper: torch.Tensor) -> list[tuple[str, Any]]:
     """All that `__tensor_flatten__` names: tensors, and objects that are opaque to torch, as the mesh of a DTensor."""
     names: list[str] = wrapper.__tensor_flatten__()[0]  # type: ignore[attr-defined]  # what a wrapper is known by
@@ -50,3 +58,30 @@ def flattened(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         return
     for _, inner in inner_tensors(tensor):
         yield from flattened(inner)
+
+
+def is_opaque(part: object) -> bool:
+    """Whether torch knows the class of an object as one of opaque references: AOTAutograd's graphs then pass the object
+    through, and it is the same one in each call (guarded by identity)."""
+    knows = torch_private.optional("torch._library.opaque_object.is_opaque_reference_type")
+    return not isinstance(knows, torch_private.Absent) and bool(knows(type(part)))
+
+
+def held_masks(tensor: torch.Tensor) -> list[Any]:
+    """The buffers of masks in a distributed tensor's placements: an embedding that is sharded by its rows leaves one there
+    until the result is reduced."""
+    placements = getattr(tensor, "placements", ()) if is_wrapper(tensor) else ()
+    return [each.mask_buffer for each in placements if getattr(each, "mask_buffer", None) is not None]
+
+
+def holds_mask(tensor: torch.Tensor) -> bool:
+    """Whether it waits to be reduced with a mask."""
+    return any(buffer.data is not None for buffer in held_masks(tensor))
+
+
+def forget_fake_masks(tensors: Iterable[Any]) -> None:
+    """Empties buffers that a run on fake tensors filled: placements are kept by torch and used for other tensors."""
+    for tensor in tensors:
+        for buffer in held_masks(tensor) if isinstance(tensor, torch.Tensor) else ():
+            if isinstance(buffer.data, FakeTensor):
+                buffer.data, buffer.refcount = None, 0

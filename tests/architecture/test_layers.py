@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
-LOW = {"_C", "budget", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs", "counters", "events",
-       "debug", "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
+LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
+       "counters", "events", "debug", "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -25,17 +25,18 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "reasons": set(),
     "config": {"errors"},
-    "budget": {"config"},
+    "budget": {"config", "progress"},
+    "progress": {"config"},
     "logs": {"config", "errors"},
     "counters": {"config", "errors"},
     "events": {"config", "errors", "reasons", "logs", "counters"},
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "pythons": set(),
-    "process_state": set(),
+    "process_state": {"torch_private"},
     "collector": set(),
     "generated": set(),
     "schemas": {"tensor_wrappers"},
-    "tensor_wrappers": set(),
+    "tensor_wrappers": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
     "skips": LOW,
@@ -103,11 +104,12 @@ LAYERS: dict[str, set[str]] = {
     "repro": LOW | {"verify"},
     "options": LOW | {"backends", "verify", "repro"},
     "stance": LOW,
-    "regions": LOW | {"skips", "options", "stance", "pipeline", "stored", "frontend.entries"},
+    "regions": LOW | {"skips", "options", "stance", "pipeline", "report", "stored", "frontend.entries"},
     "module": LOW | {"skips", "options", "stance", "regions"},
     "api": LOW | {"skips", "options", "stance", "regions", "module", "interop", "frontend.entries", "frontend.dynamic",
                   "backends.tiers", "backends.store"},
-    "explain": LOW | {"api", "options"},
+    "report": LOW,
+    "explain": LOW | {"api", "options", "report"},
     "profiler": LOW,
     "replacements": set(),
     "surface": {"errors", "replacements"},
@@ -127,6 +129,8 @@ LATE_IMPORTS = {
     ("__main__", "doctor"),
     ("__main__", "install"),
     ("__main__", "replay"),
+    ("__main__", "report"),
+    ("regions", "report"),
     ("__init__", "testing"),
     ("api", "frontend.dynamic"),
     ("api", "frontend.entries"),

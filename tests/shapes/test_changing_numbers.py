@@ -3,6 +3,8 @@ of Python's types or NumPy's."""
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 import pytest
 import torch
@@ -175,5 +177,45 @@ def test_a_scheduler_that_is_stepped_in_the_compiled_function(name):
     for _ in range(12):
         assert torch.equal(plain(X.reshape(2, 3)), compiled(X.reshape(2, 3)))
         assert got.get_last_lr() == pytest.approx(want.get_last_lr(), rel=1e-12) and got.last_epoch == want.last_epoch
-    if name != "MultiStepLR":  # looks its counter up in a dict: that is compiled for each value
-        assert counters["stats"]["unique_graphs"] <= 6 and not counters["skip"]
+    assert counters["stats"]["unique_graphs"] <= 6 and not counters["skip"]
+
+
+TABLES = {
+    "in a dict": (lambda n: n in {2: 0, 5: 0}, 4),
+    "of a dict": (lambda n: {2: 0.5, 5: 0.1}.get(n, 1.0), 4),
+    "in a set": (lambda n: n in {2, 5, "x", None}, 4),
+    "in a frozenset": (lambda n: n in frozenset((2, 5)), 4),
+    "of a Counter": (lambda n: collections.Counter([2, 5, 5])[n], 4),
+    "taken out": (lambda n: {2: 7, 5: 8}.pop(n, 0), 4),
+    "by a float's key": (lambda n: {2.0: 3}.get(n, 1), 3),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_counter_that_is_looked_up_is_compiled_for_what_is_found(name):
+    """One entry for each key that is found, and one for all numbers that are no key; the first call's is a constant."""
+    look_up, most = TABLES[name]
+
+    class Counting:
+        n = 0
+
+    def step(x, state):
+        state.n += 1
+        return x * look_up(state.n)
+
+    compiled, state, plain = fxjit.compile(step, backend="eager", fullgraph=True), Counting(), Counting()
+    for _ in range(12):
+        assert torch.equal(compiled(X, state), step(X, plain))
+    assert counters["stats"]["unique_graphs"] <= most and not counters["skip"]
+
+
+def test_a_key_that_varies_is_stored_by_its_value():
+    def step(x, n):
+        seen = {1: "a"}
+        seen[n] = "b"
+        return x + n, seen, n in seen
+
+    compiled = fxjit.compile(step, backend="eager", fullgraph=True)
+    for n in (4, 5, 1, 6):
+        got, want = compiled(X, n), step(X, n)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]

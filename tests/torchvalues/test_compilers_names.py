@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._dynamo
 from tests.differential import assert_same_as_eager
+from torch._dynamo.comptime import comptime
 from torch._higher_order_ops import foreach_map
 from torch.fx._symbolic_trace import is_fx_tracing
 
@@ -34,7 +36,75 @@ def region_with_settings(x, by=2):
     return x * by
 
 
+@torch._dynamo.patch_dynamo_config(allow_unspec_int_on_nn_module=True)
+def decorated(x):
+    return x.cos()
+
+
+def patched(x):
+    with torch._dynamo.patch_dynamo_config(allow_unspec_int_on_nn_module=True):
+        return decorated(x) + 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def made_function(x):
+    function = Doubled()
+    return function.apply(x) + Doubled().apply(x + 1)
+
+
+def with_comptime(x):
+    y = x + 1
+
+    @comptime
+    def _(context):
+        context.print(context.get_local("y"))
+
+    comptime.print_graph()
+    comptime.assert_static(x.shape[0])
+    comptime.print_bt()
+    return y * 2
+
+
+def comptimes_fallback(x):
+    seen = []
+    comptime(lambda context: None, fallback_fn=lambda: seen.append(1))
+    return x + len(seen)
+
+
+def under_managers(x):
+    with torch._dynamo.disable_nested_graph_breaks():
+        x = x + 1
+    with torch._dynamo.override_cudagraphs(fwd=False):
+        return x * 2
+
+
+@torch._dynamo.dont_skip_tracing
+def traced_by_name(x):
+    return x - 1
+
+
+@torch._dynamo.disable_nested_graph_breaks
+def by_decorator(x):
+    return traced_by_name(x).sin()
+
+
 PROGRAMS = {
+    "an autograd.Function that is instantiated": made_function,
+    "comptime": with_comptime,
+    "comptime's fallback": comptimes_fallback,
+    "managers of torch's compiler": under_managers,
+    "decorators of torch's compiler": by_decorator,
+    "patch_dynamo_config": lambda x: patched(x),
+    "id of a module": lambda x: LINEAR(x) * {id(LINEAR): 3}[id(LINEAR)],
     "assume_constant_result of a tensor": lambda x: x * rows_of(x),
     "assume_constant_result of a module": lambda x: x * width_of(LINEAR, factor=3),
     "nested_compile_region": lambda x: region(x) + region_with_settings(x, by=3),

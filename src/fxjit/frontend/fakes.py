@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+import torch.fx
 import torch.nn.functional as F
+from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
 
@@ -77,3 +79,19 @@ _FAKED: Final = {dropout: _kept_whole(dropout) for dropout in (F.dropout, torch.
 def faked(target: Callable[..., Any]) -> Callable[..., Any]:
     """A callable that gives `target`'s result over fake tensors."""
     return _FAKED.get(target, target)
+
+
+def fake_of(node: torch.fx.Node) -> Any:
+    """The fake value of a node of the graph."""
+    return node.meta["example_value"]
+
+
+def on_current_gpu(result: object, given: object) -> bool:
+    """Whether the result is on the GPU that happens to be current: on one that nothing among the arguments names."""
+    if not isinstance(result, torch.Tensor) or result.device.type != "cuda":
+        return False
+    leaves = pytree.tree_leaves(given)
+    named = {fake_of(leaf).device for leaf in leaves if isinstance(leaf, torch.fx.Node)
+             if isinstance(fake_of(leaf), torch.Tensor)}
+    named |= {torch.device(leaf) for leaf in leaves if isinstance(leaf, (str, torch.device)) and "cuda:" in str(leaf)}
+    return result.device not in named

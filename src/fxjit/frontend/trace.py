@@ -33,9 +33,8 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
     compute_unbacked_bindings,
 )
-from torch.utils import _pytree as pytree
 
-from fxjit import config
+from fxjit import config, process_state
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend import writes
@@ -44,7 +43,7 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.fakes import faked, unguarded_convolutions
+from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
@@ -58,6 +57,7 @@ from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
@@ -77,7 +77,7 @@ from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
-from fxjit.tensor_wrappers import is_wrapper
+from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
 
 _MAX_ATTEMPTS: Final = 64
 _DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -107,17 +107,6 @@ class Frame:
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         return code.co_varnames[:count]
-
-
-def _on_current_gpu(result: object, given: object) -> bool:
-    """Whether the result is on the GPU that happens to be current: on one that nothing among the arguments names."""
-    if not isinstance(result, torch.Tensor) or result.device.type != "cuda":
-        return False
-    leaves = pytree.tree_leaves(given)
-    named = {_fake_of(leaf).device for leaf in leaves if isinstance(leaf, torch.fx.Node)
-             if isinstance(_fake_of(leaf), torch.Tensor)}
-    named |= {torch.device(leaf) for leaf in leaves if isinstance(leaf, (str, torch.device)) and "cuda:" in str(leaf)}
-    return result.device not in named
 
 
 def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
@@ -338,13 +327,18 @@ class Trace:
         if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
             leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
+        if holds_bound(node_args) or holds_bound(node_kwargs):
+            target, node_args, node_kwargs = *bound_call(target, node_args, node_kwargs), {}
         self._check_random()
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
         observer = Observer() if dispatches or not is_known(target) else None
         result = self._run_fake(target, node_args, node_kwargs, observer)
+        if observer is not None and observer.collective:
+            why = f"it communicates by `c10d.{observer.collective}`"
+            self.break_("call-collective", function=_target_name(target), why=why)
         if self.policy.decided_on_random():
             self.break_("data-random", value=f"what {_target_name(target)} is given")
-        if _on_current_gpu(result, (node_args, node_kwargs)):
+        if on_current_gpu(result, (node_args, node_kwargs)):
             queried = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
@@ -377,7 +371,7 @@ class Trace:
 
     def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
                   observer: Observer | None = None) -> Any:
-        fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), _fake_of))
+        fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), fake_of))
 
         def run() -> Any:
             if isinstance(target, str):
@@ -628,6 +622,9 @@ class Trace:
         inputs = set(self._input_tensors)
         self._keep_apart(source for source in keys if source not in inputs)
         self._guard_what_was_written()
+        if self._has_wrappers and (dispatch := process_state.distributed_dispatch()) is not None:
+            self.guards.add(AmbientIs("distributed_dispatch", dispatch))
+        self._forget_masks()
         writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         return TraceResult(
             code=code,
@@ -665,8 +662,13 @@ class Trace:
         if len(sources) > 1:
             self.guards.add(NotSameObject(sources))
 
+    def _forget_masks(self) -> None:
+        if self._has_wrappers:
+            forget_fake_masks(value.fake for value in self._by_fake.values())
+
     def release(self) -> None:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
+        self._forget_masks()
         self.frame = None
         del self.root, self.origin, self.effects  # values may hold the trace: not these too, in a cycle
         for lazy in self.lazies:  # and each other: a generator its frame, and that the frames that called it
@@ -756,10 +758,6 @@ def preserved_state() -> Iterator[None]:
         torch.set_autocast_cache_enabled(cache)
         torch.set_default_dtype(dtype)
         torch.set_rng_state(rng)
-
-
-def _fake_of(node: torch.fx.Node) -> Any:
-    return node.meta["example_value"]
 
 
 def _let_go_of_frames(error: BaseException | None) -> None:

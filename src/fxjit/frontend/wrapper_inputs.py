@@ -9,11 +9,11 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit.guards.kinds import TensorIs
+from fxjit.guards.kinds import IdIs, TensorIs
 from fxjit.guards.source import AttrSource
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.guards.wrappers import UnguardableMetadata, WrapperMetadataIs
-from fxjit.tensor_wrappers import inner_tensors, is_wrapper
+from fxjit.tensor_wrappers import inner_tensors, is_wrapper, opaque_parts
 
 if TYPE_CHECKING:
     from fxjit.frontend.dynamic import ShapePolicy
@@ -39,6 +39,8 @@ def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: 
         t.guard(WrapperMetadataIs(source, wrapper))
     except UnguardableMetadata as problem:
         t.break_("tensor-subclass", type=type(wrapper).__qualname__, why=str(problem))
+    for name, part in opaque_parts(wrapper):
+        t.guard(IdIs(AttrSource(source, name), part))
     any_symbol = False
     for (name, inner), (_, inner_fake) in zip(inner_tensors(wrapper), inner_tensors(fake), strict=True):
         inner_source = AttrSource(source, name)

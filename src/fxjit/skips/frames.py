@@ -63,6 +63,9 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
     if len(code.co_code) > MAX_CODE_BYTES:
         return FrameVerdict(True, False, "skip-too-big", f"{len(code.co_code)} bytes of bytecode")
     verdict = _file_verdict(code.co_filename)
+    module = globals.get("__file__")
+    if code.co_filename == "<string>" and type(module) is str:  # `__init__` of a dataclass: generated for the module
+        verdict = _file_verdict(module)
     if verdict.rule == "the standard library: unittest" and config.trace_unittest:
         return TOUCH
     return TOUCH_SHARED if _is_entered(code) else verdict

@@ -37,6 +37,11 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "torch.sym_int torch.sym_float torch.sym_not torch.sym_max torch.sym_min torch.sym_ite torch.sym_sum",
             "torch.sym_sqrt torch._sym_sqrt torch.sym_fresh_size",
+            # What makes distributed tensors, or takes them apart, is a derivative of its own
+            "torch.distributed.tensor.DTensor.from_local torch.distributed.tensor.DTensor.to_local",
+            "torch.distributed.tensor.DTensor.redistribute torch.distributed.tensor.DTensor.full_tensor",
+            "torch.distributed.tensor.distribute_tensor torch.distributed.tensor.zeros torch.distributed.tensor.ones",
+            "torch.distributed.tensor.empty torch.distributed.tensor.full",
         ),
     ),
     # Python functions of nn.functional that take callables, or work on shapes and flags only
@@ -60,6 +65,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.utils.dlpack.from_dlpack torch.from_dlpack",
         ),
     ),
+    ("SKIP", "call-rng-state", ("torch.distributed.tensor.rand torch.distributed.tensor.randn",)),
     ("SKIP", "value-global-state", ("torch.cuda.current_stream torch.cuda.default_stream",)),
     # Of C, and handled as such; what a notebook has put in their place by now is Python, and not inlined
     ("SKIP", "call-print", ("builtins.print builtins.input builtins.open sys.stdout.write",)),

@@ -49,6 +49,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._compile": ("SKIP", "call-compile-api"),
     "torch._dynamo": ("SKIP", "call-compile-api"),
     "torch._dynamo.external_utils": ("TRACE", ""),  # how its managers decorate functions
+    "torch._dynamo.comptime": ("TRACE", ""),  # callbacks are for torch's compiler; traced is what they do in eager
     "torch._inductor": ("SKIP", "call-compile-api"),
     "torch.compiler": ("SKIP", "call-compile-api"),
     "torch.export": ("SKIP", "call-compile-api"),
@@ -72,6 +73,9 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.utils._device": ("TRACE", ""),
     "torch.distributed.algorithms._checkpoint": ("TRACE", ""),
     "torch.distributed._functional_collectives": ("TRACE", ""),
+    "torch.distributed.tensor._api": ("TRACE", ""),
+    "torch.distributed.tensor.experimental": ("TRACE", ""),
+    "torch.distributed.tensor.parallel": ("TRACE", ""),
     "torch.testing": ("TRACE", ""),
     "torch._library": ("GRAPH", ""),
     # the standard library: pure Python is traced, what talks to the world is not

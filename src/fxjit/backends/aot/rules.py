@@ -16,14 +16,16 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from fxjit import events, logs
 from fxjit.budget import OverBudget
 from fxjit.counters import counters
 from fxjit.schemas import overloads_of
-from fxjit.tensor_wrappers import flattened, is_wrapper, storages
+from fxjit.tensor_wrappers import flattened, held_masks, is_wrapper, storages
 
+from ..graph.edit import outputs_of
 from ..graph.facts import DATA_DEPENDENT, all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
@@ -35,6 +37,8 @@ Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "ca
 #: Whether a captured graph costs less than its compiled artifacts, called by the plan.
 IsUnprofitable = Callable[[torch.fx.GraphModule, "CallPlan | None", Mapping[str, Callable[..., Any]]], bool]
 log = logs.artifact("compile")
+_REGENERATED = (OutputType.alias_of_input, OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
+                OutputType.alias_of_intermediate_base_is_user_output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,33 @@ def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
     return any(not memories[place].isdisjoint(other) for place in mutated for at, other in enumerate(memories) if at != place)
 
 
+def _returns_masked(candidate: Candidate) -> bool:
+    """The mask is no part of what wrappers are put together of."""
+    gm = candidate.captured
+    values = pytree.tree_leaves(gm.graph.output_node().args) if isinstance(gm, torch.fx.GraphModule) else ()
+    return any(held_masks(tensor) for node in values if isinstance(node, torch.fx.Node) for tensor in tensors_of(node))
+
+
+def _cannot_regenerate_wrapper(candidate: Candidate) -> bool:
+    """AOTAutograd makes an output that is a view of an input, or of another output, by `as_strided`."""
+    gm, meta = candidate.captured, candidate.meta
+    if meta is None or not isinstance(gm, torch.fx.GraphModule):
+        return False
+    outputs = outputs_of(gm.graph)
+    views = [node for node, info in zip(outputs, meta.output_info, strict=False) if info.output_type in _REGENERATED]
+    return any(is_wrapper(tensor) and not _has_strides(tensor)
+               for node in views if isinstance(node, torch.fx.Node) for tensor in tensors_of(node))
+
+
+def _has_strides(fake: torch.Tensor) -> bool:
+    mode = next(each.fake_mode for each in flattened(fake) if isinstance(each, FakeTensor))
+    try:
+        with mode:
+            return fake.as_strided(fake.shape, fake.stride(), 0) is not None
+    except RuntimeError:  # what the class says to it
+        return False
+
+
 def _mutates_other_dtype(candidate: Candidate) -> bool:
     """Whether the graph writes to an input, and another one sees the same memory as elements of another type."""
     gm, inputs = candidate.captured, candidate.example_inputs
@@ -251,6 +282,8 @@ RULES: tuple[Rule, ...] = (
          "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,
          "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
+    Rule("returns-masked", "captured graph", _returns_masked,
+         "The graph gives out the unreduced result of an embedding that is sharded by its rows."),
     Rule("mutates-other-dtype", "captured graph", _mutates_other_dtype,
          "The graph writes to an input whose memory another input sees as elements of another type."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
@@ -291,6 +324,8 @@ RULES: tuple[Rule, ...] = (
          "An output's elements overlap in memory, and so would those of its gradient."),
     Rule("view-of-mutated-input", "compiled graphs", _views_mutated_input,
          "An output is a view, of symbolic sizes, of an input that the graph writes to."),
+    Rule("wrapper-view", "compiled graphs", _cannot_regenerate_wrapper,
+         "An output is a view, and of a wrapper subclass that knows no `as_strided`, by which AOTAutograd would make it."),
     Rule("only-views", "compiled graphs", _only_views,
          "The graph does nothing but make views of its inputs: eager calls cost least."),
     Rule("unprofitable", "call plan", _unprofitable,

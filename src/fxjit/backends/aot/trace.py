@@ -23,6 +23,7 @@ from .joint_passes import (
     save_operands_of_extremes,
     select_gradients_of_extremes,
 )
+from .opaque import hold_opaque_outputs, without_opaque
 from .runtime.tangents import with_all_defined
 
 log = logs.artifact("aot_graphs")
@@ -38,9 +39,10 @@ def trace_and_compile(
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
-            compiled = _compile_graph(graph, inputs, name, gm, backend, artifacts)
+            compiled, with_opaque = _compile_graph(graph, inputs, name, gm, backend, artifacts)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
+            compiled = with_opaque(compiled)
             masks = artifacts.tangent_masks if name == "backward" else ()
             return with_all_defined(compiled, masks) if masks else compiled
 
@@ -72,8 +74,8 @@ def trace_and_compile(
 
 
 def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str, captured: torch.fx.GraphModule,
-                   backend: BackendConfig, artifacts: CompiledArtifacts) -> Boxed:
-    """One ATen graph: passes over it, notes of it, the compiler."""
+                   backend: BackendConfig, artifacts: CompiledArtifacts) -> tuple[Boxed, Callable[[Boxed], Boxed]]:
+    """One ATen graph: passes over it, notes of it, the compiler; and what puts opaque objects in."""
     readable = functools.partial(graph.print_readable, print_output=False)
     debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
     torch_patches.copied_deeply(graph)
@@ -84,15 +86,17 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
     else:
         restride_outputs(graph, captured, artifacts.note_meta())
     artifacts.note(name, graph)
+    inputs, with_opaque = without_opaque(graph, inputs)
     with timed(f"aot.{name}"):
         compiled = artifacts.graphs[name] = _compile_or_leave_script(backend, graph, inputs, name)
-    return compiled
+    return compiled, with_opaque
 
 
 def _partition(backend: BackendConfig, joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
     """Forward and backward, from the graph that has both."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
+    hold_opaque_outputs(joint)
     select_gradients_of_extremes(joint)
     backend.joint_passes(joint)
     if backend.min_cut:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from fxjit import config
+from fxjit import config, progress
 from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
@@ -66,8 +66,12 @@ class CompiledGraph:
     def build(self) -> None:
         """Makes the program over the library; raises CppCompileError if there is none."""
         assert self.encoded is not None
-        with timed("native.cpp", self.name):
-            self.program = self.encoded.build(None if self.compilation is None else self.compilation.library())
+        with progress.compiling(self.name), timed("native.cpp", self.name):
+            progress.kernels(len(self.encoded.entries) + len(self.encoded.cells))
+            progress.stage("their compiler")
+            library = None if self.compilation is None else self.compilation.library()
+            progress.kernels_done(len(self.encoded.entries))
+            self.program = self.encoded.build(library)
         self.run = self.program.boxed
         self.gm = self.compilation = None
 

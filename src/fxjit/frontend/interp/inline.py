@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit import process_state
+from fxjit import process_state, progress
 from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
@@ -45,6 +45,7 @@ _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_I
 def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)` for a Python function that is traced."""
     assert isinstance(fn, FunctionValue), f"inline cannot run {fn!r}"
+    progress.tick()
     caller, t.caller = t.caller, None
     return run_function(t, fn, args, kwargs, caller)
 

@@ -8,7 +8,7 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,8 +17,9 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.classes import NEW
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.objects import UserObjectValue, new_instance
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
@@ -95,6 +96,14 @@ class RunningContextValue(UserObjectValue):
 def _wrap_context(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     return RunningContextValue(type(obj), source, obj)
+
+
+def _new_function(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`MyFunction()`: deprecated, and nothing but an object whose class has `apply`."""
+    return new_instance(t, cls)
+
+
+NEW.register(torch._C._FunctionBase, _new_function)
 
 
 @handles(_APPLY)

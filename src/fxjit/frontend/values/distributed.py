@@ -1,8 +1,9 @@
-"""Objects of torch.distributed that are known while tracing: process groups, device meshes, kinds of reduction, and handles of
-collectives under way.
+"""Objects of torch.distributed that are known while tracing: process groups, device meshes, placements, kinds of reduction, and
+handles of collectives under way.
 
-Each is guarded by identity where the frame found it. What a group or a mesh says of itself does not change while it lives, so
-that is read while tracing; whatever communicates breaks the graph (callables/collectives.py has what does not).
+Each is guarded by identity where the frame found it, placements by value. What a group or a mesh says of itself does not change
+while it lives, so that is read while tracing; whatever communicates breaks the graph (callables/collectives.py has what does
+not).
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import torch
 import torch.distributed
 import torch.distributed.device_mesh
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values import classes, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
+from fxjit.frontend.values.bound_arguments import BoundArgument
+from fxjit.frontend.values.calls import fold_call
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, TypeIs
+from fxjit.guards.placements import PlacementIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
 
 
@@ -45,6 +50,9 @@ class FixedObjectValue(ConstantValue):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def graph_arg(self, t: Tracer) -> Any:
+        return BoundArgument(self.obj)
 
     def read(self, t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """A call of one of its methods."""
@@ -85,6 +93,27 @@ class DeviceMeshValue(FixedObjectValue):
         return self.read(t, "__getitem__", [key], {})
 
 
+class PlacementValue(FixedObjectValue):
+    """How a distributed tensor lies along one dimension of a mesh: a value, compared by `==`."""
+
+    def read(self, t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return fold_call(t, getattr(self.obj, name), args, dict(kwargs))
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if not other.is_constant():
+            return NOT_IMPLEMENTED
+        return protocol.fold(t, lambda: protocol.COMPARE[op](self.obj, other.as_constant()))
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return t.make(hash(self.obj))
+
+
+def _make_placement(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`Shard(0)`: made while tracing."""
+    made = fold_call(t, cls, args, dict(kwargs))
+    return PlacementValue(made.as_constant())
+
+
 class WorkValue(UntraceableValue):
     """The handle of a collective under way, another one each time: the running program waits for it."""
 
@@ -101,6 +130,7 @@ class _WorkMethodValue(BuiltinMethodValue):
 
 
 if torch.distributed.is_available():
+    _PLACEMENT: Any = torch_private.optional("torch._C._distributed.Placement")
 
     @wraps(torch.distributed.ProcessGroup, subclasses=True)
     def _wrap_group(t: Tracer, obj: Any, source: Source) -> Value:
@@ -111,6 +141,13 @@ if torch.distributed.is_available():
     def _wrap_mesh(t: Tracer, obj: Any, source: Source) -> Value:
         t.guard(IdIs(source, obj))
         return DeviceMeshValue(obj, source)
+
+    @wraps(_PLACEMENT, subclasses=True)
+    def _wrap_placement(t: Tracer, obj: Any, source: Source) -> Value:
+        t.guard(PlacementIs(source, obj))
+        return PlacementValue(obj, source)
+
+    classes.CALLS.register(_PLACEMENT, _make_placement)
 
     @wraps(torch.distributed.Work, subclasses=True)
     def _wrap_work(t: Tracer, obj: Any, source: Source) -> Value:

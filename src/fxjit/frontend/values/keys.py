@@ -103,6 +103,31 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     return _queried(t, value, among)
 
 
+class _NoKey:
+    """The key of a number that is none of the keys it was compared with."""
+
+
+def key_to_find(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
+    """The key that `value` is, to be looked for and not stored. An int that varies from call to call is compared with each of a
+    few keys, so that an entry holds for all the numbers that are found, or not found, alike."""
+    value = value.realize()
+    keys = list(among)
+    if getattr(value, "specialize", None) is None or value.pytype() is not int or not all(type(key) in _PLAIN for key in keys):
+        return key_of(t, value, keys)
+    numbers = [key for key in keys if isinstance(key, (int, float))]
+    if len(numbers) > _MOST_COMPARED:
+        return key_of(t, value, keys)
+    for number in numbers:
+        if protocol.truth(t, protocol.compare(t, "==", value, t.make(number))):
+            return number
+    return _NoKey()
+
+
+_PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
+#: Keys that a number is compared with; among more it is compiled for its value.
+_MOST_COMPARED: Final = 16
+
+
 def guard_nan_identity(t: Tracer, value: Value) -> None:
     """A NaN is found only as the object that it is, of which the guard on its value says nothing."""
     if holds_nan(value.as_constant()):

@@ -20,7 +20,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue
-from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of
+from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of, key_to_find
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_part
@@ -114,7 +114,7 @@ class DictValue(Undoable):
                 self._items[known] = (key, self._lazy(real, known))
             return self._items[known]
         items = self.items
-        return items.get(key_of(t, key, items))
+        return items.get(key_to_find(t, key, items))
 
     def _compared_by_c(self) -> bool:
         if self._compared_in_c is None:
@@ -152,7 +152,7 @@ class DictValue(Undoable):
     def remove(self, t: Tracer, key: Value) -> Entry | None:
         """Take an entry out; None if there is none."""
         items = self.items
-        known = key_of(t, key, items)
+        known = key_to_find(t, key, items)
         if known not in items:
             return None
         t.effects.mutate(self)

@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
-from fxjit.frontend.values.keys import HashKey, has_known_hash, key_of
+from fxjit.frontend.values.keys import HashKey, has_known_hash, key_of, key_to_find
 from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, LengthIs, SetIs, TypeIs
@@ -182,7 +182,7 @@ class SetValue(Value):
         """A set is looked for as the frozenset of its elements."""
         if isinstance(value, SetValue) and issubclass(value.cls, set):
             return frozenset(value.order)
-        return key_of(t, value, self.elements)
+        return key_to_find(t, value, self.elements)
 
     def sq_length(self, t: Tracer) -> Value:
         return t.make(len(self.elements))

@@ -35,7 +35,7 @@ from fxjit.guards.source import (
     RandomSource,
     Source,
 )
-from fxjit.tensor_wrappers import inner_tensors, is_wrapper, is_wrapper_class, parts
+from fxjit.tensor_wrappers import holds_mask, inner_tensors, is_opaque, is_wrapper, is_wrapper_class, opaque_parts
 
 if TYPE_CHECKING:
     import torch.fx
@@ -538,9 +538,11 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     if is_wrapper(tensor):
         if tensor.is_nested:
             return "tensor-subclass", "its sizes are numbers of a kind of their own, for which guards have no rule"
-        other = next((type(part).__name__ for _, part in parts(tensor) if not isinstance(part, torch.Tensor)), None)
+        other = next((type(part).__name__ for _, part in opaque_parts(tensor) if not is_opaque(part)), None)
         if other is not None:
             return "tensor-subclass", f"it is made of more than tensors, of a `{other}`, for which guards have no rule"
+        if holds_mask(tensor):
+            return "tensor-subclass", "it waits to be reduced with a mask that an embedding has left in its placement"
         if not isinstance(protocol.type_lookup(cls, "__torch_function__"), (classmethod, types.BuiltinFunctionType)):
             return "tensor-subclass", "its `__torch_function__` is no class method"
         return next(filter(None, (why_untraceable(inner) for _, inner in inner_tensors(tensor))), None)

@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import torch
+
 from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -18,6 +20,7 @@ from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.tensor_wrappers import is_wrapper_class
 
 Args = Sequence[Value]
 Kwargs = Mapping[str, Value]
@@ -68,7 +71,8 @@ def bind(t: Tracer, tensor: GraphTensor, name: str, found: Any) -> Value:
     if isinstance(found, (staticmethod, classmethod)):
         return t.make(getattr(tensor.cls, name))
     if not callable(found):
-        if isinstance(found, property) and not is_torchs(found.fget):
+        inherited = found is protocol.type_lookup(torch.Tensor, name)
+        if isinstance(found, property) and not (is_torchs(found.fget) and (inherited or not is_wrapper_class(tensor.cls))):
             return t.call(t.make(found.fget), [tensor], None)
         if not hasattr(found, "__get__"):
             return t.make(found)

@@ -18,7 +18,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource
-from fxjit.tensor_wrappers import has_own_dispatch, inner_tensors, is_wrapper, is_wrapper_class
+from fxjit.tensor_wrappers import has_own_dispatch, inner_tensors, is_wrapper, is_wrapper_class, opaque_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +43,9 @@ def attribute(t: Tracer, value: GraphTensor, name: str) -> Value | None:
             t.break_("tensor-subclass", type=value.cls.__qualname__,
                      why=f"its inner tensor `{name}` requires a gradient, which a graph gives to the wrapper alone")
         return t.emit(getattr, [value, t.make(name)])
+    opaque = dict(opaque_parts(fake))
+    if name in opaque:
+        return t.make(opaque[name]) if value.source is None else t.wrap(opaque[name], AttrSource(value.source, name))
     if value.source is not None and value.real is not None:
         real = dict(_held(value.real))
         return t.wrap(real[name], AttrSource(value.source, name)) if name in real else None

@@ -53,9 +53,9 @@ resolve(void)
 /* -- the program ---------------------------------------------------------------------------------------------------*/
 
 /* A step that a profiler would not see, in a range of its own. */
-#define SHOWN(frame, name, step) \
+#define SHOWN(frame, name, library, step) \
     do { \
-        void *range = fxjit_begin_range(name); \
+        void *range = fxjit_begin_range(name, library); \
         status = step; \
         fxjit_end_range(range); \
     } while (0)
@@ -71,7 +71,7 @@ launch(frame_t *frame, const LAUNCH_operands *o)
     int status, named = dladdr(*(void **)&kernel, &found) != 0 && found.dli_sname != NULL;
     char name[64]; /* as the kernel is called in the generated code */
     snprintf(name, sizeof(name), "fxjit::%s", named ? found.dli_sname : "kernel");
-    SHOWN(frame, name, fxjit_step_launch(frame, o));
+    SHOWN(frame, name, named ? found.dli_fname : NULL, fxjit_step_launch(frame, o));
     return status;
 }
 
@@ -148,7 +148,7 @@ run(frame_t *frame, int as_list)
             break;
         case I_GEMM:
             if (frame->profiled) {
-                SHOWN(frame, "fxjit::gemm", fxjit_step_gemm(frame, OPERANDS(GEMM)));
+                SHOWN(frame, "fxjit::gemm", NULL, fxjit_step_gemm(frame, OPERANDS(GEMM)));
             }
             else {
                 status = fxjit_step_gemm(frame, OPERANDS(GEMM));
@@ -157,7 +157,7 @@ run(frame_t *frame, int as_list)
             break;
         case I_BMM:
             if (frame->profiled) {
-                SHOWN(frame, "fxjit::bmm", fxjit_step_bmm(frame, OPERANDS(BMM)));
+                SHOWN(frame, "fxjit::bmm", NULL, fxjit_step_bmm(frame, OPERANDS(BMM)));
             }
             else {
                 status = fxjit_step_bmm(frame, OPERANDS(BMM));

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from fxjit import _C, config
+from fxjit import _C, config, progress
 
 #: Bytes of output that are kept.
 MOST_OUTPUT = 1 << 20
@@ -79,6 +79,7 @@ class Child:
         waiting.register(pipe, select.POLLIN)
         while time.monotonic() < deadline:
             _C.safe_point()
+            progress.tick()
             if waiting.poll(PATIENCE * 1000):
                 more = os.read(pipe, 1 << 16)
                 if not more:
@@ -90,6 +91,7 @@ class Child:
             if time.monotonic() > deadline:
                 raise TimeoutError
             _C.safe_point()
+            progress.tick()
             time.sleep(PAUSE)
         return said
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fxjit import _C, config, logs, torch_private
+from fxjit import _C, config, logs, progress, torch_private
 from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
@@ -57,7 +57,13 @@ class TritonLaunchers:
         if self.interpret:
             return {entry: [InterpretedKernel(kernel)] for entry, kernel in self.kernels.items()}
         with timed("native.triton"):
-            return {entry: caller.ready() for entry, caller in self.callers.items()}
+            return {entry: self._ready(caller) for entry, caller in self.callers.items()}
+
+    @staticmethod
+    def _ready(caller: KernelCaller) -> list[Callable[..., Any]]:
+        cell = caller.ready()
+        progress.kernels_done(1)
+        return cell
 
 
 @dataclass(frozen=True, slots=True)

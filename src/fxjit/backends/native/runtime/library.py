@@ -12,19 +12,21 @@ import os
 import tempfile
 from pathlib import Path
 
-from fxjit import logs
+from fxjit import events, logs
 from fxjit.backends.store.folder import Scratch, hold
 
 log = logs.artifact("cache")
 
 
 def load(name: str, content: bytes) -> ctypes.CDLL:
-    """The library of these bytes; OSError where they are none. `name` is what debuggers show."""
+    """The library of these bytes; OSError where they are none. `name` is what debuggers show: its key in the cache."""
     try:
-        return _from_memory(name, content)
+        library = _from_memory(name, content)
     except (OSError, AttributeError) as problem:  # no /proc, no such files here, or none that may be executed: or no library
         log.info("%s is not loaded from memory: %s", name, problem)
-        return _from_copy(content)
+        library = _from_copy(content)
+    events.record_event(events.LibraryLoaded(name, library._name))
+    return library
 
 
 def _from_memory(name: str, content: bytes) -> ctypes.CDLL:
