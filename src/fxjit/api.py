@@ -147,8 +147,8 @@ def run(fn: Any = None) -> Any:
 
 
 def reset() -> None:
-    """Drops every compiled entry, skip mark, recorded size and counter of this process, and goes back to the default stance.
-    What the disk cache has stays."""
+    """Drops every compiled entry, skip mark, recorded size and counter of this process, and memory kept for the next call; goes
+    back to the default stance. What the disk cache has stays."""
     entries = sys.modules.get("fxjit.frontend.entries")
     if entries is not None:
         entries.reset()
@@ -159,6 +159,7 @@ def reset() -> None:
     regions.reset()
     events.reset()
     stance.reset()
+    _C.drop_arenas()
 
 
 def wait_for_compiles(timeout: float | None = None) -> bool:

@@ -44,11 +44,14 @@ class _Row:
     doc: str
     in_cache_key: bool
     choices: tuple[Any, ...]
+    between: tuple[float, float] | None
 
 
-def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = ()) -> T:
-    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels."""
-    return cast(T, _Row(default, doc, in_cache_key, choices))
+def _row(default: T, doc: str, *, in_cache_key: bool = False, choices: tuple[Any, ...] = (),
+         between: tuple[float, float] | None = None) -> T:
+    """States a setting. `in_cache_key`: generated code depends on it, so it is part of the key of cached kernels. `between`:
+    the least and the greatest number that it may be."""
+    return cast(T, _Row(default, doc, in_cache_key, choices, between))
 
 
 # What happens to a frame
@@ -161,6 +164,11 @@ small_graphs_as_captured: bool = _row(
     True, "Run a training graph as it was captured where a compiled autograd node would cost more than the few operators do.",
     in_cache_key=True,
 )
+memory_budget: float = _row(
+    1.0, "Of the memory for what a training graph keeps for its backward, the share it may use, from 0 to 1: below 1 the graph "
+    "computes more of it again, as torch's activation_memory_budget, which holds too where it is less.", in_cache_key=True,
+    between=(0.0, 1.0),
+)
 compile_budget: float = _row(
     60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
     "one line in the log; 0: no limit.", in_cache_key=True,
@@ -212,6 +220,7 @@ ALIASES: Mapping[str, str] = {
 }
 SETTINGS: dict[str, Setting] = {}
 _CHOICES: dict[str, tuple[Any, ...]] = {}
+_BETWEEN: dict[str, tuple[float, float]] = {}
 _listeners: list[Callable[[str, Any], None]] = []
 _PUBLIC_FUNCTIONS = frozenset({"patch", "to_dict", "cache_key", "describe", "reset", "on_change"})
 
@@ -360,6 +369,9 @@ def _checked(name: str, value: Any) -> Any:
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+    least, greatest = _BETWEEN.get(name, (None, None))
+    if least is not None and greatest is not None and type(value) in (int, float) and not least <= value <= greatest:
+        raise ConfigError(f"fxjit.config.{name} must be from {least:g} to {greatest:g}, not {value!r}.")
     if typing.get_origin(setting.type) is frozenset:
         return _callables(name, value)
     if type(value) in accepted:
@@ -428,6 +440,8 @@ def _collect() -> None:
             setting = SETTINGS[name] = Setting(name, kind, row.default, env, row.doc, row.in_cache_key)
             if row.choices:
                 _CHOICES[name] = row.choices
+            if row.between is not None:
+                _BETWEEN[name] = row.between
             holder[attribute] = _checked(name, _from_environment(setting))
     known = {setting.env for setting in SETTINGS.values()}
     for variable in os.environ:

@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
-from fxjit import counters
+from fxjit import _C, counters
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.executor.aten_calls import aten_function
 
@@ -231,11 +231,41 @@ def test_a_function_of_the_same_name_that_does_another_thing_is_not_called():
     assert aten_function(aten.linear.default, "", (x[None], x[None]), {}).kind == "operator"  # it is several operators
 
 
+def test_arenas_are_kept_from_call_to_call(texts):
+    """Of whatever program: the next one that wants as much gets it, and `reset` gives all of it back."""
+    fxjit.reset()
+
+    def layers(x):
+        return ((((x @ x).relu() @ x).relu() * 2 @ x).sum(0),)
+
+    graphs = {size: compiled(layers, torch.randn(size, size) / size) for size in (256, 512)}
+    for size in (256, 512, 256, 512):
+        x = torch.randn(size, size) / size
+        torch.testing.assert_close(graphs[size]([x]), list(layers(x)))
+    small, large = (int(each) for each in re.findall(r"allocate_bytes\((\d+)\)", "".join(texts)))
+    assert _C.drop_arenas() == small + large
+    graphs[256]([torch.randn(256, 256)])
+    fxjit.reset()
+    assert _C.drop_arenas() == 0
+
+
+def test_kept_arenas_have_a_limit():
+    fxjit.reset()
+
+    def layers(x):
+        return ((((x @ x.t()).relu() @ x @ x.t()).relu() @ x).sum(0),)
+
+    for rows in range(1500, 2300, 100):
+        x = torch.randn(rows, 8) / rows
+        torch.testing.assert_close(compiled(layers, x)([x]), list(layers(x)))
+    assert 0 < _C.drop_arenas() <= 64 << 20
+
+
 def test_large_values_have_memory_of_their_own(texts):
-    x = torch.randn(1200, 1000)
+    x = torch.randn(2200, 20, dtype=torch.float64)
     graph = compiled(lambda x: ((x.relu() @ x.t()).relu() @ x,), x)
     torch.testing.assert_close(graph([x])[0], (x.relu() @ x.t()).relu() @ x)
-    assert "arena" not in texts[0]
+    assert "arena = allocate_bytes(352000)" in texts[0], "only the small one is there"
 
 
 def flags_of(address: int) -> str:

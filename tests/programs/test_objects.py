@@ -527,3 +527,34 @@ def test_a_class_whose_module_is_no_text():
         return made.a + made.b, isinstance(made, pair), type(made).__module__ is collections, getattr(scale, "a", None)
 
     assert_same_as_eager(f, X, Scale())
+
+
+def test_views_know_their_base_and_temporaries_end_in_order():
+    ended = []
+
+    class Temporary:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            ended.append(self.name)
+
+    def views(x):
+        y = x + 1
+        return y.view(-1)._base is y, x.view(-1)._base is x, y[:1].view(-1)._base is y, y
+
+    def temporaries(x):
+        Temporary("first")
+        y = x + 1
+        kept = Temporary("second")
+        ended.append("middle")
+        kept = Temporary("third")  # noqa: F841
+        ended.append("end")
+        return y
+
+    x = torch.ones(2)
+    assert fxjit.compile(views, backend="eager")(x)[:3] == views(x)[:3] == (True, True, True)
+    for fn in (temporaries, fxjit.compile(temporaries, backend="eager")):
+        ended.clear()
+        fn(x)
+        assert ended == ["first", "middle", "second", "end", "third"]

@@ -73,3 +73,40 @@ def test_a_number_may_come_from_data():
 
     with fxjit.config.patch(capture_scalar_outputs=True):
         torch.testing.assert_close(fxjit.compile(program, fullgraph=True)(X), program(X))
+
+
+def _views_with_other_data():
+    """Views that were given other `data`, and views whose base was."""
+    with torch.inference_mode():
+        inference = torch.ones(3, 4)
+    for data in (inference, torch.zeros(3, 4)):
+        view = torch.ones(5, 4)[1:4]
+        view.data = data
+        yield view
+        base = torch.ones(3, 4)
+        view = base.view(4, 3)
+        base.data = data
+        yield view
+    view = inference[1:]
+    view.data = torch.ones(2, 4)
+    yield view
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_view_in_other_memory_than_its_base(backend, writes):
+    def program(x):
+        y = x * 2
+        if writes:
+            x.add_(1)
+        return y + x
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend)
+    for mine, theirs in zip(_views_with_other_data(), _views_with_other_data(), strict=True):
+        for _ in range(2):
+            with torch.inference_mode(writes):
+                assert torch.equal(compiled(mine), program(theirs))
+            assert torch.equal(mine, theirs)
+            if theirs._base is not None:  # of an inference tensor a view knows none
+                assert torch.equal(mine._base, theirs._base)

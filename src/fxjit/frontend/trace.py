@@ -74,7 +74,7 @@ from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wra
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source, mro_of
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
@@ -206,9 +206,9 @@ class Trace:
         return SymValue(self.builder.placeholder(source, number, made), made)
 
     def make(self, obj: object) -> Value:
-        if isinstance(obj, Value):
-            return obj
         kind = type(obj)
+        if issubclass(kind, Value):  # not isinstance, which asks an object for its class
+            return obj  # type: ignore[return-value]
         maker = factory_of(kind)
         if maker is not None:
             if kind in _FRESH:
@@ -648,7 +648,7 @@ class Trace:
         found: dict[type, list[Source]] = {}
         written: set[type] = set()
         for value, obj in self._by_id.values():
-            if value.source is None or torch.Tensor in type(obj).__mro__:
+            if value.source is None or torch.Tensor in mro_of(type(obj)):
                 continue
             found.setdefault(type(obj), []).append(value.source)
             if self.effects.is_written(value):
@@ -787,5 +787,8 @@ def _target_name(target: Callable[..., object] | str) -> str:
 
 
 def _label(obj: object) -> str:
-    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    try:
+        name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    except Exception:  # the program's own, of what a class or module says of itself
+        name = None
     return name if isinstance(name, str) else f"<{type(obj).__name__}>"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
-from fxjit.frontend.bytecode.flow import live_before, rebound_from
+from fxjit.frontend.bytecode.flow import first_argument, live_before, rebound_from
 from fxjit.frontend.bytecode.instruction import Code, Instruction
 from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
@@ -19,7 +19,7 @@ from fxjit.guards.source import LocalSource
 from fxjit.resume.blocks import Exits, chain, enter, handle, leave, save_exit_state
 from fxjit.resume.break_point import Outcome, after, after_raising, bound_after, run_instruction
 from fxjit.resume.cache import locate, resume_function_of
-from fxjit.resume.function import ResumeFunction, ResumePoint, first_argument
+from fxjit.resume.function import CAPTURED_SELF, ResumeFunction, ResumePoint, own_cells
 from fxjit.resume.rebuild import Rebuilder
 
 
@@ -149,7 +149,7 @@ class BreakEpilogue:
             self.cg.push(locals_[name])
         for name in reversed(changed):
             asm.store_local(name)
-        kept = {*self.bound, first_argument(self.code)}
+        kept = {*self.bound, *({first_argument(self.code)} & set(own_cells(self.code)))}
         for name in self.entry.arg_names:
             if name not in kept:
                 asm.delete_local(name)
@@ -208,7 +208,10 @@ class BreakEpilogue:
         asm.make_function(resume_function.code, (lambda: self._closure(resume_function)) if resume_function.freevars else None)
         count = 1 + len(resume_function.stack) + len(resume_function.locals)
         if resume_function.first is not None:
-            asm.load_local(self.entry.arg_names[0])
+            if resume_function.first == CAPTURED_SELF or resume_function.first in self.bound:
+                asm.load_local(self.entry.arg_names[0])
+            else:
+                asm.load_const(None)
             count += 1
         for at in resume_function.stack:
             if at == outcome.lasti_at:

@@ -15,7 +15,7 @@ from types import CodeType
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
-from fxjit.frontend.bytecode.flow import may_be_unbound, reachable
+from fxjit.frontend.bytecode.flow import first_argument, may_be_unbound, reachable
 from fxjit.frontend.bytecode.instruction import Code, Handler, Instruction
 from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
@@ -69,13 +69,6 @@ def own_cells(code: Code) -> tuple[str, ...]:
     return tuple(name for name in code.cellvars if name in made)
 
 
-def first_argument(code: Code) -> str | None:
-    """The argument that `super()` without arguments reads from the frame; None where nothing reads it."""
-    if "__class__" not in code.freevars or not code.argument_slots:
-        return None
-    return code.argument_slots[0]
-
-
 def write_resume_function(code: Code, point: ResumePoint) -> ResumeFunction:
     """The code object that goes on at `entrance` of `code`."""
     return _Writer(code, point).write()
@@ -113,6 +106,8 @@ class _Writer:
         kept = sorted(reachable(code, [point.index, *(handler.target for handler in self.exit_handlers.values())]))
         asm.at(code.instructions[point.index].positions)
         asm.prologue()
+        if self.first is not None and self.first != CAPTURED_SELF and self.first not in point.locals:
+            asm.delete_local(self.first)  # as the program has
         self._restore_stack()
         self.indices = [None] * asm.count
         if kept[0] != point.index:

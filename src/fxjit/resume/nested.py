@@ -20,7 +20,7 @@ from typing import Any
 
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
-from fxjit.frontend.bytecode.flow import live_before
+from fxjit.frontend.bytecode.flow import first_argument, live_before
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.result import Break, FrameState, InnerFrame, WithBlock
@@ -36,7 +36,6 @@ from fxjit.resume.function import (
     ResumePoint,
     begin_call_alone,
     call_alone,
-    first_argument,
     own_cells,
 )
 from fxjit.resume.rebuild import Rebuilder

@@ -35,10 +35,12 @@ def patched() -> Iterator[None]:
 
 def functorch_settings() -> contextlib.AbstractContextManager[Any]:
     """`cse` would import the whole of inductor for one of its functions; random numbers are eager's own; the backward graph is
-    compiled with the forward graph, where an error can still be dealt with."""
+    compiled with the forward graph, where an error can still be dealt with. The partitioner keeps what both budgets allow."""
     from torch._functorch import config as functorch_config
 
-    return functorch_config.patch(cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True)  # type: ignore[no-any-return]  # made by a factory without types
+    share = min(config.memory_budget, functorch_config.activation_memory_budget)
+    return functorch_config.patch(  # type: ignore[no-any-return]  # made by a factory without types
+        cse=False, functionalize_rng_ops=False, force_non_lazy_backward_lowering=True, activation_memory_budget=share)
 
 
 @contextlib.contextmanager

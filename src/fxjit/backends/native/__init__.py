@@ -49,10 +49,14 @@ def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequenc
 
 
 def joint_passes(joint: torch.fx.GraphModule) -> None:
-    """Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions."""
-    from .passes.cleanup import share_equal
+    """Instead of functorch's own pass (`cse`), which imports the whole of inductor for one of its functions.
+
+    Aliases go first: the partitioner knows no `detach`, and keeps what a derivative reads through one (of tanh, sigmoid, exp)
+    where it could compute that again."""
+    from .passes.cleanup import drop_aliases, share_equal
     from .passes.softmax import open_log_softmax
 
+    drop_aliases(joint.graph)
     share_equal(joint.graph)
     open_log_softmax(joint.graph)
 

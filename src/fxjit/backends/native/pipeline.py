@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.fx
 
 from fxjit import _C, config, debug, logs, tensor_shim
@@ -38,6 +39,7 @@ from .runtime import cc
 from .runtime.gpu import TritonLaunchers
 from .schedule.fuse import fuse
 from .schedule.product_fusion import with_products
+from .schedule.product_tiles import tiled_products, with_tiles
 
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
 # Tests set this to spec.check, which looks at the program after each stage.
@@ -62,10 +64,12 @@ def compile_graph(
         verify("lower", low, statements)
     with timed("native.schedule", name):
         steps = fuse(statements, hints)
+        tiles = tiled_products(steps, low, returned, hints, config.num_threads or torch.get_num_threads())
         if not lone_kernels:
-            steps = leave_to_aten(steps, low, returned, hints)
+            steps = leave_to_aten(steps, low, returned, hints, tiles)
         verify("schedule", low, steps)
         cost = overhead(steps, low, hints)
+        steps = with_tiles(steps, tiles)
         if config.triton.max_autotune:
             steps = with_products(steps, low, returned, functools.partial(is_faster_fused, low=low, hints=hints))
         debug.stage(fusion_log, "fusion.txt", "", lambda: schedule_text(steps, low))

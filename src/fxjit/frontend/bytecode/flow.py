@@ -117,7 +117,15 @@ def live_before(code: Code, index: int) -> frozenset[str]:
     live: list[int] | None = code.facts.get("live")
     if live is None:
         live = code.facts["live"] = _liveness(code)
-    return frozenset(name for nth, name in enumerate(_slots(code)) if live[index] >> nth & 1)
+    first = first_argument(code)
+    return frozenset(name for nth, name in enumerate(_slots(code)) if live[index] >> nth & 1 or name == first)
+
+
+def first_argument(code: Code) -> str | None:
+    """The argument that `super()` without arguments reads from the frame; None where nothing reads it."""
+    if "__class__" not in code.freevars or not code.argument_slots:
+        return None
+    return code.argument_slots[0]
 
 
 def _slots(code: Code) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.concrete import NotConcrete, concrete
-from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, written, written_classes
+from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, metaclass_of, written, written_classes
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
@@ -319,7 +319,7 @@ def _any_class(t: Tracer, cls: Value, test: Any) -> bool:
 
 
 def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
-    pytype = obj.pytype()
+    pytype = obj.pytype() if not isinstance(obj, ClassValue) else metaclass_of(t, obj.cls)
     known = _known_class(cls)
     if known is pytype:
         return True
@@ -328,7 +328,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
         if method is None or cls.is_constant():
             t.raise_(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
         return protocol.truth(t, t.call(method, [obj]))
-    hook, _ = look_up(t, type(known), "__instancecheck__")
+    hook, _ = look_up(t, metaclass_of(t, known), "__instancecheck__")
     if isinstance(known, _TENSOR_TYPES) and issubclass(pytype, torch.Tensor):
         return _has_tensor_type(t, obj, known)
     if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):

@@ -16,6 +16,7 @@ from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deques import DequeValue
+from fxjit.frontend.values.descriptors import metaclass_of
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
@@ -273,6 +274,8 @@ def reversed_(t: Tracer, values: Value, /) -> Value:
 @handles(type)
 def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not kwargs:
+        if isinstance(args[0], ClassValue):
+            return t.make(metaclass_of(t, args[0].cls))
         made = getattr(args[0], "class_value", None)
         return made(t) if made is not None else t.make(args[0].pytype())
     if len(args) != 3:
@@ -296,6 +299,8 @@ def _namespace(value: Value) -> Mapping[str, Value]:
 def super_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         args = _own_frame(t)
+    if len(args) > 2:
+        t.raise_(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
     cls = args[0]
     start = cls.as_constant() if cls.is_constant() else None
     if not isinstance(start, type):

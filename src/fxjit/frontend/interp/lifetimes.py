@@ -20,7 +20,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import SequenceValue
-from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource
+from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource, module_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -66,7 +66,7 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
         return True
     if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
         return weakref.getweakrefcount(value.peek()) > 0  # the program's own: nobody has looked at it in this trace
-    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not str(kind.__module__).startswith("torch")
+    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not module_of(kind).startswith("torch")
 
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:

@@ -75,7 +75,7 @@ _SAVED: Final = frozenset(("saved_tensors", "saved_variables", "_raw_saved_tenso
 class RunningContextValue(UserObjectValue):
     """`ctx` of a `forward` or `backward` that autograd itself runs, behind a graph break."""
 
-    def generic_getattr(self, t: Tracer, name: str) -> Value:
+    def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
         if name in _SAVED:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="hooks on saved tensors and checkpoints count how often it is read")
@@ -83,7 +83,7 @@ class RunningContextValue(UserObjectValue):
             needed = getattr(self.obj, name)
             t.guard(ConstIs(AttrSource(self.source, name), needed))
             return t.make(needed)
-        return super().generic_getattr(t, name)
+        return super().generic_getattr(t, name, hook)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
         if name in _SETTINGS and value is not None:

@@ -19,8 +19,9 @@ from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
-from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs, LengthIs
+from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
 
 _TYPE_CALL = type.__dict__["__call__"]
@@ -76,7 +77,9 @@ class ClassValue(GuardedOperators):
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        meta_raw, meta_owner = descriptors.look_up(t, type(self.cls), name)
+        if self._of_metaclass(t, "__getattribute__")[1] is not type:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)  # wrapped while it had none
+        meta_raw, meta_owner = self._of_metaclass(t, name)
         if meta_raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(t, meta_raw):
             if isinstance(meta_raw, property) and meta_owner is not None:
                 return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
@@ -93,11 +96,14 @@ class ClassValue(GuardedOperators):
             if isinstance(meta_raw, descriptors.BUILTIN_CALLABLES):
                 return protocol.make_builtin_method(t, self, name)
             return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
-        hook, hook_owner = descriptors.look_up(t, type(self.cls), "__getattr__")
+        hook, hook_owner = self._of_metaclass(t, "__getattr__")
         if isinstance(hook, types.FunctionType) and hook_owner is not None:
             return t.call(descriptors.bind(t, hook, hook_owner, "__getattr__", self, t.make(type(self.cls))),
                           [t.make(name)], None)
         t.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
+
+    def _of_metaclass(self, t: Tracer, name: str) -> tuple[Any, type | None]:
+        return descriptors.look_up(t, descriptors.metaclass_of(t, self.cls), name)
 
     def _from_metatype(self, t: Tracer, name: str) -> Value:
         """`__name__`, `__mro__`, `__dict__`, ...: what C descriptors of `type` compute."""
@@ -118,8 +124,8 @@ class ClassValue(GuardedOperators):
             t.raise_(TypeError, f"cannot set '{name}' attribute of immutable type '{self.cls.__name__}'")
         if self.source is None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)
-        own = descriptors.look_up(t, type(self.cls), "__setattr__" if value is not None else "__delattr__")[1] is not type
-        if own or descriptors.look_up(t, type(self.cls), name)[1] not in (None, object) or name in _OF_THE_CLASS:
+        own = self._of_metaclass(t, "__setattr__" if value is not None else "__delattr__")[1] is not type
+        if own or self._of_metaclass(t, name)[1] not in (None, object) or name in _OF_THE_CLASS:
             # The metaclass has a say, or more than the namespace changes.
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if value is None and name not in self.cls.__dict__ and t.effects.load_attr(self, name) is None:
@@ -137,7 +143,7 @@ class ClassValue(GuardedOperators):
             for name in calls.CONSTRUCTORS:
                 descriptors.look_up(t, self.cls, name)
             return handler(t, list(args), dict(kwargs))
-        meta_call, owner = descriptors.look_up(t, type(self.cls), "__call__")
+        meta_call, owner = self._of_metaclass(t, "__call__")
         if isinstance(meta_call, types.MethodType):  # is not bound again
             return t.call(t.make(meta_call), args, kwargs)
         in_python = isinstance(meta_call, (types.FunctionType, classmethod, staticmethod))
@@ -157,7 +163,7 @@ class ClassValue(GuardedOperators):
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
         """`__init__`, where the call makes an object of a plain class and runs nothing else of the user's."""
         cls = self.cls
-        own_call = descriptors.look_up(t, type(cls), "__call__")[0] is not _TYPE_CALL or issubclass(cls, BaseException)
+        own_call = self._of_metaclass(t, "__call__")[0] is not _TYPE_CALL or issubclass(cls, BaseException)
         init, owner = descriptors.look_up(t, cls, "__init__")
         if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new(t):
             return None
@@ -266,7 +272,7 @@ class ClassValue(GuardedOperators):
         return self._special_or_default(t, "__iter__") or super().tp_iter(t)
 
     def _special_or_default(self, t: Tracer, name: str, *args: Value) -> Value | None:
-        raw, owner = descriptors.look_up(t, type(self.cls), name)
+        raw, owner = self._of_metaclass(t, name)
         if isinstance(raw, types.FunctionType) and owner is not None:
             return t.call(descriptors.bind(t, raw, owner, name, self, t.make(type(self.cls))), args, None)
         return None
@@ -309,7 +315,7 @@ class ClassValue(GuardedOperators):
 
     def guard_operators(self, t: Tracer, *names: str) -> None:
         for name in names:
-            descriptors.look_up(t, type(self.cls), name)
+            self._of_metaclass(t, name)
 
 
 def constructed(t: Tracer, obj: Value, result: Value) -> Value:
@@ -483,6 +489,33 @@ def _init_exception(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     assert isinstance(obj, ExceptionValue)
     exceptions.native_init(t, obj, rest, kwargs)
     return t.make(None)
+
+
+def _reads_by_itself(obj: object) -> bool:
+    """Whether a metaclass has a `__getattribute__` for the class `obj`, or for the class of the object `obj`."""
+    cls = type(obj)
+    meta = type(cls)
+    if meta is type and not issubclass(cls, type):
+        return False
+    return (meta is not type and descriptors.has_own_reading(meta)) or (
+        cls is not type and issubclass(cls, type) and descriptors.has_own_reading(cls))
+
+
+@wraps(super)
+def _wrap_super(t: Tracer, obj: super, source: Source) -> Value:
+    t.guard(TypeIs(source, super))
+    start, bound_to = object.__getattribute__(obj, "__thisclass__"), object.__getattribute__(obj, "__self__")
+    if bound_to is None:
+        return UntraceableValue(obj, source, "attribute-unsupported", value="super", name="__get__")
+    t.guard(IdIs(AttrSource(source, "__thisclass__"), start))
+    found = SuperValue(start, t.wrap(bound_to, AttrSource(source, "__self__")).realize())
+    found.source = source
+    return found
+
+
+@wraps_if(_reads_by_itself, order=0)
+def _wrap_unreadable(t: Tracer, obj: object, source: Source) -> Value:
+    return UntraceableValue(obj, source, "attribute-unsupported", value="an object of a metaclass", name="__getattribute__")
 
 
 @wraps(type, subclasses=True)

@@ -17,7 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, namespace_of
+from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, TypeSource, mro_of, namespace_of
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
 _TRUSTED: Final = frozenset({
@@ -74,6 +74,19 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
         t.guard(IdIs(source, raw))
     else:
         t.guard(TypeIs(source, type(raw)))
+
+
+def metaclass_of(t: Tracer, cls: type) -> type:
+    """`type(cls)`, with a guard where a program may assign to the `__class__` of the class."""
+    if not cls.__flags__ & _IMMUTABLE and not is_trusted(cls.__module__):
+        t.guard(IdIs(TypeSource(ConstSource(cls, cls.__qualname__)), type(cls)))
+    return type(cls)
+
+
+def has_own_reading(cls: type) -> bool:
+    """Whether a class on the way to `cls` has a `__getattribute__` of its own: of a metaclass, one that answers what anybody
+    reads of its classes, and tracing reads much. Runs no code of the program's."""
+    return any("__getattribute__" in namespace_of(each) for each in mro_of(cls) if each not in (type, object))
 
 
 def field_index(raw: Any) -> int | None:

@@ -56,7 +56,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
-    def generic_getattr(self, t: Tracer, name: str) -> Value:
+    def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
         if name == "args":
             return self._args_tuple(t)
         if name in ("__cause__", "__context__", "__traceback__", "__suppress_context__"):
@@ -76,7 +76,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
                 pending = t.effects.load_attr(self, name)
                 known = self.asked.get(name) if pending is None else pending
                 return known if isinstance(known, Value) else t.make(None)
-        return super().generic_getattr(t, name)
+        return super().generic_getattr(t, name, hook)
 
     def set_lookup(self, t: Tracer, obj: Value, name: str) -> None:
         given = t.effects.stored_attrs(self).keys() & {"name", "obj"}

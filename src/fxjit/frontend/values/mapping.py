@@ -49,6 +49,8 @@ class DictValue(Undoable):
         self._changed: set[HashKey] = set()
         self._removed: dict[HashKey, Value] = {}
         self._reordered = False
+        #: How many times a key came, went or moved.
+        self.changes = 0
         self._compared_in_c: bool | None = None
         for key, value in pairs:
             self._put(key_of(t, key, self._items), key, value)
@@ -128,6 +130,7 @@ class DictValue(Undoable):
 
     def _put(self, key: HashKey, key_value: Value, value: Value) -> None:
         old = self._items.get(key)
+        self.changes += old is None
         self._items[key] = (key_value if old is None else old[0], value)
         self._changed.add(key)
 
@@ -159,6 +162,7 @@ class DictValue(Undoable):
         return self._take_out(known)
 
     def _take_out(self, known: HashKey) -> Entry:
+        self.changes += 1
         entry = self._items.pop(known)
         self._removed[known] = entry[0]
         return entry
@@ -365,12 +369,16 @@ class DictValue(Undoable):
         return TupleValue([key, value])
 
     def meth_move_to_end(self, t: Tracer, key: Value, last: Value | None = None) -> Value:
-        entry = self.remove(t, key)
+        entry = self.find(t, key)
         if entry is None:
             t.raise_(KeyError, key)
+        at_end = last is None or protocol.truth(t, last)
+        if entry is (next(reversed(self.items.values())) if at_end else next(iter(self.items.values()))):
+            return t.make(None)  # which leaves iterators valid
+        entry = self.remove(t, key) or entry
         self._reordered = True
         known = key_of(t, entry[0], self._items)
-        if last is None or protocol.truth(t, last):
+        if at_end:
             self._items[known] = entry
         else:
             self._items = {known: entry, **self._items}
@@ -596,13 +604,15 @@ def _as_set(t: Tracer, value: Value) -> Value:
 
 
 class DictIteratorValue(IteratorValue):
-    """An iterator over a dict; a change of the dict's size meanwhile is an error, as in CPython."""
+    """An iterator over a dict; a change of the dict's size meanwhile is an error, as in CPython. What it gives where as many
+    keys came as went depends on the dict's room."""
 
     def __init__(self, mapping: DictValue, kind: str, backwards: bool = False, source: Source | None = None) -> None:
         super().__init__(source)
         self.view = DictViewValue(mapping, kind)
         self.backwards = backwards
         self.order = list(mapping.items)
+        self.changes = mapping.changes
         if backwards:
             self.order.reverse()
 
@@ -610,17 +620,18 @@ class DictIteratorValue(IteratorValue):
         return _types_of(self.view.mapping.cls, self.view.kind)[2 if self.backwards else 1]
 
     def advance(self, t: Tracer) -> Value | None:
-        items = self.view.mapping.items
-        if len(items) != len(self.order):
-            what = "OrderedDict mutated" if issubclass(self.view.mapping.cls, collections.OrderedDict) else (
-                "dictionary changed size")
-            t.raise_(RuntimeError, f"{what} during iteration")
-        if self.consumed >= len(self.order):
-            return None
-        entry = items.get(self.order[self.consumed])
-        if entry is None:
-            t.raise_(RuntimeError, "dictionary keys changed during iteration")
-        return self.view.of_entry(entry)
+        mapping, items = self.view.mapping, self.view.mapping.items
+        resized, at_end = len(items) != len(self.order), self.consumed >= len(self.order)
+        if issubclass(mapping.cls, collections.OrderedDict):
+            if not at_end and self.changes != mapping.changes:
+                t.raise_(RuntimeError, "OrderedDict mutated during iteration")
+            if not at_end and resized:  # cleared
+                t.raise_(RuntimeError, "OrderedDict changed size during iteration")
+        elif resized:
+            t.raise_(RuntimeError, "dictionary changed size during iteration")
+        elif self.changes != mapping.changes or not (at_end or self.order[self.consumed] in items):
+            t.break_("value-iterator", value=self.describe(), type=self.pytype().__name__)
+        return None if at_end else self.view.of_entry(items[self.order[self.consumed]])
 
     def rebuild(self, cg: Rebuilder) -> None:
         stale = len(self.view.mapping.items) != len(self.order)

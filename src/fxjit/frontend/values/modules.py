@@ -44,12 +44,12 @@ class ModuleValue(UserObjectValue):
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
-    def generic_getattr(self, t: Tracer, name: str) -> Value:
+    def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
         """As UserObjectValue, with nn.Module's stores read directly for what only they can have."""
         store = self._store_with(t, name)
         if store is not None and descriptors.look_up(t, self.cls, name)[0] is NOT_IMPLEMENTED:
             return self._stored(t, store, name)
-        return super().generic_getattr(t, name)
+        return super().generic_getattr(t, name, hook)
 
     def _real_dict(self) -> dict[str, Any]:
         found = instance_namespace(self.obj) if self.obj is not None else None

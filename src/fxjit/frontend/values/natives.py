@@ -85,10 +85,16 @@ class BuiltinValue(Value):
             descriptor = self.fn
             known = [concrete(each) for each in (instance, owner) if each is not None and is_concrete(each)]
             return protocol.fold(t, lambda: descriptor.__get__(*known))
-        unbound = instance.is_constant() and instance.as_constant() is None
-        if unbound or not isinstance(self.fn, _METHOD_DESCRIPTORS):
+        if not isinstance(self.fn, _METHOD_DESCRIPTORS):
             return self
-        return BuiltinMethodValue(instance, self.fn.__name__)
+        if instance.is_constant() and instance.as_constant() is None:
+            if owner is None or (owner.is_constant() and owner.as_constant() is None):
+                t.raise_(TypeError, "__get__(None, None) is invalid")
+            return self
+        if not issubclass(instance.pytype(), self.fn.__objclass__):
+            t.raise_(TypeError, f"descriptor '{self.fn.__name__}' for '{self.fn.__objclass__.__name__}' objects doesn't apply "
+                                f"to a '{instance.pytype().__name__}' object")
+        return BuiltinMethodValue(instance, self.fn.__name__, owner=self.fn.__objclass__)
 
     def tp_hash(self, t: Tracer) -> Value:
         return t.make(hash(self.fn))
@@ -137,7 +143,7 @@ class BuiltinMethodValue(Value):
         self.owner = owner
 
     def pytype(self) -> type:
-        found = protocol.type_lookup(self.self_value.pytype(), self.name)
+        found = protocol.type_lookup(self.owner or self.self_value.pytype(), self.name)
         if isinstance(found, types.WrapperDescriptorType):
             return types.MethodWrapperType
         return types.BuiltinMethodType

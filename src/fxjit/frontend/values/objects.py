@@ -82,8 +82,8 @@ class UserObjectValue(ObjectMethods):
                 return self._getattr_hook(t, name, error)
         return self.generic_getattr(t, name)
 
-    def generic_getattr(self, t: Tracer, name: str) -> Value:
-        """`object.__getattribute__`, then the class's `__getattr__`."""
+    def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
+        """`object.__getattribute__`, then (`hook`) the class's `__getattr__`."""
         if name == "__class__" and descriptors.look_up(t, self.cls, name)[1] is object:
             return self.class_value(t)
         raw, owner = descriptors.look_up(t, self.cls, name)
@@ -104,6 +104,8 @@ class UserObjectValue(ObjectMethods):
                     return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, getattr(raw, "__name__", name))  # `put = dict.__setitem__`
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
+        if not hook:
+            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return self._getattr_hook(t, name, None)
 
     def _getattr_hook(self, t: Tracer, name: str, error: Raised | None) -> Value:
@@ -415,7 +417,7 @@ class UserObjectValue(ObjectMethods):
         return t.make(None)
 
     def meth___getattribute__(self, t: Tracer, name: Value) -> Value:
-        return self.generic_getattr(t, name.as_constant())
+        return self.generic_getattr(t, name.as_constant(), hook=False)
 
     def meth___init__(self, t: Tracer, *args: Value, **kwargs: Value) -> Value:
         return t.call(t.make(object.__init__), [self, *args], kwargs)
@@ -620,9 +622,19 @@ def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
     return UserObjectValue(type(obj), source, obj, base)
 
 
+def _receiver(t: Tracer, name: str, args: Sequence[Value], count: int) -> Sequence[Value]:
+    """The arguments of `object.name`; a class is not read by it as classes are, and not written to."""
+    cls = args[0].pytype() if args else object
+    if len(args) != count or (name == "__getattribute__" and issubclass(cls, type)):
+        t.break_("call-builtin", function=f"object.{name}", args=", ".join(arg.describe() for arg in args))
+    if issubclass(cls, type):
+        t.raise_(TypeError, f"can't apply this {name} to {cls.__name__} object")
+    return args
+
+
 @handles(object.__setattr__)
 def _object_setattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    obj, name, value = args
+    obj, name, value = _receiver(t, "__setattr__", args, 3)
     store = getattr(obj, "generic_setattr", None)
     (obj.tp_setattro if store is None else store)(t, name.as_constant(), value)
     return t.make(None)
@@ -630,7 +642,7 @@ def _object_setattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value
 
 @handles(object.__delattr__)
 def _object_delattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    obj, name = args
+    obj, name = _receiver(t, "__delattr__", args, 2)
     store = getattr(obj, "generic_setattr", None)
     (obj.tp_setattro if store is None else store)(t, name.as_constant(), None)
     return t.make(None)
@@ -638,6 +650,5 @@ def _object_delattr(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value
 
 @handles(object.__getattribute__)
 def _object_getattribute(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    obj, name = args
-    load = getattr(obj, "generic_getattr", None)
-    return (obj.tp_getattro if load is None else load)(t, name.as_constant())
+    obj, name = _receiver(t, "__getattribute__", args, 2)
+    return obj.meth___getattribute__(t, name) if isinstance(obj, UserObjectValue) else obj.tp_getattro(t, name.as_constant())

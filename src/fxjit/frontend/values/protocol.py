@@ -7,6 +7,7 @@ attempts follows Objects/abstract.c, Objects/object.c and Objects/typeobject.c o
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -17,7 +18,7 @@ from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.traits import AttributeErrorValue, GuardedOperators
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
-from fxjit.guards.source import ConstSource, Source, namespace_of
+from fxjit.guards.source import ConstSource, Source, mro_of, namespace_of
 
 BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -97,7 +98,7 @@ def _binary_slots(t: Tracer, op: str, a: Value, b: Value) -> Value | Any:
     left, right = a.pytype(), b.pytype()
     reflected = f"__r{BINARY_METHODS[op]}__"
     # Not issubclass, which a metaclass may answer; and only where the subclass overrides the method (SLOT1BINFULL).
-    right_first = (left is not right and left in right.__mro__
+    right_first = (left is not right and left in mro_of(right)
                    and type_lookup(left, reflected) is not type_lookup(right, reflected))
     if right_first:
         result = b.nb_binary(t, op, a, True)
@@ -109,10 +110,26 @@ def _binary_slots(t: Tracer, op: str, a: Value, b: Value) -> Value | Any:
     return result
 
 
+def _is_sequence_slot(raw: object) -> bool:
+    """Whether a method of C is a sequence's `+` or `*`, and no number's, which have reflected ones."""
+    return isinstance(raw, types.WrapperDescriptorType) and not hasattr(raw.__objclass__, "__radd__")
+
+
+def _is_reflected_first(a: Value, b: Value, op: str) -> bool:
+    """Whether `a op= b` asks `b` before the sequence `a`: PyNumber_InPlaceAdd and PyNumber_InPlaceMultiply come to the slots
+    of sequences last."""
+    if op not in ("+", "*") or not _is_sequence_slot(type_lookup(a.pytype(), f"__i{BINARY_METHODS[op]}__")):
+        return False
+    reflected = type_lookup(b.pytype(), f"__r{BINARY_METHODS[op]}__")
+    return reflected is not NOT_IMPLEMENTED and not _is_sequence_slot(reflected)
+
+
 def inplace(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op= b`; gives the value to store."""
     if not a.is_constant():
-        result = a.nb_inplace(t, op, b)
+        result = b.nb_binary(t, op, a, True) if _is_reflected_first(a, b, op) else NOT_IMPLEMENTED
+        if result is NOT_IMPLEMENTED:
+            result = a.nb_inplace(t, op, b)
         if result is not NOT_IMPLEMENTED:
             assert isinstance(result, Value)
             return result
@@ -160,7 +177,7 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
                 value.guard_operators(t, COMPARE_METHODS[op])
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     left, right = a.pytype(), b.pytype()
-    right_first = left is not right and left in right.__mro__
+    right_first = left is not right and left in mro_of(right)
     if right_first:
         result = b.tp_richcompare(t, SWAPPED[op], a)
         if result is not NOT_IMPLEMENTED:
@@ -301,8 +318,8 @@ def delattr_(t: Tracer, v: Value, name: str) -> None:
 
 def type_lookup(cls: type, name: str) -> Any:
     """`_PyType_Lookup`: the raw attribute on the MRO, or NOT_IMPLEMENTED where there is none."""
-    for base in cls.__mro__:
-        namespace = namespace_of(base)  # a metaclass may have a `__dict__` of its own
+    for base in mro_of(cls):
+        namespace = namespace_of(base)  # a metaclass may have a `__dict__` of its own, and an `__mro__`
         if name in namespace:
             return namespace[name]
     return NOT_IMPLEMENTED

@@ -45,6 +45,8 @@ class SetValue(Value):
                  order: set[HashKey] | frozenset[HashKey] | None = None) -> None:
         super().__init__(source)
         self.cls = cls
+        #: How many times elements came or went.
+        self.changes = 0
         self._fill(t, values, order)
 
     def _fill(self, t: Tracer, values: Iterable[Value], order: set[HashKey] | frozenset[HashKey] | None) -> None:
@@ -116,6 +118,7 @@ class SetValue(Value):
         self.use_order(t)
         t.effects.mutate(self)
         self.given = None
+        self.changes += 1
 
     def _put(self, key: HashKey, value: Value) -> None:
         self.elements[key] = value
@@ -128,6 +131,7 @@ class SetValue(Value):
     def _become(self, t: Tracer, other: SetValue) -> None:
         t.effects.mutate(self)
         self.given = None
+        self.changes += 1
         self.elements, self.order = dict(other.elements), set(other.order)
 
     def _merge(self, t: Tracer, op: str, other: SetValue) -> None:
@@ -401,10 +405,13 @@ class SetIteratorValue(IteratorValue):
         super().__init__(source)
         self.set = elements
         self.keys = keys
+        self.changes = elements.changes
 
     def advance(self, t: Tracer) -> Value | None:
         if len(self.set.elements) != len(self.keys):
             t.raise_(RuntimeError, "Set changed size during iteration")
+        if self.changes != self.set.changes:  # as many came as went: what is met yet depends on the table's room
+            t.break_("value-iterator", value=self.describe(), type=self.cls.__name__)
         if self.consumed >= len(self.keys):
             return None
         return self.set.elements.get(self.keys[self.consumed])

@@ -557,9 +557,16 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     base = tensor._base if tensor._is_view() else None
     if base is not None and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"
+    if base is not None and (tensor.is_inference() != base.is_inference() or _memory(tensor) != _memory(base)):
+        return "tensor-layout", "a view in other memory than its base, of which one was given other `data`"
     if base is not None and not _has_known_history(tensor):
         return "tensor-layout", "a view made under no_grad of what was written to since, which has no autograd history"
     return None
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunctionSubclass():
+        return int(tensor.untyped_storage()._cdata)
 
 
 def _has_known_history(view: torch.Tensor) -> bool:

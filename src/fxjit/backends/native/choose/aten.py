@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 
 import torch
 import torch.fx
@@ -25,8 +26,10 @@ FASTER = frozenset[str]().union(*(row.operators for row in ALONE if row.dtype is
 SLOWER = {(name, row.dtype) for row in ALONE if row.dtype is not None and row.least < 1 for name in row.operators}
 
 
-def leave_to_aten(steps: list[Step], low: Lowering, escaping: frozenset[str], hints: Hints) -> list[Step]:
-    """The steps, with a call of ATen for each group that is one operator which ATen computes faster."""
+def leave_to_aten(
+    steps: list[Step], low: Lowering, escaping: frozenset[str], hints: Hints, kept: Collection[Group] = ()
+) -> list[Step]:
+    """The steps, with a call of ATen for each group that is one operator which ATen computes faster, but for those `kept`."""
     readers = readers_of(steps)
     owners: dict[torch.fx.Node, set[int]] = {}
     for position, step in enumerate(steps):
@@ -35,7 +38,7 @@ def leave_to_aten(steps: list[Step], low: Lowering, escaping: frozenset[str], hi
                 owners.setdefault(node, set()).add(position)
     out: list[Step] = []
     for position, step in enumerate(steps):
-        if isinstance(step, Group) and len(step.origins()) == 1 and group_work(step, hints) > SMALL_WORK:
+        if isinstance(step, Group) and step not in kept and len(step.origins()) == 1 and group_work(step, hints) > SMALL_WORK:
             (node,) = step.origins()
             others = escaping.union(name for name in step.writes() if readers.get(name, set()) - {position})
             if owners[node] == {position} and not kernel_wins(node, hints) and is_replaceable(step, node, low, others):

@@ -115,6 +115,16 @@ FEW_ROWS, FEW_PROGRAMS, LONG = 4, 64, 32768
 #: Neighbouring columns that a loop over columns reduces at once: four cache lines of floats.
 COLUMNS_AT_ONCE = 64
 
+# Matrix products by blocks of rows (schedule/product_tiles.py)
+
+#: Rows of a block, and the bytes from which a block has fewer, down to half. MKL on two cores of a Zen 3, one thread, of the
+#: speed of a call over all rows (6272 x 96 x 384, 1568 x 192 x 768, 392 x 384 x 1536): blocks of 32 rows 0.88, 0.77, 0.71; of
+#: 64 rows 0.96, 0.86, 0.86; of 128 rows 0.98, 0.94, 0.88; of 256 rows 1.0, 0.93, 0.90.
+TILE_ROWS, TILE_BYTES = 256, 1 << 20
+#: Rows a thread from which a product has blocks: of fewer, BLAS had better share the columns. And bytes of the product: smaller
+#: ones stay in the cache from one kernel to the next.
+TILE_ROWS_LEAST, TILE_LEAST_BYTES = 256, 1 << 20
+
 # Where the numbers come from
 
 #: Numbers of this file without a measurement of their own, each with what it rests on. A measurement takes its row out.
@@ -137,5 +147,8 @@ UNMEASURED: dict[str, str] = {
     "MAX_MEMBERS": "a limit of the size of kernels",
     "MAX_READS": "a limit of the size of kernels",
     "FEW_PROGRAMS": "a guess: nothing was measured on a GPU",
+    "TILE_BYTES": "twice the second-level cache of the machine that TILE_ROWS was measured on",
+    "TILE_ROWS_LEAST": "follows from TILE_ROWS",
+    "TILE_LEAST_BYTES": "as TILE_BYTES",
     "LONG": "a guess: nothing was measured on a GPU",
 }

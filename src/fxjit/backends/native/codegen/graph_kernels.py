@@ -16,8 +16,10 @@ from ..ir import Extern
 from ..lower.table import Lowering
 from ..schedule.fuse import Group, Step, readers_of, writes_by_kernels
 from ..schedule.gpu import kernel_schedules
+from ..schedule.product_tiles import TiledProduct
 from ..target import by_triton
 from .launch import Launch
+from .product import SUPPORT, ProductRenderer
 from .scatter import render
 from .triton import TritonKernel
 from .triton_product import render as render_product
@@ -57,10 +59,17 @@ class GraphKernels:
         return planned
 
     def cpp_launch(self, group: Group, in_registers: frozenset[str], hints: Hints, fresh: frozenset[str]) -> Launch:
-        kernel = render(group, in_registers, hints, config.num_threads, fresh)
+        written = {member.compute.out.name: member.compute.out for member in group.members}
+        if isinstance(group, TiledProduct):
+            assert group.tile is not None
+            kernel = ProductRenderer(group, in_registers, hints, config.num_threads).kernel()
+            written[group.tile.name] = group.tile
+            counters["native"]["products in kernels"] += 1
+        else:
+            kernel = render(group, in_registers, hints, config.num_threads, fresh)
         entry = self.cpp.setdefault(kernel.body, f"k{len(self.cpp)}")
         counters["native"]["kernels"] += 1
-        return Launch(group, kernel, entry, {member.compute.out.name: member.compute.out for member in group.members})
+        return Launch(group, kernel, entry, written)
 
     def triton_launches(self, group: Group, in_registers: frozenset[str], hints: Hints) -> list[Launch]:
         """The launches of the group. Kernels equal but for argument names are shared."""
@@ -77,7 +86,8 @@ class GraphKernels:
     @property
     def source(self) -> str:
         """The translation unit of the kernels in C++; empty where there are none."""
-        return "".join(
+        support = SUPPORT if any("fx_product(" in body for body in self.cpp) else ""
+        return support + "".join(
             f'extern "C" int {entry}(void *const *P, const int64_t *S) {{\n{body}\n}}\n' for body, entry in self.cpp.items()
         )
 

@@ -258,8 +258,11 @@ class Renderer:
         total = prod(sizes)
         return [] if isinstance(total, int) else [f"if ({self.c(total)} == 0) return 0;"]
 
+    def heads(self, loops: list[str], sizes: Sizes) -> list[str]:
+        return [loop(name, self.c(size)) for name, size in zip(loops, sizes, strict=True)]
+
     def wrap(self, nest: list[str], loops: list[str], sizes: Sizes, pragma: str) -> list[str]:
-        heads = [loop(name, self.c(size)) for name, size in zip(loops, sizes, strict=True)]
+        heads = self.heads(loops, sizes)
         if not heads:
             return ["{", indent(lines(nest)), "}"]
         return [pragma, *heads[:-1], heads[-1] + " {", indent(lines(nest)), "}"]
@@ -357,8 +360,8 @@ class Renderer:
                 inside += self.render_loop_nest(loop_nest, None)
             inside += self.row_statements(loop_nest)
         inside = [*self.arrays, *inside]
-        outer, sizes = list(self.outer), list(group.outer)
-        heads = [loop(name, self.c(size)) for name, size in zip(outer, sizes, strict=True)]
+        sizes = list(group.outer)
+        heads = self.heads(self.outer, group.outer)
         if group.column_reduction:
             heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.columns})"
             inside = [f"const int64_t nl = fx_imin({self.columns}, {self.c(sizes[-1])} - lb);", *inside]

@@ -196,6 +196,7 @@ run_filled(program_object *self, slot_t *slots, int as_list)
     PyObject *result = NULL;
     int64_t *numbers = NULL;
     void *arena = NULL;
+    int64_t room = 0;
     if (self->arithmetic != NULL) {
         size_t bytes = sizeof(int64_t) * (self->num_numbers + self->num_symbols);
         numbers = PyMem_Malloc(bytes);
@@ -217,7 +218,7 @@ run_filled(program_object *self, slot_t *slots, int as_list)
         }
     }
     if (self->arena > 0) {
-        arena = fxjit_allocate_arena(self->arena);
+        arena = fxjit_take_arena(self->arena, &room);
         if (arena == NULL) {
             goto done;
         }
@@ -228,7 +229,9 @@ done:
     for (Py_ssize_t i = 0; i < self->slots; i++) {
         clear_slot(&slots[i]);
     }
-    free(arena);
+    if (arena != NULL) {
+        fxjit_give_arena(arena, room);
+    }
     PyMem_Free(numbers);
     return result;
 }
@@ -451,7 +454,21 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     return PyBool_FromLong(can);
 }
 
+PyDoc_STRVAR(drop_arenas_doc,
+"drop_arenas() -> int\n\nFrees the memory for intermediate values that is kept for later calls; gives how many bytes that were.");
+
+PyDoc_STRVAR(blas_address_doc,
+"blas_address() -> int\n\nThe address of the sgemm that ATen calls, 0 where torch does not export one.");
+
+static PyObject *
+blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromVoidPtr(resolve() ? *(void **)&fxjit_torch.sgemm : NULL);
+}
+
 static PyMethodDef functions[] = {
+    {"blas_address", blas_address, METH_NOARGS, blas_address_doc},
+    {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -142,12 +142,19 @@ int fxjit_read_symbol(slot_t *slot, int64_t origin, int64_t dim, int64_t *value)
 /* Runs the stack code at `pc` (S_...), which fills in numbers. */
 int fxjit_calculate_sizes(const int64_t *pc, const int64_t *symbols, int64_t *numbers);
 
+/* -- memory: _arena.c -----------------------------------------------------------------------------------------------*/
+
+/* Memory for what lives in the arena, and how many bytes it has; NULL with an exception. Goes back by the second. */
+void *fxjit_take_arena(int64_t bytes, int64_t *room);
+void fxjit_give_arena(void *arena, int64_t room);
+void fxjit_advise_large_pages(void *data, int64_t bytes);
+/* Frees what is kept for later calls; how many bytes that were. */
+PyObject *fxjit_drop_arenas(PyObject *module, PyObject *ignored);
+
 /* -- steps: _steps.c -----------------------------------------------------------------------------------------------*/
 
 /* A new reference to the value at *pc, which moves on. */
 PyObject *fxjit_build_value(frame_t *frame, const int64_t **pc);
-/* Memory for what lives in the arena; NULL with an exception. For free(). */
-void *fxjit_allocate_arena(int64_t bytes);
 
 /* Each takes the operands of its instruction; 0, or -1 with an exception. */
 int fxjit_step_call(frame_t *frame, const int64_t **pc); /* moves on behind them */

@@ -4,9 +4,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 #include "../runtime/_cuda.h"
 #include "_program.h"
@@ -14,9 +11,6 @@
 /* Kernels of more tensors, and calls of more values, take their arrays from the heap. */
 #define FEW_POINTERS 256
 #define FEW_VALUES 64
-#define ARENA_ALIGNMENT 128
-#define LARGE_PAGE (1 << 21)
-#define LARGE_PAGES_AT_MOST (64 << 20) /* bytes */
 #define LARGE_COUNT (1 << 20) /* elements from which a tensor may be some large pages long */
 
 /* -- values of Python calls ----------------------------------------------------------------------------------------*/
@@ -208,24 +202,6 @@ fxjit_step_assert_strides(frame_t *frame, const ASSERT_STRIDES_operands *o)
 
 /* -- memory and kernels --------------------------------------------------------------------------------------------*/
 
-/* Most of the time of a pass over large new memory is the kernel handing out its pages: asks for large ones, which change
- * nothing but that. Pages that do not lie in the memory as a whole stay as they are. Not for hundreds of megabytes: on a
- * virtual machine that gives its free large pages back to its host, each of them is asked for anew (400 MB: 6 s for 1). */
-static void
-advise_large_pages(void *data, int64_t bytes)
-{
-#ifdef MADV_HUGEPAGE
-    uintptr_t first = ((uintptr_t)data + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1);
-    uintptr_t end = ((uintptr_t)data + (uintptr_t)bytes) & ~(uintptr_t)(LARGE_PAGE - 1);
-    if (first < end && bytes <= LARGE_PAGES_AT_MOST) {
-        (void)madvise((void *)first, end - first, MADV_HUGEPAGE); /* a kernel without them says no, which is no error */
-    }
-#else
-    (void)data;
-    (void)bytes;
-#endif
-}
-
 static void
 prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
 {
@@ -236,22 +212,8 @@ prepare_large(void *handle, int64_t ndim, const int64_t *sizes)
     }
     if (count >= LARGE_COUNT && fxjit_torch.storage_size != NULL && fxjit_torch.storage_size(handle, &bytes) == 0 &&
         fxjit_torch.get_data_ptr(handle, &data) == 0) {
-        advise_large_pages(data, bytes);
+        fxjit_advise_large_pages(data, bytes);
     }
-}
-
-void *
-fxjit_allocate_arena(int64_t bytes)
-{
-    void *arena = NULL;
-    if (posix_memalign(&arena, ARENA_ALIGNMENT, (size_t)bytes) != 0) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    if (bytes >= LARGE_COUNT) {
-        advise_large_pages(arena, bytes);
-    }
-    return arena;
 }
 
 /* What the shim had no memory for, asked for again in Python: that raises what eager would. */

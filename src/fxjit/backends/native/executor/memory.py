@@ -1,7 +1,7 @@
 """Plans the memory of a program: when each variable goes, and which share the arena.
 
-A value that only kernels and matrix products touch needs no tensor: it gets a place in the arena, one allocation a call, laid
-out here by lifetimes. Every other value is freed after the instruction that reads it last.
+A value that only kernels and matrix products touch needs no tensor: it gets a place in the arena, which is laid out here by
+lifetimes and kept from call to call (_arena.c). Every other value is freed after the instruction that reads it last.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from .opcodes import Instruction, Listing, Variable
 
-#: Bytes from which a value has an allocation of its own, so that its memory goes back when it is done with.
-LARGE = 1 << 22
+#: Bytes from which a value has an allocation of its own, so that its memory goes back when it is done with; and the same where
+#: the arena would exceed what is kept from call to call.
+LARGE, MIDDLING, ARENA_MOST = 1 << 25, 1 << 22, 1 << 26
 ALIGNMENT = 128
 
 
@@ -75,6 +76,8 @@ def arena_layout(instructions: list[Instruction], last: dict[str, int]) -> tuple
         for start, end, other_first, other_last in placed:
             if other_last >= first and end_of_life >= other_first and start < at + size and end > at:
                 at = end
+        if size > MIDDLING and at + size > ARENA_MOST:
+            continue
         insort(placed, (at, at + size, first, end_of_life))
         offsets[name] = at
     return offsets, max((end for _, end, _, _ in placed), default=0)

@@ -6,27 +6,35 @@ or while the library is in use, and the file system they were kept on may forbid
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
-from fxjit import events, logs
+from fxjit import _C, events, logs
 from fxjit.backends.store.folder import Scratch, hold
 
 log = logs.artifact("cache")
 
 
 def load(name: str, content: bytes) -> ctypes.CDLL:
-    """The library of these bytes; OSError where they are none. `name` is what debuggers show: its key in the cache."""
+    """The library of these bytes, connected; OSError where they are none. Debuggers show `name`, its key in the cache."""
     try:
         library = _from_memory(name, content)
     except (OSError, AttributeError) as problem:  # no /proc, no such files here, or none that may be executed: or no library
         log.info("%s is not loaded from memory: %s", name, problem)
         library = _from_copy(content)
+    connect(library)
     events.record_event(events.LibraryLoaded(name, library._name))
     return library
+
+
+def connect(library: ctypes.CDLL) -> None:
+    """Gives a library the address of the BLAS that ATen calls, where its kernels call it too (codegen/product.py)."""
+    with contextlib.suppress(ValueError):  # it has no such pointer
+        ctypes.c_void_p.in_dll(library, "fx_sgemm").value = _C.blas_address()
 
 
 def _from_memory(name: str, content: bytes) -> ctypes.CDLL:
