@@ -52,7 +52,8 @@ class NoText(Exception):
 
 def fingerprint(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     """The text of a graph of torch functions, called with such inputs now. Raises NoText."""
-    return "\n".join([*_state(), *_inputs(gm, example_inputs), *_nodes(gm), assumptions(shape_env_of(gm))])
+    queryable = repr(sorted((name, read()) for name, read in process_state.QUERYABLE.items()))
+    return "\n".join([*_state(), queryable, *_inputs(gm, example_inputs), *_nodes(gm), assumptions(shape_env_of(gm))])
 
 
 # Sizes that vary
@@ -89,7 +90,8 @@ def assumptions(env: ShapeEnv | None) -> str:
 
 
 def process_text() -> str:
-    """The state of the process that decides what torch makes of a graph. Raises NoText."""
+    """The state of the process that decides what torch makes of a graph, but for what backends query: entries guard that, and
+    some of it reads otherwise once the compiler is imported. Raises NoText."""
     return "\n".join(_state())
 
 
@@ -113,7 +115,7 @@ def _state() -> Iterator[str]:
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
         torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
-        functorch_config.get_hash(), sorted((name, read()) for name, read in process_state.QUERYABLE.items()),
+        functorch_config.get_hash(),
     ))  # fmt: skip
 
 
