@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
@@ -404,6 +406,43 @@ def _is_nn_module(model: Any) -> bool:
 def _described(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def save_cache_artifacts(path: str | os.PathLike[str]) -> int:
+    """Writes one file with all that this process compiled, or found compiled: kernels, graphs and, with
+    `config.store_entries`, entries. Gives their number.
+
+    `load_cache_artifacts` in another process, of the same versions and processor, spares it their compile. Such a file may be
+    written after a warm-up, say, and shipped with an image of the machine.
+    Raises InvalidArgument for a path that cannot be written to."""
+    file = _file_of("save_cache_artifacts", path)
+    from .backends.store import bundle
+
+    try:
+        return bundle.write_bundle(file)
+    except OSError as problem:
+        raise InvalidArgument(f"save_cache_artifacts: {file} cannot be written: {problem.strerror or problem}") from problem
+
+
+def load_cache_artifacts(path: str | os.PathLike[str]) -> int:
+    """Puts the content of such a file into this process's cache, before what it spares is compiled. Gives the number of
+    entries: 0, and a line in the log, for a file of other versions or another processor. Raises InvalidArgument for a damaged
+    file, and one that cannot be read.
+
+    The file holds code that will run: load only what you would run."""
+    file = _file_of("load_cache_artifacts", path)
+    from .backends.store import bundle
+
+    try:
+        return bundle.read_bundle(file)
+    except OSError as problem:
+        raise InvalidArgument(f"load_cache_artifacts: {file} cannot be read: {problem.strerror or problem}") from problem
+
+
+def _file_of(function: str, path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes):
+        raise InvalidArgument(f"{function}: path is the name of a file, not {path!r}.")
+    return Path(named)
 
 
 __all__ = ["error_on_graph_break"]

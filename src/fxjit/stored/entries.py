@@ -3,7 +3,8 @@
 A file has the entries of one code object under one key (key.py), newest first: guards with their sources, the new code, and
 the recipe of its graph. An entry is installed if every object that it names is what it was, its guards hold for this very
 frame, and its compiled graph is there; otherwise the frame is traced as usual. Entries with anything that data cannot say
-faithfully are not written, and the log says why (`FXJIT_LOGS=cache`).
+faithfully are not written, and the log says why (`FXJIT_LOGS=cache`): in text, since an exception in a record of the log would
+hold the frame's objects.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
         packed = _pack(code, options, compiled)
     except (NotStorable, Changed) as why:
         counters["cache"]["entry not kept"] += 1
-        log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, why)
+        log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(why))
         return
     known = get_facts(key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
@@ -109,7 +110,7 @@ def _key_of(code: CodeType, options: Any) -> str | None:
     try:
         return entries_key(code, options)
     except (NotStorable, Changed) as why:
-        log.info("no entry of %s is kept on the disk: %s", code.co_qualname, why)
+        log.info("no entry of %s is kept on the disk: %s", code.co_qualname, str(why))
         return None
 
 
@@ -149,10 +150,10 @@ def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
             graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
         new_code = read_code(packed["code"], FrameCode(code, graph))
     except (Changed, NotStorable) as why:
-        log.info("a stored entry of %s does not fit: %s", code.co_qualname, why)
+        log.info("a stored entry of %s does not fit: %s", code.co_qualname, str(why))
         return None
     except Exception as problem:  # whatever the file says, the frame can be traced
-        log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, problem)
+        log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, str(problem))
         return None
     entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars))
     entries.add(code, options, entry, guards.weakly_held())

@@ -63,6 +63,8 @@ class KernelCache:
         self.folder = hold_own(path, make=make)
         #: What is used instead of it, once the disk took nothing more.
         self.instead: MemoryCache | None = None
+        #: The entries that this process made or found.
+        self.used: set[tuple[str, str]] = set()
 
     def get(self, key: str, suffix: str) -> bytes | None:
         """The content of this entry, if it is there whole."""
@@ -81,6 +83,7 @@ class KernelCache:
             self.remove(key)
             return None
         self.folder.touch(name)  # the clock that `trim` goes by
+        self.used.add((key, suffix))
         return content
 
     def put(self, key: str, suffix: str, content: bytes) -> None:
@@ -88,6 +91,7 @@ class KernelCache:
         name = key + suffix
         try:
             self.folder.write(name, content + _seal(name, content))
+            self.used.add((key, suffix))
         except OSError as problem:
             if self.instead is None:
                 self.instead = MemoryCache()
@@ -187,6 +191,24 @@ def unshared(keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         content = None if alone is None else alone.get(key, LIBRARY)
         if content is not None:
             yield key, content
+
+
+def is_entry(name: object) -> bool:
+    """Whether an entry may have this name."""
+    found = _OURS.fullmatch(name) if isinstance(name, str) else None
+    return found is not None and found["suffix"] in _ENTRIES
+
+
+def used_entries() -> Iterator[tuple[str, bytes]]:
+    """The names and contents of all entries that this process made or found, as far as they are still there."""
+    cache = open_cache()
+    alone = cache if isinstance(cache, MemoryCache) else cache.instead
+    yield from () if alone is None else alone.known.items()
+    if isinstance(cache, KernelCache):
+        for key, suffix in sorted(cache.used):
+            content = cache.get(key, suffix)
+            if content is not None:
+                yield key + suffix, content
 
 
 def put_facts(key: str, facts: Any) -> None:
