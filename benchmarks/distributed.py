@@ -3,7 +3,8 @@
 The ranks are processes of this machine, over gloo. A communication hook delays each bucket as a network would that sends one
 bucket after the other: `latency + bytes / bandwidth`, from when the network is free. Eager, fxjit with `optimize_ddp` off and
 on, and torch.compile take turns in the same processes; medians of rank 0's steps; only the ratios mean something. Printed as
-Markdown; docs/performance.md has it.
+Markdown; docs/performance.md has it. `--losses` prints, instead, how far losses are from eager's under DistributedDataParallel,
+FSDP2 and tensor parallel (distributed_losses.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fxjit
+from benchmarks import distributed_losses
 from benchmarks.timing import markdown
 
 Step = Callable[[], object]
@@ -116,6 +118,12 @@ def _on_rank(rank: int, options: argparse.Namespace, store: str, rows: Any) -> N
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", store=distributed.FileStore(store, options.ranks), rank=rank, world_size=options.ranks)
+    if options.losses:
+        table = distributed_losses.rows()
+        if rank == 0:
+            rows.put(table)
+        distributed.destroy_process_group()
+        return
     for name in (each for each in CASES if options.only in each):
         for network in NETWORKS[: options.networks]:
             steps = {way: _step(name, network, make) for way, make in _ways(not options.without_torch_compile).items()}
@@ -139,11 +147,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--networks", type=int, default=len(NETWORKS), help="how many of the networks")
     parser.add_argument("--only", default="", help="only the models whose name contains this")
     parser.add_argument("--without-torch-compile", action="store_true")
+    parser.add_argument("--losses", action="store_true", help="the losses of 20 steps, beside eager's")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rows = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(_on_rank, (options, os.path.join(folder, "store"), rows), nprocs=options.ranks)  # type: ignore[no-untyped-call]
+    if options.losses:
+        print(markdown(distributed_losses.HEADER, rows.get()))
+        return
     header = ("model", "network", "eager, ms", "fxjit uncut, of eager's time", "fxjit cut", "torch.compile")
     table = []
     while not rows.empty():

@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import traceback
 from multiprocessing.connection import Client
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ import fxjit
 
 def main(address: str, rank: int, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # for what a test imports of the repository
     fxjit.config.cache_graphs = fxjit.config.small_graphs_as_captured = False  # as all tests have it
     modules: dict[str, ModuleType] = {}
     with Client(address) as parent:
