@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from fxjit import _C, config, debug, events, generated, logs, process_state, progress
-from fxjit.backends import recipe
+from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
 from fxjit.backends.tiers import Deferred, Offer, offered

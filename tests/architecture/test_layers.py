@@ -47,15 +47,15 @@ LAYERS: dict[str, set[str]] = {
     "backends.door": LOW | {"backends.eager"},
     "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},
     "backends.tiers": LOW,
-    "backends.recipe": set(),
+    "backends.graph.recipe": set(),
     "backends.aot": LOW | {"tensor_shim", "repro", "backends.eager", "backends.door", "backends.graph", "backends.tiers",
-                           "backends.recipe", "backends.aot.runtime"},
+                           "backends.aot.runtime"},
     "backends.store.folder": set(),
     "backends.store.artifacts": {"config", "logs", "counters", "errors", "backends.store.folder"},
     "backends.store": LOW | STORED_ARTIFACTS | {"tensor_shim", "backends.aot.backend", "backends.aot.runtime",
                                                 "backends.tiers"},
     "backends": LOW | {"tensor_shim", "repro"}
-    | {f"backends.{each}" for each in ("door", "native", "aot", "graph", "eager", "tiers", "recipe")},
+    | {f"backends.{each}" for each in ("door", "native", "aot", "graph", "eager", "tiers")},
     # What backends.native's stages share; then the stages, each of which may import those before it.
     "backends.native.index": set(),
     "backends.native.ir": {"backends.native.index"},

@@ -17,7 +17,7 @@ from typing import Any
 import torch.fx
 
 from fxjit import _C, config, events, logs
-from fxjit.backends.recipe import Recipe
+from fxjit.backends.graph.recipe import Recipe
 from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters
 from fxjit.frontend import entries

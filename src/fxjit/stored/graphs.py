@@ -19,8 +19,8 @@ from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
 from fxjit.backends.aot.runtime.wrappers import compiled_call
 from fxjit.backends.eager import as_a_block
 from fxjit.backends.graph.facts import changes_state
+from fxjit.backends.graph.recipe import Recipe
 from fxjit.backends.native.stored import NativePrograms
-from fxjit.backends.recipe import Recipe
 from fxjit.backends.store.graphs import StoredGraph
 
 from .objects import Changed, NotStorable, is_pinned

@@ -14,8 +14,8 @@ import sympy
 import torch
 import torch.fx
 
-from .. import recipe
 from ..eager import eager
+from ..graph import recipe
 from ..graph.facts import has_symbols
 from ..graph.split import CannotSplit, split_by_autograd_component, split_by_inference_mode
 from ..tiers import Offer, deferrable
