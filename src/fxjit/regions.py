@@ -238,6 +238,7 @@ def _stored(key: RegionOptions, code: CodeType, args: tuple[object, ...], closur
 def _pipeline() -> Any:
     if config.report:
         importlib.import_module("fxjit.report").start(config.report)
+    torch_private.require(thoroughly=True)
     return importlib.import_module("fxjit.pipeline")
 
 

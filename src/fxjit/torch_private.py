@@ -2,7 +2,7 @@
 
 torch_names.tsv has one row for each: its policy, the feature it is for, and the shape that is expected of it.
 
-* `cannot run`: no frame can be compiled. `require()` says so at the first call.
+* `cannot run`: no frame can be compiled. `require()` says so at the first call, or before the compiler is imported.
 * `feature off`: the feature is off, with one warning; what would use it breaks the graph, or runs as captured. Such names are
   read through `get` and `optional`, or imported by a package whose door asks `is_on` first (`DOORS`).
 * `fallback`: what the name is for is done another way, or cannot occur where the name is not there.
@@ -129,10 +129,13 @@ def is_on(feature: str, thoroughly: bool = False) -> bool:
 
 
 @functools.cache
-def require() -> None:
-    """Raises TorchLacks unless every name is there that no compile can do without. Called before the first compile."""
+def require(thoroughly: bool = False) -> None:
+    """Raises TorchLacks unless every name is there that no compile can do without. Called before the first frame is looked at,
+    and `thoroughly` before the compiler is imported: names in modules that are not imported yet are until then taken to be
+    there, since a program that starts from stored entries needs none of them, and sympy is half of its wait."""
     for row in rows().values():
-        if row.policy == CANNOT_RUN and (problem := _problem(row.name)) is not None:
+        if (row.policy == CANNOT_RUN and (thoroughly or _is_imported(row.name))
+                and (problem := _problem(row.name)) is not None):
             raise TorchLacks(f"{torch_compat.tried_with()}; torch {_torch().__version__} {problem}")
 
 
@@ -162,6 +165,7 @@ def _is_imported(name: str) -> bool:
     return True
 
 
+@functools.cache
 def _spec(path: str) -> object:
     try:
         return importlib.util.find_spec(path)

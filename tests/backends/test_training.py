@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fxjit
-from fxjit.backends.aot import BackendConfig, compile_with_aot
+from fxjit.backends.aot.backend import BackendConfig
+from fxjit.backends.aot.driver import compile_with_aot
 from fxjit.backends.native import joint_passes
 from fxjit.backends.native.decompositions import table
 

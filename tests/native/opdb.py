@@ -33,7 +33,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 import fxjit
-from fxjit.backends.aot import BackendConfig, compile_with_aot
+from fxjit.backends.aot.backend import BackendConfig
+from fxjit.backends.aot.driver import compile_with_aot
 from fxjit.backends.graph.facts import has_symbols
 from fxjit.backends.native import joint_passes
 from fxjit.backends.native.decompositions import kept_whole, table

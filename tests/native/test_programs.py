@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import fxjit
-from fxjit.backends.aot import aot_eager
+from fxjit.backends.aot.node_by_node import aot_eager
 from fxjit.backends.native import aot_eager_decomp_partition, native
 from fxjit.counters import counters
 

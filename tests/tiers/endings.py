@@ -328,6 +328,7 @@ def start(seed: int, eager: bool, folder: Path, steps: tuple[Step, ...], ending:
     out = os.open(folder / "record", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, KEPT)
     config.tiers, config.cache_dir, config.cache_graphs = True, str(folder / "cache"), True
+    config.progress = 0.0  # what a slow machine says on stderr, eager does not
     config.small_graphs_as_captured = False
     if seed % 2:
         config.cpp.extra_flags = "-O0"  # a compile that is over sooner

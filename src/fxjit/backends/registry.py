@@ -35,7 +35,7 @@ _BUILTIN: dict[str, _Builtin] = {
     "eager": _Builtin("fxjit.backends.eager:eager", ("debug",)),
     "eager_noexcept": _Builtin("fxjit.backends.eager:eager_noexcept", ("debug",)),
     "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",), "make_fx backend"),
-    "aot_eager": _Builtin("fxjit.backends.aot:aot_eager", ("debug",), "compiled graphs"),
+    "aot_eager": _Builtin("fxjit.backends.aot.node_by_node:aot_eager", ("debug",), "compiled graphs"),
     "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",), "compiled graphs"),
     "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs", needs="CUDA graphs"),
     "inductor": _Builtin("fxjit.backends.inductor:inductor"),

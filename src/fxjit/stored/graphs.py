@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 import torch.fx
 
-from fxjit.backends.aot import rules
+from fxjit.backends.aot import decisions
 from fxjit.backends.aot.call_context import call_context
 from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
 from fxjit.backends.aot.runtime.wrappers import compiled_call
@@ -35,7 +35,9 @@ def pack_graph(recipe: Recipe) -> dict[str, Any]:
     if aliases is not None and aliases.has_wrappers:
         raise NotStorable("a graph over wrapper subclasses")
     shared = None if aliases is None else [list(aliases.itemsizes), list(aliases.mutated), sorted(map(list, aliases.aliases))]
-    return {"key": recipe.key, "rule": recipe.rule, "because": recipe.because, "aliases": shared,
+    rule = recipe.rule
+    decision = None if rule is None else [rule.id, rule.stage, rule.reason]
+    return {"key": recipe.key, "rule": decision, "because": recipe.because, "aliases": shared,
             "creation": [list(each) for each in recipe.creation], "captured": _pack_captured(recipe.captured),
             "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
 
@@ -45,7 +47,7 @@ def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
     if packed["key"] is None:
         gm = read_captured(packed)
         if packed["rule"] is not None:
-            rules.report(rules.rule(packed["rule"]), gm, packed["because"])
+            decisions.report(decisions.Decision(*packed["rule"]), gm, packed["because"])
         return _as_captured(packed, gm)
     result = StoredGraph(packed["key"], None, NativePrograms()).find()
     if result is None or result.rule is not None:

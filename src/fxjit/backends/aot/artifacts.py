@@ -18,7 +18,7 @@ from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, 
 from fxjit.schemas import target_uses_rng, view_base
 
 from ..graph.facts import tangents_of
-from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputRecord, TangentLayout, TangentMask
+from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputKind, OutputRecord, TangentLayout, TangentMask
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -168,7 +168,7 @@ def _plan(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta, autocast: boo
     trains = artifacts.trains
     return CallPlan(
         inputs=tuple(InputRecord(info.requires_grad, info.mutates_data) for info in meta.input_info),
-        outputs=tuple(OutputRecord(info.output_type, info.base_idx, info.requires_grad, _view_steps(info))
+        outputs=tuple(OutputRecord(OutputKind[info.output_type.name], info.base_idx, info.requires_grad, _view_steps(info))
                       for info in meta.output_info),
         num_intermediate_bases=meta.num_intermediate_bases,
         mutated_in_graph=tuple(meta.mutated_graph_handled_indices),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.fx
 
-from .rules import IsUnprofitable
 from .runtime.call_plan import CallPlan
 from .runtime.version_counters import VersionCounterEffects
+
+if TYPE_CHECKING:
+    from .rules import IsUnprofitable
 
 Boxed = Callable[[list[Any]], Any]
 

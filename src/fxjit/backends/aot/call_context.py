@@ -10,7 +10,6 @@ import torch
 import torch.fx
 
 from ..eager import eager
-from . import rules
 from .backend import CompileResult
 from .runtime.double_backward import DoubleBackward, may_run_twice
 from .runtime.input_aliasing import AliasedInputs
@@ -30,10 +29,17 @@ def call_context(gm: Captured, aliases: AliasedInputs | None, result: CompileRes
         versions = VersionCounterEffects(plan.preserves_version, plan.bumps_version)
 
     def run_as_captured(*args: Any) -> Any:
-        rules.report(rules.rule("input-aliasing"), gm)
+        _report("input-aliasing", gm)
         return (eager(gm, ()) if isinstance(gm, torch.fx.GraphModule) else gm)(*args)
 
-    differentiated_twice = functools.partial(rules.report, rules.rule("double-backward"), gm)
+    differentiated_twice = functools.partial(_report, "double-backward", gm)
     double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and may_run_twice(plan) else None
     by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
     return CallContext(creation, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)
+
+
+def _report(rule: str, gm: Captured) -> None:
+    """A call of the graph runs as captured."""
+    from . import rules  # with AOTAutograd's classes and sympy, which no stored graph wants
+
+    rules.report(rules.rule(rule), gm)

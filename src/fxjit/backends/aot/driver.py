@@ -45,7 +45,7 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
         return _compile(with_plain_views(gm), example_inputs, backend)
     except rules.RunAsCaptured as decision:
         rules.report(decision.rule, gm, decision.because)
-        recipe.note(recipe.Recipe(gm, rule=decision.rule.id, because=decision.because))
+        recipe.note(recipe.Recipe(gm, rule=decision.rule.decision, because=decision.because))
         return eager(gm, example_inputs)
 
 

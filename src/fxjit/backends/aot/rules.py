@@ -1,8 +1,8 @@
 """The rules by which a graph, a part of one, or a call of one runs as it was captured: operator by operator, as in eager.
 
 One row for each: an id, the stage that evaluates it, a predicate, and the reason in a sentence. `check` evaluates the rules of
-a stage; `report` is the one place that counts (`counters["run_as_captured"]`, by id), logs (`FXJIT_LOGS=compile`) and notifies
-listeners, such as `fxjit.explain`. docs/rules.md is made from the table.
+a stage; what is decided is counted (`counters["run_as_captured"]`, by id), logged (`FXJIT_LOGS=compile`) and told to listeners,
+such as `fxjit.explain`, by decisions.py. docs/rules.md is made from the table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.fx
@@ -19,24 +19,22 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from fxjit import events, logs
 from fxjit.budget import OverBudget
-from fxjit.counters import counters
 from fxjit.schemas import overloads_of
 from fxjit.tensor_wrappers import flattened, held_masks, is_wrapper, storages
 
 from ..graph.edit import outputs_of
-from ..graph.facts import DATA_DEPENDENT, all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
+from ..graph.facts import all_nodes, data_dependent, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
+from . import decisions
 from .artifacts import CompiledArtifacts
+from .decisions import Decision, Stage
 from .recurrent import CannotKeepWhole
 from .runtime.call_plan import CallPlan
 
-Stage = Literal["split", "captured graph", "AOTAutograd", "compiled graphs", "call plan", "executor", "call"]
 #: Whether a captured graph costs less than its compiled artifacts, called by the plan.
 IsUnprofitable = Callable[[torch.fx.GraphModule, "CallPlan | None", Mapping[str, Callable[..., Any]]], bool]
-log = logs.artifact("compile")
 _REGENERATED = (OutputType.alias_of_input, OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
                 OutputType.alias_of_intermediate_base_is_user_output)
 
@@ -68,6 +66,10 @@ class Rule:
     applies: Callable[[Candidate], bool]
     reason: str
 
+    @property
+    def decision(self) -> Decision:
+        return Decision(self.id, self.stage, self.reason)
+
 
 class RunAsCaptured(Exception):
     """A rule applies: the driver gives the captured graph in the place of a compiled one."""
@@ -84,16 +86,13 @@ def check(stage: Stage, candidate: Candidate) -> None:
             raise RunAsCaptured(rule, str(candidate.error or ""))
 
 
-def report(rule: Rule, graph: Any, because: str = "") -> None:
-    """Counts and logs that the graph, or a call of it, runs as captured, and reports it to `explain`."""
-    counters["run_as_captured"][rule.id] += 1
-    level = logs.WARNING if rule.id == "over-budget" else logs.INFO  # the time was lost, and may be again
-    log.log(level, "a graph runs as it was captured (%s): %s%s", rule.id, rule.reason, f" [{because}]" if because else "")
-    events.record_event(events.RunsAsCaptured(rule.id, rule.stage, rule.reason, graph))
-
-
 def rule(id: str) -> Rule:
     return BY_ID[id]
+
+
+def report(rule: Rule, graph: Any, because: str = "") -> None:
+    """Says that the graph, or a call of it, runs as captured (decisions.py)."""
+    decisions.report(rule.decision, graph, because)
 
 
 # Predicates of captured graphs
@@ -286,7 +285,7 @@ RULES: tuple[Rule, ...] = (
          "The graph gives out the unreduced result of an embedding that is sharded by its rows."),
     Rule("mutates-other-dtype", "captured graph", _mutates_other_dtype,
          "The graph writes to an input whose memory another input sees as elements of another type."),
-    Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, DATA_DEPENDENT),
+    Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, data_dependent()),
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
          "An operator that tracing cannot see through writes to a tensor, as fused optimizer steps do."),

@@ -6,6 +6,7 @@ Captured graphs carry fake tensors as `example_value`; two nodes whose fake tens
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,19 +20,24 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
 from fxjit.tensor_wrappers import is_wrapper, storages
 
 Node = torch.fx.Node
-#: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
-DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: Operators that take an absolute storage offset, and its position.
 _STORAGE_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
 #: Modules of functions that enter and leave modes, for graphs of torch._dynamo as for ours.
 _MODE_MODULES = frozenset({"torch.autograd.grad_mode", "torch.amp.autocast_mode", "torch._functorch.predispatch"})
+
+
+@functools.cache
+def data_dependent() -> tuple[type[Exception], ...]:
+    """What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # with sympy, which no stored graph wants
+
+    return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:
@@ -180,7 +186,7 @@ def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:
             torch.fx.Interpreter(gm).run(*inputs)
-        except DATA_DEPENDENT:
+        except data_dependent():
             return set(range(len(inputs)))
     return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}
 

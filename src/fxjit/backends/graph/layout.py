@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
+
+if TYPE_CHECKING:
+    import sympy
 
 
 def expressions(sizes: Sequence[int | torch.SymInt]) -> list[int | sympy.Expr]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch.fx
 
+    from fxjit.backends.aot.decisions import Decision
     from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
     from fxjit.backends.aot.runtime.output_views import CreationRecord
 
@@ -27,7 +28,7 @@ class Recipe:
     #: Of the store's entry; None for a graph that runs as captured.
     key: str | None = None
     #: The rule by which it does; None where the backend runs all graphs so.
-    rule: str | None = None
+    rule: Decision | None = None
     because: str = ""
     aliases: AliasedInputs | None = None
     creation: tuple[CreationRecord, ...] = ()

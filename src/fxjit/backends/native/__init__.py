@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: a graph of torch functions and its example inputs in, a callable out."""
     # Loaded at the first compile: AOTAutograd takes a second to import.
-    from fxjit.backends.aot import BackendConfig, compile_with_aot
+    from fxjit.backends.aot.backend import BackendConfig
+    from fxjit.backends.aot.driver import compile_with_aot
     from fxjit.backends.graph.facts import has_symbols
 
     from .decompositions import kept_whole, table
@@ -41,7 +42,9 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 @needs("compiled graphs")
 def aot_eager_decomp_partition(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """AOTAutograd's graphs by this backend's decompositions and partitioner, run node by node."""
-    from fxjit.backends.aot import BackendConfig, compile_with_aot, run_nodes
+    from fxjit.backends.aot.backend import BackendConfig
+    from fxjit.backends.aot.driver import compile_with_aot
+    from fxjit.backends.aot.node_by_node import run_nodes
 
     from .decompositions import table
 

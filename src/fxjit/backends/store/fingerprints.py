@@ -15,19 +15,21 @@ import operator
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 from fxjit import process_state
 from fxjit.schemas import OBSERVED
 
 from .operators import TORCHS, Unknown, operator_text
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _PACKAGES = ("torch", "fxjit")
 _C: Any = torch._C
@@ -172,6 +174,8 @@ def _nodes(gm: torch.fx.GraphModule) -> Iterator[str]:
 
 def _check_value(value: Any) -> None:
     """Refuses results that depend on numbers which are known only when the graph runs."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # with sympy, which no stored graph wants
+
     if isinstance(value, (list, tuple)):
         for each in value:
             _check_value(each)

@@ -1,7 +1,7 @@
 """The autograd node of a training graph: forward saves what the backward graph wants, backward gives it the tangents.
 
 One class of autograd functions is made for each compiled graph; what it does is in the methods of `AutogradNode`, over the
-graph's call plan. Outputs that alias an input or an intermediate leave the node as `TensorAlias`, which autograd passes by,
+graph's call plan. Outputs that alias an input or an intermediate leave the node as `OutputAlias`, which autograd passes by,
 and are made again as views around it (output_views.py).
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch._functorch._aot_autograd.schemas import TensorAlias
 
 from fxjit import _C, torch_private
 
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward, graph_is_retained
+from .output_views import OutputAlias
 from .tangents import defined_tangents, mask_tensors, with_layout
 
 Boxed = Callable[[list[Any]], Any]
@@ -84,7 +84,7 @@ class AutogradNode:
             if outs[index]._is_view():
                 outs[index] = torch.ops.aten._unsafe_view(outs[index], outs[index].shape)
         for index in self.aliases:
-            outs[index] = TensorAlias(outs[index])
+            outs[index] = OutputAlias(outs[index])
         if self.non_differentiable:
             ctx.mark_non_differentiable(*[outs[index] for index in self.non_differentiable])
             ctx._materialize_non_diff_grads = False

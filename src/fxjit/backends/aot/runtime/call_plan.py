@@ -6,11 +6,25 @@ then the intermediates that some of these are views of, then the saved activatio
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 import torch
 from torch._C._functionalization import ViewMeta
-from torch._functorch._aot_autograd.schemas import OutputType
+
+
+class OutputKind(enum.Enum):
+    """AOTAutograd's kinds of outputs, by its names: its module takes half a second to import, which no stored graph wants."""
+
+    non_alias = enum.auto()
+    alias_of_input = enum.auto()
+    is_input = enum.auto()
+    alias_of_intermediate_save_as_output = enum.auto()
+    alias_of_intermediate = enum.auto()
+    alias_of_intermediate_base_is_user_output = enum.auto()
+    unsafe_view_alias = enum.auto()
+    custom_function_view = enum.auto()
+
 
 #: An input of a backward graph that says whether any of several tangents is defined: those tangents, as bits; the device.
 TangentMask = tuple[int, str]
@@ -31,7 +45,7 @@ class OutputRecord:
     """One output of the captured graph."""
 
     #: AOTAutograd's kind: a tensor of its own, an input, a view of an input or of an intermediate.
-    output_type: OutputType
+    kind: OutputKind
     #: Of what it is or views: the index of an input, of an output, or of an intermediate base, as the kind says.
     base_index: int | None
     #: Whether the caller gets it with a gradient.

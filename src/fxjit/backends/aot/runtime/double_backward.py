@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._functorch._aot_autograd.schemas import OutputType
 
 from fxjit import _C
 
-from .call_plan import CallPlan
+from .call_plan import CallPlan, OutputKind
 
 #: The inputs of one run, and the version counters of those that are differentiated.
 Kept = tuple[tuple[Any, ...], list[int]]
@@ -30,7 +29,7 @@ class DoubleBackward:
         self._differentiated = tuple(index for index, info in enumerate(plan.inputs) if info.requires_grad)
         #: For each intermediate that outputs are views of: one of them.
         view_of = {info.base_index: index for index, info in enumerate(plan.outputs)
-                   if info.output_type in (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output)}
+                   if info.kind in (OutputKind.alias_of_intermediate, OutputKind.alias_of_intermediate_save_as_output)}
         self._views = tuple(view_of[base] for base in range(plan.num_intermediate_bases))
         self._on_first = on_first
         self.wanted = False

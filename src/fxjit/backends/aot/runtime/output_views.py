@@ -14,25 +14,31 @@ from typing import Any
 import torch
 import torch.fx
 from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
-from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
-from torch._functorch._aot_autograd.schemas import OutputType, TensorAlias
 
 from fxjit import _C
 
-from .call_plan import OutputRecord
+from .call_plan import OutputKind, OutputRecord
 
 Maker = Callable[[Sequence[Any], Sequence[Any], Any], Any]
 Restore = Callable[[torch.Tensor], torch.Tensor]
 #: The place of an output, and its CreationMeta by name.
 CreationRecord = tuple[int, str]
-_UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
+_UNALIASED = (OutputKind.non_alias, OutputKind.unsafe_view_alias)
+
+
+class OutputAlias:
+    """An output that aliases an input or an intermediate, on its way out of the autograd node: autograd passes it by."""
+
+    __slots__ = ("alias",)
+
+    def __init__(self, alias: torch.Tensor) -> None:
+        self.alias = alias
 
 
 def view_makers(outputs: tuple[OutputRecord, ...]) -> list[Maker | None]:
     """For each output that is an input or a view: what makes it, from the inputs, what the autograd node gave (the outputs,
     then the intermediates), and what it gave for this output."""
-    makers = [None if info.output_type in _UNALIASED else _maker(info, len(outputs)) for info in outputs]
+    makers = [None if info.kind in _UNALIASED else _maker(info, len(outputs)) for info in outputs]
     for maker in makers:
         if maker is not None:
             _C.set_flags(maker.__code__, _C.TRANSFORMED)  # the frame hook passes it by
@@ -41,16 +47,22 @@ def view_makers(outputs: tuple[OutputRecord, ...]) -> list[Maker | None]:
 
 def _maker(info: OutputRecord, num_outputs: int) -> Maker:
     assert info.base_index is not None, "a view of something"
-    kind, base, replays = info.output_type, info.base_index, functorch_config.view_replay_for_aliased_outputs
+    kind, base = info.kind, info.base_index
     sequence: Any = None if info.view_steps is None else SimpleNamespace(sequence=info.view_steps)
-    if kind in (OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output):
+    if kind in (OutputKind.alias_of_intermediate, OutputKind.alias_of_intermediate_save_as_output):
         base += num_outputs
-    if kind is OutputType.is_input:
+    if kind is OutputKind.is_input:
         return lambda inputs, outs, out: inputs[base]
 
+    # Half a second to import, which is for graphs that return views alone.
+    from torch._functorch import config as functorch_config
+    from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
+
+    replays = functorch_config.view_replay_for_aliased_outputs
+
     def make(inputs: Sequence[Any], outs: Sequence[Any], out: Any) -> Any:
-        viewed = inputs[base] if kind is OutputType.alias_of_input else outs[base]
-        if type(viewed) is TensorAlias:
+        viewed = inputs[base] if kind is OutputKind.alias_of_input else outs[base]
+        if type(viewed) is OutputAlias:
             viewed = viewed.alias
         return gen_alias_from_base(viewed, out.alias, info.requires_grad, sequence, replay_views=replays)
 

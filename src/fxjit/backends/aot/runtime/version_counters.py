@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 
 
 @dataclass(frozen=True, slots=True)
