@@ -57,6 +57,8 @@ def refer(obj: Any) -> list[Any]:
             return ["module", name]
     elif obj is os.environ._data:  # type: ignore[attr-defined]  # not in the stubs
         return ["environment"]
+    elif obj is sys.modules:
+        return ["modules"]
     elif isinstance(obj, dict) and id(obj) in (tables := _tables()):
         return ["table", *tables[id(obj)]]
     elif type(obj) is dict:
@@ -69,6 +71,8 @@ def refer(obj: Any) -> list[Any]:
     elif isinstance(obj, torch._ops.OpOverloadPacket):
         if str(obj).partition(".")[0] in ("aten", "prims"):
             return ["operators", str(obj)]
+    elif isinstance(obj, type) and issubclass(obj, types.ModuleType) and (module := _module_of_type(obj)) is not None:
+        return ["module type", module, _digest(obj, module)]
     elif isinstance(obj, enum.Enum) and type(obj).__members__.get(obj.name) is obj:
         return ["member", refer(type(obj)), obj.name]
     else:
@@ -94,11 +98,24 @@ def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
         module, name = obj.__self__.__name__, obj.__name__
     if isinstance(module, str) and isinstance(name, str):
         yield "name", module, name
+        yield from (("name", module, each) for each in _names_in_module(obj, module))
     if isinstance(obj, type) and module == "builtins":
         yield from (("name", "types", each) for each, value in vars(types).items() if value is obj)
     known = _of_torch().get(id(obj))
     if known is not None and known[0] is obj:
         yield "name", known[1], known[2]
+
+
+def _names_in_module(obj: Any, module: str) -> Iterator[str]:
+    """Names that its own module has for a function that bears none of them: it was made inside another, or is a lambda."""
+    if isinstance(obj, types.FunctionType):
+        yield from (name for name, value in dict.items(_namespace(module) or {}) if value is obj and isinstance(name, str))
+
+
+def _module_of_type(cls: type) -> str | None:
+    """The name of a module of a class of its own, which stands in the place of the module that defines the class."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__ if type(module) is cls else None
 
 
 @functools.cache
@@ -150,8 +167,15 @@ def _at(module: str, name: str) -> Any:
 def find(reference: list[Any]) -> Any:
     """The object of a reference. Raises Changed."""
     kind, *rest = reference
+    found: Any
     if kind == "module":
         found = sys.modules.get(rest[0])
+    elif kind == "module type":
+        found = type(sys.modules.get(rest[0]))
+        if not issubclass(found, types.ModuleType) or _digest(found, rest[0]) != rest[1]:
+            raise Changed(f"{rest[0]} is another module")
+    elif kind == "modules":
+        found = sys.modules
     elif kind == "globals":
         found = _namespace(rest[0])
     elif kind == "environment":
