@@ -196,8 +196,13 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
+@cache
+def imported(path: Path) -> tuple[tuple[str, ast.AST, bool], ...]:
     """Each module imported, in full; the node; and whether it happens inside a function, or later, by name."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
     inside: set[int] = set()
     type_checking: set[int] = set()
     for node in ast.walk(parsed(path)):
