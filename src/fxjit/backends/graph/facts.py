@@ -6,7 +6,6 @@ Captured graphs carry fake tensors as `example_value`; two nodes whose fake tens
 
 from __future__ import annotations
 
-import functools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,12 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
@@ -32,12 +26,11 @@ _STORAGE_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as
 _MODE_MODULES = frozenset({"torch.autograd.grad_mode", "torch.amp.autocast_mode", "torch._functorch.predispatch"})
 
 
-@functools.cache
 def data_dependent() -> tuple[type[Exception], ...]:
     """What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor."""
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # with sympy, which no stored graph wants
+    from fxjit import fake_execution  # with sympy, which no stored graph wants
 
-    return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
+    return fake_execution.DATA_DEPENDENT
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:

@@ -112,7 +112,7 @@ def _state() -> Iterator[str]:
     yield repr((
         autocast, torch.is_autocast_cache_enabled(),
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
-        get._get_deterministic_algorithms(), get._get_deterministic_algorithms_warn_only(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
         deterministic.fill_uninitialized_memory, get._is_torch_function_enabled(),
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
