@@ -293,6 +293,8 @@ def _plain_function(fn: Any) -> None:
 
 for _fn in dict.fromkeys(numpy_calls.plain_functions()):
     _plain_function(_fn)
+for _fn in (np.dtype, np.finfo, np.iinfo, np.promote_types):  # of types, and pure; torch._numpy has types of its own
+    _plain_function(_fn)
 for _cls in dict.fromkeys(np.sctypeDict.values()):
     if issubclass(_cls, (np.number, np.bool_)):
         _plain_function(_cls)
@@ -375,6 +377,7 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
         found = t.wrap(number, ApplySource(source, number_of))
         if isinstance(found, SymValue):
             return NumPyNumberValue(type(obj), found, source)
+        found.as_constant()  # read, it is guarded
     else:
         t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)
@@ -383,6 +386,12 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
 def number_of(scalar: np.generic) -> Any:
     """The Python number that a NumPy scalar is."""
     return scalar.item()
+
+
+@wraps(np.finfo, np.iinfo)
+def _wrap_limits(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ConstantValue(obj, source)
 
 
 @wraps(np.dtype, subclasses=True)
