@@ -89,7 +89,7 @@ def test_a_number_that_the_function_changes():
         for _ in range(5):
             assert torch.equal(compiled(X, holder), f(X, twin))
             assert holder.number == twin.number and type(holder.number) is type(twin.number)
-        assert counters["stats"]["unique_graphs"] == 2
+        assert counters["stats"]["unique_graphs"] == (1 if kind in ("int", "float") else 2)
 
 
 USES = {
@@ -182,7 +182,7 @@ def test_a_scheduler_that_is_stepped_in_the_compiled_function(name):
 
 def test_a_rate_that_stays_is_not_looked_at():
     """A number that is only moved from place to place is guarded by its type alone."""
-    held, kept = {"rate": 0.1}, []
+    held, kept = {"rate": 0.1}, [0.0, 0.0]
 
     def step(x):
         kept[:] = [held["rate"], held["rate"]]
