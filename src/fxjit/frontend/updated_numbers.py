@@ -5,7 +5,7 @@ one leaves there, so they are symbols in the frame's first compile already, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.effects import Effect, Restore, StoreAttr
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fxjit.frontend.interp.restart import BreakPoints
     from fxjit.frontend.values.base import Value
     from fxjit.guards.source import Source
-
-_NUMBERS: Final = (int, float)
 
 
 def foresee_updated_numbers(policy: ShapePolicy, points: BreakPoints, effects: Iterable[Effect],
@@ -47,12 +45,12 @@ def updated_numbers(effects: Iterable[Effect], read: Mapping[Source, Value]) -> 
         before = read.get(source)
         if not isinstance(before, ConstantFromOutside) or not before.was_read or isinstance(source.root, ConstSource):
             continue
-        if before.pytype() not in _NUMBERS:
+        number, now = before.peek(), value.realized if isinstance(value, Lazy) else value
+        if now is None or now is before or type(number) not in (int, float) or now.pytype() is not type(number):
             continue
-        number, now = before.as_constant(), value.realized if isinstance(value, Lazy) else value
-        if now is None or now is before or now.pytype() is not type(number):
-            continue
-        if not now.is_constant() or now.as_constant() != number:
+        assert isinstance(number, (int, float))
+        left = now.peek() if isinstance(now, ConstantFromOutside) else now.as_constant() if now.is_constant() else None
+        if left != number:
             yield source, number
 
 

@@ -204,6 +204,10 @@ class ConstantFromOutside(ConstantValue):
         self._t.guard(ConstIs(self.source, self._found))
         return self._found
 
+    def peek(self) -> object:
+        """The object, for a decision that needs no guard."""
+        return self._found
+
     def pytype(self) -> type:
         return type(self._found)
 
