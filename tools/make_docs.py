@@ -183,6 +183,36 @@ def torch_names_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+#: What is done in several processes, how; and what is not.
+SEVERAL_PROCESSES = (
+    ("DistributedDataParallel, around or inside of `compile`",
+     "graphs are cut at its buckets (`optimize_ddp`); communication hooks, `no_sync`, `static_graph`, "
+     "`find_unused_parameters` and buckets as views of gradients stay torch's"),
+    ("FSDP2 (`fully_shard`), compiled blocks or the whole model",
+     "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them"),
+    ("FSDP1", "untried"),
+    ("DTensor, `parallelize_module`, `distribute_module`, `local_map`",
+     "one graph, forward and backward, with its collectives"),
+    ("FSDP2 and tensor parallel on a mesh of two dimensions", "as each by itself"),
+    ("`loss_parallel()`, `implicit_replication()`",
+     "around a compiled call: guarded. Inside of one: the graph breaks there, and the block runs as in eager (torch.compile "
+     "raises an error at the first)"),
+    ("functional collectives", "in the graph"),
+    ("`all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all_single` and their tensor forms",
+     "in the graph where `async_op=False` and the tensors are plain, contiguous and need no gradient; other calls break it"),
+    ("other collectives, `barrier`, `send`, `recv`, objects", "the graph breaks; they run as in eager"),
+    ("context parallel, pipeline stages", "untried"),
+    ("`torch.distributed.checkpoint`", "names and values are those of the model that is not compiled"),
+    ("torchrun, `torch.multiprocessing.spawn`", "tried, also under `python -m fxjit run`"),
+    ("a rank that raises, dies or is slow", "others get eager's error, at the latest when their group's time is over"),
+    ("one cache for all ranks", "yes: a graph that two compile at the same time is compiled by each, and kept once"),
+    ("`set_enable_guard_collectives`", "no: each rank decides by its own guards"),
+    ("gloo on one machine, 2 ranks", "all of the above was tried with it"),
+    ("NCCL, several machines, more ranks",
+     "untried; the collectives of a graph are torch's operators, which choose the backend"),
+)
+
+
 def coverage_page() -> str:
     """Every public name of torch.compile, and what becomes of it."""
     lines = ["# Moving over from torch.compile, name by name", "", MADE,
@@ -205,6 +235,10 @@ def coverage_page() -> str:
         if others:
             lines += ["| name | | |", "| --- | --- | --- |"]
             lines += [f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others] + [""]
+    lines += ["## Several processes", "",
+              "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
+              "| what | with fxjit |", "| --- | --- |"]
+    lines += [f"| {what} | {how} |" for what, how in SEVERAL_PROCESSES]
     return "\n".join(lines).rstrip() + "\n"
 
 

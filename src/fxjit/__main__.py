@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fxjit", description="Compile PyTorch programs.")
     parser.add_argument("--version", action="version", version=f"fxjit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    run = commands.add_parser("run", help="run a script whose torch.compile calls use fxjit")
+    run = commands.add_parser("run", help="run a script, and the processes it starts, whose torch.compile calls use fxjit")
     run.add_argument("script", help="a Python file, or -m and a module's name")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     report = commands.add_parser("report", help="run a script likewise, with a page: fxjit_report/report.html")
@@ -73,6 +74,7 @@ def _report(script: str, arguments: list[str], parser: argparse.ArgumentParser) 
     from .report import finish, start
 
     folder = config.report or "fxjit_report"
+    config.set_environment(FXJIT_REPORT=os.path.abspath(os.path.expanduser(folder)))  # for the processes that the script starts
     start(folder, title=" ".join([script, *arguments]), name="report.html")
     try:
         return _run(script, arguments, parser)
@@ -91,6 +93,7 @@ def _run(script: str, arguments: list[str], parser: argparse.ArgumentParser) -> 
     if not is_module and not Path(script).is_file():
         parser.error(f"there is no file {script}")
     install()
+    _install_in_children()
     if is_module:
         sys.argv = arguments
         sys.path.insert(0, "")
@@ -100,6 +103,14 @@ def _run(script: str, arguments: list[str], parser: argparse.ArgumentParser) -> 
         sys.path.insert(0, str(Path(script).resolve().parent))
         runpy.run_path(script, run_name="__main__")
     return 0
+
+
+def _install_in_children() -> None:
+    """Processes that the script starts use fxjit as well: the ranks of torchrun, spawned workers."""
+    here = str(Path(__file__).resolve().parent / "bootstrap")
+    before = config.child_environment().get("PYTHONPATH")
+    others = [each for each in before.split(os.pathsep) if each != here] if before else []
+    config.set_environment(PYTHONPATH=os.pathsep.join([here, *others]))
 
 
 if __name__ == "__main__":

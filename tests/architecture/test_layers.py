@@ -115,6 +115,7 @@ LAYERS: dict[str, set[str]] = {
     "surface": {"errors", "replacements"},
     "dropin": LOW | {"profiler", "replacements", "surface"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},
+    "bootstrap": {"install"},
     "testing": LOW | {"api", "backends"},
     "torch_compat": set(),
     "torch_private": {"errors", "torch_compat"},
@@ -126,6 +127,7 @@ PUBLIC = {"__init__", "__main__", "demo"}  # these sit on top and may import eve
 # Own modules imported inside a function: each is heavy, or needs torch, and is not wanted by `import fxjit`.
 LATE_IMPORTS = {
     ("__main__", "demo"),
+    ("bootstrap.sitecustomize", "install"),
     ("__main__", "doctor"),
     ("__main__", "install"),
     ("__main__", "replay"),
@@ -194,8 +196,13 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
+@cache
+def imported(path: Path) -> tuple[tuple[str, ast.AST, bool], ...]:
     """Each module imported, in full; the node; and whether it happens inside a function, or later, by name."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
     inside: set[int] = set()
     type_checking: set[int] = set()
     for node in ast.walk(parsed(path)):

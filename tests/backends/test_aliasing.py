@@ -471,3 +471,35 @@ def test_inputs_that_meet_as_before_are_no_reason_to_run_as_captured(name: str) 
     assert not counters["run_as_captured"]["input-aliasing"]
     compiled(*MEETINGS["two behind"](numbers(20)))
     assert counters["run_as_captured"]["input-aliasing"] == 1
+
+
+def view_of_the_other(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p.add_(1)
+    return q[1:3]
+
+
+def view_of_the_written(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p.add_(q.flip(0))
+    return p[1:3]
+
+
+def rows_of_the_other(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p.mul_(2)
+    return q.unsqueeze(1)[2]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [view_of_the_other, view_of_the_written, rows_of_the_other])
+def test_views_of_inputs_that_meet_lie_where_eager_has_them(fn: Callable[..., Any], backend: str, dynamic: bool) -> None:
+    for name in MEETINGS:
+        fxjit.reset()
+        compiled = fxjit.compile(fn, backend=backend, dynamic=dynamic)
+        for _ in range(2):
+            mine, theirs = numbers(20), numbers(20)
+            result, expected = compiled(*MEETINGS[name](mine)), fn(*MEETINGS[name](theirs))
+            assert torch.equal(result, expected), name
+            assert (result.stride(), result.storage_offset()) == (expected.stride(), expected.storage_offset()), name
+            result.fill_(7)
+            expected.fill_(7)
+            assert torch.equal(mine, theirs), name

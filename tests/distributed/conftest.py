@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,13 @@ import torch
 
 if not torch.distributed.is_available():
     collect_ignore_glob = ["test_*.py"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """In the place of a rank's result: its process has ended."""
+
+    status: int
 
 
 class Ranks:
@@ -32,6 +41,7 @@ class Ranks:
         self.connections: list[Connection] = [each for _, each in sorted((one.recv(), one) for one in accepted)]
 
     def __call__(self, function: Callable[..., Any], *args: Any, seconds: float = 120) -> list[Any]:
+        """The results, by rank; that of a rank which ends meanwhile is the `Ended` with its exit status."""
         for connection in self.connections:
             connection.send((inspect.getfile(function), function.__name__, args))
         results = []
@@ -39,7 +49,11 @@ class Ranks:
             if not connection.poll(seconds):
                 self.close()
                 pytest.fail(f"rank {rank} did not end {function.__name__} in {seconds} seconds")
-            how, what = connection.recv()
+            try:
+                how, what = connection.recv()
+            except (EOFError, ConnectionError):
+                results.append(Ended(self.processes[rank].wait(20)))
+                continue
             assert how == "returned", f"rank {rank}:\n{what}"
             results.append(what)
         return results
@@ -47,7 +61,8 @@ class Ranks:
     def close(self) -> None:
         """Ends the ranks: those that listen by themselves, the others (one waits for another in vain, say) by force."""
         for connection in self.connections:
-            connection.send(None)
+            with contextlib.suppress(OSError):  # it has ended
+                connection.send(None)
         for process in self.processes:
             try:
                 process.wait(20)
@@ -59,5 +74,13 @@ class Ranks:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     pool = Ranks(2, tmp_path_factory.mktemp("ranks"))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def mortal_ranks(tmp_path: Path) -> Iterator[Ranks]:
+    """For one test: it may end them."""
+    pool = Ranks(2, tmp_path)
     yield pool
     pool.close()

@@ -4,6 +4,7 @@ time limit is over."""
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed._functional_collectives as functional
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 import fxjit
 
@@ -95,3 +97,61 @@ def test_a_rank_that_raises_leaves_the_others_no_longer_than_the_time_limit(rank
     assert (waiting, raising) == ("RuntimeError", "ValueError")
     if compiles_before:  # else the time has that of the compile in it
         assert seconds < 1.8 * LIMIT, "it waited twice"
+
+
+def backward_of_one_rank_fails() -> tuple[str, float]:
+    """What a rank sees in its backward, and after how many seconds: the other raises between its forward and its backward."""
+    group = distributed.new_group([0, 1], timeout=datetime.timedelta(seconds=LIMIT))
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    net = DistributedDataParallel(layers, process_group=group)
+
+    def step(x: torch.Tensor, fails: bool) -> torch.Tensor:
+        loss = net(x).square().mean()
+        if fails:
+            raise ValueError("this rank has bad data")
+        loss.backward()
+        return loss
+
+    compiled, x = fxjit.compile(step), torch.ones(3, 4)
+    compiled(x, False)
+    start = time.perf_counter()
+    kind, _ = failure(compiled, x, distributed.get_rank() == 1)
+    return kind, time.perf_counter() - start
+
+
+def test_a_rank_without_a_backward_leaves_the_others_no_longer_than_the_time_limit(ranks):
+    (waiting, seconds), (raising, _) = ranks(backward_of_one_rank_fails)
+    assert (waiting, raising) == ("RuntimeError", "ValueError")
+    assert seconds < 1.8 * LIMIT, "it waited twice"
+
+
+def one_rank_dies(cache: str) -> tuple[tuple[str, str], tuple[str, str], dict[str, int]]:
+    """Rank 1 ends in its step, while it puts the compiled graph into the cache that both have. What rank 0 sees, what eager
+    would, and what the cache does for it afterwards."""
+    groups = [distributed.new_group([0, 1], timeout=datetime.timedelta(seconds=60)) for _ in range(2)]
+    fxjit.config.cache_dir, fxjit.config.cache_graphs = cache, True
+    alone, x = (lambda x: x.sin() * 2 + x.cos()), torch.linspace(0, 1, 64)
+
+    def step(x: torch.Tensor, group: Any) -> torch.Tensor:
+        y = alone(x)
+        fxjit.graph_break()  # the graph before it is one that the cache takes
+        distributed.all_reduce(y, group=group)
+        return y + 1
+
+    if distributed.get_rank() == 1:
+        os.replace = lambda *paths, **folders: os._exit(9)
+    found, expected = failure(fxjit.compile(step), x, groups[0]), failure(step, x, groups[1])
+    for _ in range(2):
+        fxjit.reset()
+        fxjit.counters.clear()
+        torch.testing.assert_close(fxjit.compile(alone)(x), alone(x))
+    return found, expected, dict(fxjit.counters["cache"])
+
+
+def test_a_rank_that_dies_while_it_compiles_is_eagers_error_and_the_cache_is_sound(mortal_ranks, tmp_path):
+    (found, expected, cache), dead = mortal_ranks(one_rank_dies, str(tmp_path / "cache"))
+    assert dead.status == 9
+    assert found[0] == expected[0] == "RuntimeError"
+    # Who sees the end first is told what it was, who comes later that there is no connection.
+    assert "gloo" in found[1] and "gloo" in expected[1]
+    assert cache["graph hit"] == 1, cache

@@ -240,17 +240,24 @@ def _takes_overlapping_tangents(candidate: Candidate) -> bool:
 
 def _views_mutated_input(candidate: Candidate) -> bool:
     """AOTAutograd then makes the output anew from where it lies in the storage of the compiled graph's result, which may begin
-    elsewhere than the input's own."""
+    elsewhere than the input's own. Of inputs that share memory it makes one, their synthetic base, and replays on that one
+    the views that the program took of an input."""
     meta = candidate.meta
     if meta is None:
         return False
-    for info in meta.output_info:
-        base = info.base_idx if info.output_type is OutputType.alias_of_input else None
-        if base is not None and meta.input_info[base].mutates_data:
-            steps = None if info.view_meta_sequence is None else info.view_meta_sequence.sequence
-            if steps is None or any(step.has_symbolic_inputs for step in steps):
-                return True
-    return False
+    views = [info for info in meta.output_info if info.base_idx is not None and meta.input_info[info.base_idx].mutates_data
+             and info.output_type in (OutputType.alias_of_input, OutputType.is_input)]
+    if views and _have_synthetic_base(candidate.example_inputs, mutated_inputs(candidate.captured)):
+        return True
+    sequences = [info.view_meta_sequence for info in views if info.output_type is OutputType.alias_of_input]
+    return any(steps is None or any(step.has_symbolic_inputs for step in steps.sequence) for steps in sequences)
+
+
+def _have_synthetic_base(values: Sequence[Any], mutated: Sequence[int]) -> bool:
+    """Whether one of these inputs shares its storage with a mutated one."""
+    storages = [each.untyped_storage()._cdata if isinstance(each, torch.Tensor) and each.layout is torch.strided
+                and not is_wrapper(each) else None for each in values]
+    return any(storages[place] is not None and storages.count(storages[place]) > 1 for place in mutated)
 
 
 def _only_views(candidate: Candidate) -> bool:
@@ -323,7 +330,7 @@ RULES: tuple[Rule, ...] = (
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
          "An output's elements overlap in memory, and so would those of its gradient."),
     Rule("view-of-mutated-input", "compiled graphs", _views_mutated_input,
-         "An output is a view, of symbolic sizes, of an input that the graph writes to."),
+         "An output is a view of an input that the graph writes to, and has symbolic sizes, or other inputs share its memory."),
     Rule("wrapper-view", "compiled graphs", _cannot_regenerate_wrapper,
          "An output is a view, and of a wrapper subclass that knows no `as_strided`, by which AOTAutograd would make it."),
     Rule("only-views", "compiled graphs", _only_views,
