@@ -1,6 +1,7 @@
 """`python -m benchmarks.real`: models of the sizes that people run, inference and training, on one thread and on two.
 
-Eager, torch.compile and fxjit take turns in one process, a call of each at a time, and the numbers are ratios of their medians.
+Eager, torch.compile and fxjit take turns in one process, a call of each at a time, and the numbers are ratios of their medians:
+of the time on the processor for one thread, which what else runs on the machine changes little, and of the wall clock for more.
 Each model, mode and number of threads has a process of its own; the peak of memory is what the process grows by during a call.
 With `--json FILE` a run goes on where it ended. What was printed last is in docs/performance.md.
 """
@@ -51,7 +52,8 @@ def call_of(fn: Any, arguments: tuple[Any, ...], mode: str) -> Call:
 
 
 def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]:
-    """Seconds of the first call and the median of a call, and the bytes of its peak, each by way."""
+    """Seconds of the first call, the medians of a call by the wall clock ("steady") and of the process's time on the
+    processor, all its threads together ("cpu"), and the bytes of its peak, each by way."""
     import torch
 
     import fxjit
@@ -70,14 +72,14 @@ def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]
         calls[way] = call_of(compilers[way](copy.deepcopy(module)), arguments, mode)
         first[way] = first_call(calls[way])
         calls[way]()
-    samples: dict[str, list[float]] = {way: [] for way in ways}
+    samples: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(turns):
         for way, call in calls.items():
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             call()
-            samples[way].append(time.perf_counter() - start)
-    return {"first": first, "steady": {way: statistics.median(times) for way, times in samples.items()},
-            "peak": {way: peak_of(call) for way, call in calls.items()}}
+            samples[way].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    wall, cpu = ({way: statistics.median(each[clock] for each in taken) for way, taken in samples.items()} for clock in (0, 1))
+    return {"first": first, "steady": wall, "cpu": cpu, "peak": {way: peak_of(call) for way, call in calls.items()}}
 
 
 # -- all of them ----------------------------------------------------------------------------------------------------
@@ -87,7 +89,8 @@ def run(name: str, mode: str, threads: int, options: argparse.Namespace) -> dict
     """What the model's own process found; {"problem": ...} where it failed."""
     task = {"name": name, "mode": mode, "ways": options.ways.split(","), "turns": options.turns}
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads),
+                                    "TORCHINDUCTOR_CACHE_DIR": options.torch_cache or f"{folder}/inductor",
                                     "FXJIT_CACHE_DIR": options.fxjit_cache or f"{folder}/fxjit"}
         command = [sys.executable, "-m", "benchmarks.real", "--worker", json.dumps(task)]
         try:
@@ -117,14 +120,15 @@ def table(results: dict[str, Any]) -> str:
         if "problem" in found:
             rows.append((name, mode, threads, found["problem"], *[""] * 8))
             continue
-        speeds = [ratio(found, "steady", *pair) for pair in (("eager", "torch"), ("eager", "fxjit"), ("torch", "fxjit"))]
+        clock = "cpu" if threads == "1" and "cpu" in found else "steady"
+        speeds = [ratio(found, clock, *pair) for pair in (("eager", "torch"), ("eager", "fxjit"), ("torch", "fxjit"))]
         for column, speed in zip(columns, speeds, strict=True):
             if speed is not None:
                 column.append(speed)
         peaks = [found["peak"].get(way) for way in ("eager", "torch", "fxjit")]
         firsts = [found["first"].get(way) for way in ("torch", "fxjit")]
         rows.append((
-            name, mode, threads, f"{found['steady'].get('eager', math.nan) * 1e3:.1f}", *map(_times, speeds),
+            name, mode, threads, f"{found[clock].get('eager', math.nan) * 1e3:.1f}", *map(_times, speeds),
             *("" if peak is None else f"{peak / 1e6:.0f}" for peak in peaks),
             *("" if seconds is None else f"{seconds:.1f}" for seconds in firsts),
         ))  # fmt: skip
@@ -147,6 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=15, help="calls of each way")
     parser.add_argument("--json", help="where the results go, after each row; what it has is not measured again")
     parser.add_argument("--fxjit-cache", help="a folder for fxjit's cache; by default each row begins with an empty one")
+    parser.add_argument("--torch-cache", help="the same for torch.compile's")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.worker:

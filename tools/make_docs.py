@@ -192,7 +192,9 @@ SEVERAL_PROCESSES = (
      "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them"),
     ("FSDP1", "untried"),
     ("DTensor, `parallelize_module`, `distribute_module`, `local_map`",
-     "one graph, forward and backward, with its collectives"),
+     "one graph, forward and backward, with its collectives. "
+     "Blocks that are compiled one by one take a graph each (torch.compile: one for all), and those beyond "
+     "`recompile_limit` run eagerly: compile the whole model"),
     ("FSDP2 and tensor parallel on a mesh of two dimensions", "as each by itself"),
     ("`loss_parallel()`, `implicit_replication()`",
      "around a compiled call: guarded. Inside of one: the graph breaks there, and the block runs as in eager (torch.compile "

@@ -73,6 +73,19 @@ def test_other_products_are_blas_calls_of_their_own(function, why):
     assert tiles() == 0, why
 
 
+@pytest.mark.parametrize(("inner", "tiled"), [(128, 1), (1024, 1), (1088, 0), (2048, 0)])
+def test_weights_too_large_to_be_packed_for_each_block_are_multiplied_in_one_call(inner, tiled):
+    """256 columns: up to 1 MiB of weights, and above."""
+
+    def function(x, w, b):
+        return F.gelu(F.linear(x, w, b))
+
+    x, w, b = operands((ROWS, inner), (256, inner), (256,))
+    with torch.no_grad():
+        torch.testing.assert_close(fxjit.compile(function, backend="native")(x, w, b), function(x, w, b), rtol=1e-4, atol=1e-4)
+    assert tiles() == tiled
+
+
 def test_what_a_product_reads_may_be_written_to_behind_it():
     def function(x, w, b):
         y = F.gelu(F.linear(x, w, b))

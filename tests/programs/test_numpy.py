@@ -226,3 +226,90 @@ def test_types_of_numbers_are_given_as_classes_and_by_name(fn: Callable[..., Any
     fxjit.reset()
     actual = fxjit.compile(lambda a: fn(a, dtype) * 2, backend="eager", fullgraph=True)(array(3))
     assert_same(fn(array(3), dtype) * 2, actual)
+
+
+VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "flip": np.flip, "flip of columns": lambda a: np.flip(a, 1), "flipud": np.flipud, "fliplr": np.fliplr,
+    "backwards": lambda a: a[::-1], "every other column backwards": lambda a: a[:, ::-2], "both": lambda a: a[::-1, ::-1],
+    "rot90": np.rot90, "diag": np.diag, "diagonal": lambda a: a.diagonal(),
+    "broadcast_to": lambda a: np.broadcast_to(a[0], (2, 3, 4)), "broadcast_arrays": lambda a: np.broadcast_arrays(a, a[0])[1],
+    "rows of a view": lambda a: a[::-1][1:], "a view turned back": lambda a: np.flip(np.flip(a)),
+    "a view's transpose": lambda a: a[::-1].T,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.filterwarnings("ignore:future versions")
+def test_a_view_that_no_tensor_can_be(name: str) -> None:
+    """It is read in one graph, before and after its array is written, and what leaves is NumPy's own view of that array."""
+    view = VIEWS[name]
+
+    def program(a: np.ndarray) -> Any:
+        seen = view(a)
+        before = seen * 2 + seen.sum()
+        a += 1
+        a[0, 1] = -5
+        return before, seen * 3, seen
+
+    fxjit.reset()  # one code object for all of them
+    mine, theirs = array(3, 4), array(3, 4)
+    got, want = fxjit.compile(program, backend="eager", fullgraph=True)(mine), program(theirs)
+    assert_same(got[:2], want[:2], rtol=1e-5)
+    np.testing.assert_array_equal(mine, theirs)
+    assert got[2].strides == want[2].strides and got[2].flags.writeable == want[2].flags.writeable
+    for each in (mine, theirs):
+        each[:] = np.arange(12).reshape(3, 4)
+    np.testing.assert_array_equal(got[2], want[2])
+    assert np.shares_memory(got[2], mine)
+
+
+@pytest.mark.parametrize("write", [
+    lambda a: a[::-1].__setitem__(0, 7), lambda a: np.add(a, 1, out=np.flip(a)), lambda a: a[::-1][1:].sort(axis=1),
+    lambda a: torch.from_numpy(a[1:]).add_(1), lambda a: np.abs(a, out=a[:, ::-1]),
+])
+def test_a_write_to_such_a_view_reaches_the_array(write: Callable[[np.ndarray], Any]) -> None:
+    fxjit.reset()
+
+    def program(a: np.ndarray) -> Any:
+        seen = a[::-1]
+        before = seen.copy()
+        write(a)
+        return before, seen + 0
+
+    assert_same_arrays(program, lambda: -array(3, 4), graphs=None)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: a.astype(np.dtype("float64")), lambda a: a * np.dtype(np.int32).itemsize,
+    lambda a: a + np.finfo(np.float32).eps, lambda a: a * np.finfo(a.dtype).max, lambda a: a + np.iinfo(np.int16).max,
+    lambda a: a.astype(np.promote_types(np.float32, np.int64)), lambda a: a.astype(np.promote_types("f4", a.dtype)),
+    lambda a: a.astype(np.result_type(np.float64, a)), lambda a: a if a.dtype == np.dtype("float32") else a + 1,
+    lambda a: a * 2 if np.issubdtype(a.dtype, np.floating) else a,
+])
+def test_what_is_asked_about_types_is_known(fn: Callable[..., Any]) -> None:
+    assert_same_as_eager(fn, array(3, 4), fullgraph=True, backend="eager")
+
+
+@pytest.mark.parametrize("fn", [
+    np.median, lambda a: np.percentile(a, 30), lambda a: np.quantile(a, 0.3), lambda a: np.median(a) * a,
+    lambda a: np.quantile(a, 0.3, method="nearest"),
+])
+def test_one_number_is_a_scalar(fn: Callable[..., Any]) -> None:
+    """Also where torch._numpy gives an array of it."""
+    assert_same_as_eager(fn, array(3, 4), fullgraph=True, backend="eager", rtol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [
+    np.modf, np.floor, np.round, np.trunc, np.sign, np.rint, np.fix, np.remainder, np.fmod, np.divmod,
+])
+def test_numbers_below_zero_are_numpys(fn: Callable[..., Any]) -> None:
+    """A counterpart that agrees on positive numbers alone (torch._numpy.modf rounds down) is not taken."""
+    two = fn in (np.remainder, np.fmod, np.divmod)
+    signs = np.array([-1, 1, -3, 2], np.float32)
+    assert_same_arrays(lambda a: fn(a, 0.7) if two else fn(a), lambda: array(3, 4) * signs, graphs=None)
+
+
+def test_a_size_that_varies_is_told_right() -> None:
+    compiled = fxjit.compile(lambda a: (a * 2, np.shape(a), np.size(a)), backend="eager", fullgraph=True)
+    for rows in (3, 4, 5, 6):
+        assert compiled(array(rows, 2))[1:] == ((rows, 2), rows * 2)

@@ -294,6 +294,12 @@ class ShapePolicy:
         given = source.root.is_local_root and not _belongs_to_an_object(source)
         return (bool(self.dynamic) and given) or (varied and config.automatic_dynamic_shapes)
 
+    def foresee(self, number: int | float, source: Source) -> bool:
+        """Takes a number for one that varies, before another was met. False: that is known, or it is no symbol all the same."""
+        known = source.name in self.history.varying_numbers
+        self.history.varying_numbers.add(source.name)
+        return not known and self.number_is_symbolic(number, source)
+
     def symbolic_int(self, number: int, source: Source) -> Any:
         """A SymInt with hint `number` for an int input."""
         where = torch_source(source)

@@ -44,6 +44,7 @@ from fxjit.frontend.operands import checking_operands
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
+from fxjit.frontend.updated_numbers import foresee_updated_numbers
 from fxjit.frontend.values import contexts, overrides
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
@@ -527,7 +528,10 @@ class Trace:
         if isinstance(source, ConstSource) and not isinstance(guard, (SameObject, NotSameObject)):
             if type(guard).__name__ in ("TypeIs", "IdIs", "ConstIs", "CodeIs"):
                 return
-        self.guards.add(guard)
+        if type(guard) is ConstIs:
+            self.guards.replace(TypeIs(guard.source, type(guard.value)), guard)
+        else:
+            self.guards.add(guard)
 
     def call(self, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Value] | None = None) -> Value:
         realized = [arg.realize() if isinstance(arg, Lazy) else arg for arg in args]
@@ -594,6 +598,7 @@ class Trace:
 
     def _freeze(self, code: Code, end: Return | Break) -> TraceResult:
         self._check_random()
+        foresee_updated_numbers(self.policy, self.break_points, self.effects.records(), self._by_source, end)
         can_stay, speculated = self.speculation.finish(self.builder.graph)
         if not can_stay or (speculated is not None and self.rng_steps):
             self.break_points.speculates = False

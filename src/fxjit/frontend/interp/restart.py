@@ -30,6 +30,8 @@ class BreakPoints:
         self.speculates = True
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
+        #: Updated numbers that this frame's first complete trace found, and where that trace ended; None before there was one.
+        self.foreseen: tuple[frozenset[str], object] | None = None
 
     def decide(self, point: BreakPoint) -> None:
         """Break there in the next attempt. A point behind one that exists cannot be found by a deterministic trace."""
@@ -38,6 +40,10 @@ class BreakPoints:
             raise InternalError(f"the trace diverged: it was to break before instruction {first} and reached {point.step} "
                                 f"({point.cause.reason})")
         self._points[point.step] = point
+
+    def start_over(self) -> None:
+        """Forget all points: the next attempt is about other values, and may execute other instructions."""
+        self._points.clear()
 
     @property
     def first_step(self) -> int | None:

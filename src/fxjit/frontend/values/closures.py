@@ -7,18 +7,20 @@ comes with its source and reads its contents lazily; one made here is a real cel
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 
 from fxjit import _C
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import function
+from fxjit.frontend.values.traits import Places
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import PythonCheck, TypeIs
 from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, Source
 
 
-class CellValue(Value):
+class CellValue(Places):
     """A cell. `contents` is None while it is empty; a Lazy until it is read."""
 
     shell = True
@@ -84,6 +86,10 @@ class CellValue(Value):
             return
         cg.asm.dup()
         self.write_back(cg)
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        if self.source is not None and self.contents is not None:
+            yield _contents_source(self.source), self.contents
 
     def write_back(self, cg: Rebuilder) -> None:
         if self.contents is None:

@@ -185,24 +185,35 @@ class ConstantValue(Value):
         return super().tp_call(t, args, kwargs)
 
 
-class TextFromOutside(ConstantValue):
-    """A str that the frame found outside, guarded by value as soon as the trace looks at it: one that is only passed on (a
-    message that was made before a graph break) may be another each time."""
+class ConstantFromOutside(ConstantValue):
+    """A str or a number that the frame found outside, guarded by value as soon as the trace looks at it: one that is only
+    passed on (a message that was made before a graph break, a learning rate that stays) may be another each time."""
 
-    def __init__(self, t: Tracer, text: str, source: Source) -> None:
+    def __init__(self, t: Tracer, found: str | int | float, source: Source) -> None:
         Value.__init__(self, source)
         self._t = t
-        self._text = text
-        t.guard(TypeIs(source, str))
+        self._found = found
+        #: Whether the trace relies on the value.
+        self.was_read = False
+        t.guard(TypeIs(source, type(found)))
 
     @property
     def obj(self) -> object:  # type: ignore[override]  # reading it is what counts
         assert self.source is not None
-        self._t.guard(ConstIs(self.source, self._text))
-        return self._text
+        self.was_read = True
+        self._t.guard(ConstIs(self.source, self._found))
+        return self._found
+
+    def peek(self) -> object:
+        """The object, for a decision that needs no guard."""
+        return self._found
 
     def pytype(self) -> type:
-        return str
+        return type(self._found)
+
+
+class TextFromOutside(ConstantFromOutside):
+    """A str that the frame found outside."""
 
 
 @wraps(str)
@@ -211,13 +222,19 @@ def _wrap_text(t: Tracer, obj: object, source: Source) -> Value:
     return TextFromOutside(t, obj, source)
 
 
+@wraps(int, float)
+def _wrap_number(t: Tracer, obj: object, source: Source) -> Value:
+    assert isinstance(obj, (int, float))
+    return ConstantFromOutside(t, obj, source)
+
+
 def wrap_constant(t: Tracer, obj: object, source: Source) -> Value:
     """A constant that the frame found outside: guarded by value."""
     t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)
 
 
-wraps(*[cls for cls in PLAIN if cls is not str])(wrap_constant)
+wraps(*[cls for cls in PLAIN if cls not in (str, int, float)])(wrap_constant)
 
 
 @wraps_if(lambda obj: issubclass(type(obj), enum.Enum), order=10)

@@ -12,7 +12,7 @@ import gc
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
@@ -24,7 +24,7 @@ from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identit
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_part
-from fxjit.frontend.values.traits import Undoable
+from fxjit.frontend.values.traits import Places, Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, IdIs, KeysAre, TypeIs
@@ -33,7 +33,7 @@ from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSour
 Entry = tuple[Value, Value]
 
 
-class DictValue(Undoable):
+class DictValue(Undoable, Places):
     """A dict. `items` maps keys to (key value, value), in order."""
 
     shell = True
@@ -190,6 +190,12 @@ class DictValue(Undoable):
             if attribute is not None:
                 cg.call(setattr, self, name, attribute)
                 cg.asm.pop()
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        if self.source is not None:
+            for key, value in self._items.values():
+                if key.is_constant():
+                    yield ItemSource(self.source, key.as_constant()), value
 
     def write_back(self, cg: Rebuilder) -> None:
         """Replays removals, then insertions, which gives dicts their order; other entries are not touched, since they may

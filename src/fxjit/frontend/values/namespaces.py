@@ -9,17 +9,19 @@ from __future__ import annotations
 import operator
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.traits import Places
 from fxjit.guards.kinds import HasKey, IdIs
 from fxjit.guards.source import BuiltinSource, ConstSource, GlobalSource, GlobalsSource, ItemSource, Source
 
 _KNOWN_BUILTINS: Final = (type, types.BuiltinFunctionType)
 
 
-class NamespaceValue(Value):
+class NamespaceValue(Places):
     """The globals dict `namespace`, with the builtins behind it. `written` holds what the trace stored (None: deleted)."""
 
     def __init__(self, namespace: dict[str, Any], builtins: dict[str, Any], source: Source) -> None:
@@ -97,6 +99,9 @@ class NamespaceValue(Value):
             if each.builtins is self.namespace:
                 each._loaded.pop(name, None)
         return True
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        return ((self.item_source(name), value) for name, value in self.written.items() if value is not None)
 
     def write_back(self, cg: Rebuilder) -> None:
         cg.asm.pop()

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import torch
 
-from fxjit import config
+from fxjit import config, schemas
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -64,8 +64,13 @@ class ArrayValue(Value):
 
     def __init__(self, tensor: TensorValue, scalar: bool = False, source: Source | None = None) -> None:
         super().__init__(source)
-        self.tensor = tensor
+        self._tensor = tensor
         self.scalar = scalar
+
+    @property
+    def tensor(self) -> TensorValue:
+        """The tensor with its numbers."""
+        return self._tensor
 
     def pytype(self) -> type:
         return numpy_calls.numpy_dtype(self.tensor.fake.dtype).type if self.scalar else np.ndarray
@@ -184,6 +189,49 @@ class ArrayValue(Value):
         self._refuse(t, "__hash__")
 
 
+class ArrayViewValue(ArrayValue):
+    """An array that is a view in NumPy and no view in torch (`a[::-1]`, `np.broadcast_to`): the graph computes with a copy,
+    made again once something was written since. What leaves the trace is NumPy's own view of the array.
+    Writing to it breaks."""
+
+    def __init__(self, t: Tracer, recipe: numpy_calls.ViewRecipe, tensor: TensorValue) -> None:
+        super().__init__(tensor)
+        self._t = t
+        self._recipe = recipe
+
+    @property
+    def tensor(self) -> TensorValue:
+        following = self._tensor.node.next
+        while following.op != "root":
+            if schemas.writes(following):
+                self._tensor = _apart(self._t, self._recipe.copied(self._t))
+                break
+            following = following.next
+        return self._tensor
+
+    def stand_in(self) -> Any:
+        return self._recipe.stand_in(self._t)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        made = self._recipe
+        cg.call(numpy_calls.made_view, made.what.real, made.path, tuple(made.kwargs), *made.args, *made.kwargs.values())
+
+    def as_tensor(self, t: Tracer) -> Value:
+        t.break_("numpy-differs", function="torch.from_numpy", why="the array is a view that no tensor can be")
+
+
+@numpy_calls.view_of.provide
+def _array_view(t: Tracer, recipe: numpy_calls.ViewRecipe, tensor: Value, example: Any) -> Value:
+    return ArrayViewValue(t, recipe, _apart(t, tensor))
+
+
+def _apart(t: Tracer, tensor: Value) -> TensorValue:
+    """A tensor of its own memory, in which no two elements are one."""
+    made = t.emit("clone", [tensor])
+    assert isinstance(made, TensorValue)
+    return made
+
+
 class ArrayMethodValue(Value):
     """`array.name`, a bound method."""
 
@@ -293,6 +341,8 @@ def _plain_function(fn: Any) -> None:
 
 for _fn in dict.fromkeys(numpy_calls.plain_functions()):
     _plain_function(_fn)
+for _fn in (np.dtype, np.finfo, np.iinfo, np.promote_types):  # of types, and pure; torch._numpy has types of its own
+    _plain_function(_fn)
 for _cls in dict.fromkeys(np.sctypeDict.values()):
     if issubclass(_cls, (np.number, np.bool_)):
         _plain_function(_cls)
@@ -375,6 +425,7 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
         found = t.wrap(number, ApplySource(source, number_of))
         if isinstance(found, SymValue):
             return NumPyNumberValue(type(obj), found, source)
+        found.as_constant()  # read, it is guarded
     else:
         t.guard(ConstIs(source, obj))
     return ConstantValue(obj, source)
@@ -383,6 +434,12 @@ def _wrap_scalar(t: Tracer, obj: np.generic, source: Source) -> Value:
 def number_of(scalar: np.generic) -> Any:
     """The Python number that a NumPy scalar is."""
     return scalar.item()
+
+
+@wraps(np.finfo, np.iinfo)
+def _wrap_limits(t: Tracer, obj: Any, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ConstantValue(obj, source)
 
 
 @wraps(np.dtype, subclasses=True)

@@ -23,6 +23,7 @@ from fxjit import config, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.concrete import concrete
+from fxjit.frontend.values.extension import ExtensionPoint
 
 tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
@@ -37,6 +38,8 @@ _OF_METADATA: Final = frozenset({"ndim", "shape", "size", "result_type", "can_ca
 
 #: A result that NumPy copies where its counterpart gives a view.
 COPY: Final = object()
+#: A result that is a view of an argument, or read-only, in NumPy only.
+VIEW: Final = object()
 
 
 class Traced(Protocol):
@@ -158,32 +161,86 @@ def operation(fn: Callable[..., Any]) -> Operation:
 # -- the call ------------------------------------------------------------------------------------------------------
 
 
+#: The value of a view that the graph has as a copy (numpy_.py).
+view_of: Final[ExtensionPoint[[Tracer, ViewRecipe, Value, Any], Value]] = ExtensionPoint("view_of")
+
+
 def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str, Value], result_of: ResultOf) -> Value:
     """`what(*args, **kwargs)`; `result_of(t, tensor, example)` makes the value of each array or scalar in the result."""
     if what.target is None or not config.trace_numpy:
         t.break_("numpy-function", function=f"numpy.{what.name}")
-    met = t.new_source_state("numpy")
-    arrays: dict[Any, Any] = {}  # numpy_.py signs every array in that becomes an argument of the node
-    met["arrays"] = arrays
-    try:
-        node_args = [_argument(t, arg.realize()) for arg in args]
-        node_kwargs = {name: _argument(t, arg.realize()) for name, arg in kwargs.items()}
-    finally:
-        met.pop("arrays")
+    node_args, node_kwargs, arrays = _node_arguments(t, args, kwargs)
     example, relation = _agreed(t, what, node_args, node_kwargs, arrays)
+    if what.name in _OF_METADATA:
+        for size in [size for array in arrays.values() for size in array.tensor.fake.shape]:
+            int(size)  # what varies and is a fact of the result is one of this call
+        return t.make(example)
     emitted = t.emit(what.target, _in_graph(node_args), _in_graph(node_kwargs))
 
     def result(tensor: Value, part: Any) -> Value:
         related = relation.get(id(part))
+        if related is VIEW:
+            path = None if part is example else next(index for index, each in enumerate(example) if each is part)
+            return view_of(t, ViewRecipe(what, args, kwargs, path), tensor, part)
         if related is not None and related is not COPY:
             return arrays[related]  # type: ignore[no-any-return]  # an in-place operation gives its array back
         if related is COPY:
             tensor = t.emit("clone", [tensor])
         elif any(array.tensor is tensor for array in arrays.values()):
             tensor = t.emit("detach", [tensor])
+        if np.ndim(part) == 0 and tensor.fake.dim():  # type: ignore[attr-defined]  # a tensor's
+            tensor = t.emit("reshape", [tensor, ()])
         return result_of(t, tensor, part)
 
     return _valued(t, what, emitted, example, result)
+
+
+def _node_arguments(t: Tracer, args: Sequence[Value],
+                    kwargs: Mapping[str, Value]) -> tuple[list[Any], dict[str, Any], dict[Any, Any]]:
+    """The arguments of a node, and by their nodes the arrays among them."""
+    met = t.new_source_state("numpy")
+    outer = met.get("arrays")
+    arrays: dict[Any, Any] = {}  # numpy_.py signs every array in that becomes an argument of the node
+    met["arrays"] = arrays
+    try:
+        node_args = [_argument(t, arg.realize()) for arg in args]
+        node_kwargs = {name: _argument(t, arg.realize()) for name, arg in kwargs.items()}
+    finally:
+        met["arrays"] = outer
+    return node_args, node_kwargs, arrays
+
+
+class ViewRecipe:
+    """How NumPy makes an array that is a view of another: its operation on its arguments, and which part of the result."""
+
+    def __init__(self, what: Operation, args: Sequence[Value], kwargs: Mapping[str, Value], path: int | None) -> None:
+        self.what = what
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs)
+        self.path = path
+
+    def copied(self, t: Tracer) -> Value:
+        """A tensor with the numbers that the view has now."""
+        assert self.what.target is not None
+        node_args, node_kwargs, _ = _node_arguments(t, self.args, self.kwargs)
+        found = t.emit(self.what.target, _in_graph(node_args), _in_graph(node_kwargs))
+        return found if self.path is None else found.items[self.path].realize()  # type: ignore[attr-defined]  # a tuple's
+
+    def stand_in(self, t: Tracer) -> Any:
+        """The view of the arguments' stand-ins, with its strides; it refuses to be written to."""
+        node_args, node_kwargs, arrays = _node_arguments(t, self.args, self.kwargs)
+        given = {node: array.stand_in() for node, array in arrays.items()}
+        made = made_view(self.what.real, self.path, tuple(node_kwargs),
+                         *_filled(node_args, given), *_filled(node_kwargs, given).values())
+        made.flags.writeable = False
+        return made
+
+
+def made_view(real: Callable[..., Any], path: int | None, names: tuple[str, ...], *given: Any) -> Any:
+    """NumPy's own view, when a compiled frame gives one out: the arguments by name are the last ones."""
+    count = len(given) - len(names)
+    made = real(*given[:count], **dict(zip(names, given[count:], strict=True)))
+    return made if path is None else made[path]
 
 
 def _argument(t: Tracer, value: Value) -> Any:
@@ -225,28 +282,76 @@ def _agreed(t: Tracer, what: Operation, args: list[Any], kwargs: dict[str, Any],
     """NumPy's result for stand-ins of the arguments, where the counterpart gives the same (else a graph break); and by the
     ids of its parts: the argument that it is, or COPY where only the counterpart's is a view of an argument."""
     examples = {node: array.stand_in() for node, array in arrays.items()}
+    try:
+        real, theirs, ours, tensors = _tried(what, args, kwargs, examples)
+    except _NumPyRaises as error:  # of stand-ins: the real numbers may raise something else, or nothing
+        t.break_("numpy-differs", function=what.name, why=f"NumPy raises {error}")
+    except Exception as error:  # torch._numpy refuses in ways of its own
+        t.break_("numpy-differs", function=what.name, why=f"it raises {type(error).__name__}: {error}")
+    uninitialised = what.name in _UNINITIALISED
+    why = _difference(real, theirs, uninitialised)
+    for node, array in ours.items():
+        why = why or _difference(array, tensors[node], False)
+    why = why or _difference_below_zero(what, args, kwargs, examples)
+    relation: dict[int, Any] = {}
+    if why is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # reading flags may warn
+            relation = _relation(real, theirs, ours, tensors)
+        if VIEW in relation.values() and any(array.tensor.fake.requires_grad for array in arrays.values()):
+            why = "its result is a copy, and NumPy's is a view of an argument"
+    if why is not None:
+        t.break_("numpy-differs", function=what.name, why=why)
+    return real, relation
+
+
+class _NumPyRaises(Exception):
+    """NumPy's own error for stand-ins."""
+
+
+def _tried(what: Operation, args: list[Any], kwargs: dict[str, Any],
+           examples: Mapping[Any, Any]) -> tuple[Any, Any, dict[Any, Any], dict[Any, Any]]:
+    """Results of NumPy and of the counterpart for copies of `examples`, and the copies that each was given. A stand-in that
+    refuses to be written to (ViewRecipe) is no copy: it has the strides of a view."""
     assert what.target is not None
     with np.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        ours = {node: np.array(example) if isinstance(example, np.ndarray) else example for node, example in examples.items()}
+        ours = {node: np.array(example) if isinstance(example, np.ndarray) and example.flags.writeable else example
+                for node, example in examples.items()}
         try:
             real = what.real(*_filled(args, ours), **_filled(kwargs, ours))
-        except Exception as error:  # of stand-ins: the real numbers may raise something else, or nothing
-            t.break_("numpy-differs", function=what.name, why=f"NumPy raises {type(error).__name__}: {error}")
+        except Exception as error:  # whatever the function raises for these
+            raise _NumPyRaises(f"{type(error).__name__}: {error}") from None
         tensors = {node: torch.from_numpy(np.array(example)) for node, example in examples.items()}
-        try:
-            theirs = what.target(*_filled(_in_graph(args), tensors), **_filled(_in_graph(kwargs), tensors))
-        except Exception as error:  # torch._numpy refuses in ways of its own
-            t.break_("numpy-differs", function=what.name, why=f"it raises {type(error).__name__}: {error}")
-        why = _difference(real, theirs, what.name in _UNINITIALISED)
-        for node, array in ours.items():
-            why = why or _difference(array, tensors[node], False)
-        relation = _relation(real, theirs, ours, tensors) if why is None else None
-        if why is None and relation is None:
-            why = "its result is a copy, and NumPy's is a view of an argument"
-    if why is not None or relation is None:
-        t.break_("numpy-differs", function=what.name, why=why)
-    return real, relation
+        theirs = what.target(*_filled(_in_graph(args), tensors), **_filled(_in_graph(kwargs), tensors))
+    return real, theirs, ours, tensors
+
+
+def _difference_below_zero(what: Operation, args: list[Any], kwargs: dict[str, Any], examples: Mapping[Any, Any]) -> str | None:
+    """How the counterpart differs for numbers of which every other one is negative; None where NumPy has no answer."""
+    signed = {node: _alternating(example) for node, example in examples.items()}
+    if what.name in _UNINITIALISED or not any(signed[node] is not example for node, example in examples.items()):
+        return None
+    try:
+        real, theirs, ours, tensors = _tried(what, args, kwargs, signed)
+    except _NumPyRaises:
+        return None
+    except Exception as error:  # torch._numpy refuses in ways of its own
+        return f"it raises {type(error).__name__}: {error}"
+    written = (_difference(array, tensors[node], False) for node, array in ours.items())
+    return _difference(real, theirs, False) or next((why for why in written if why), None)
+
+
+def _alternating(example: Any) -> Any:
+    if example.dtype.kind not in "fc" or not example.size:
+        return example
+    if np.ndim(example) == 0:
+        return -example
+    made = np.array(example)
+    made.reshape(-1)[::2] *= -1  # np.array gives memory without gaps
+    if not example.flags.writeable:
+        made.flags.writeable = False
+    return made
 
 
 def _filled(arguments: Any, by_node: Mapping[Any, Any]) -> Any:
@@ -266,6 +371,8 @@ def _difference(real: Any, theirs: Any, uninitialised: bool) -> str | None:
         if not isinstance(theirs, torch.Tensor):
             return f"it gives {type(theirs).__name__}, not {type(real).__name__}"
         found = theirs.detach().resolve_conj().resolve_neg().numpy()
+        if real.shape == () and found.size == 1:
+            found = found.reshape(())  # one number is one number
         if found.dtype != real.dtype or found.shape != real.shape:
             return f"it gives {found.dtype}{list(found.shape)}, not {real.dtype}{list(real.shape)}"
         exact = real.dtype.kind in "iub"
@@ -279,9 +386,9 @@ def _difference(real: Any, theirs: Any, uninitialised: bool) -> str | None:
     return None
 
 
-def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mapping[Any, Any]) -> dict[int, Any] | None:
-    """By the ids of results: the argument that it is, or COPY where it shares memory with one in the counterpart only; None
-    where one does in NumPy only."""
+def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mapping[Any, Any]) -> dict[int, Any]:
+    """By the ids of results: the argument that it is, COPY where it shares memory with one in the counterpart only, and VIEW
+    where it does in NumPy only, or is read-only: a view that the graph has as a copy, or one of such a view."""
     found: dict[int, Any] = {}
     for one, other in zip(_arrays_in(real), _arrays_in(theirs), strict=True):
         for node, array in arrays.items():
@@ -290,9 +397,15 @@ def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mappin
                 found[id(one)] = node
             elif other.numel() and shares and not np.may_share_memory(one, array):
                 found[id(one)] = COPY
-            elif other.numel() and not shares and np.may_share_memory(one, array):
-                return None
+            elif other.numel() and np.may_share_memory(one, array) and (not shares or _is_no_tensor(one)):
+                found[id(one)] = VIEW
     return found
+
+
+def _is_no_tensor(array: Any) -> bool:
+    """Whether it is read-only, or has elements that are one in memory."""
+    repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
+    return not array.flags.writeable or repeats
 
 
 def _arrays_in(result: Any) -> Iterator[Any]:

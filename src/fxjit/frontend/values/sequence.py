@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, SupportsIndex
 
 import torch
@@ -21,6 +21,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
+from fxjit.frontend.values.traits import Places
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source
@@ -171,7 +172,7 @@ class _Emptied(list[Value]):
         super().insert(index, item)
 
 
-class ListValue(SequenceValue):
+class ListValue(SequenceValue, Places):
     shell = True
     base_type = list
 
@@ -187,6 +188,10 @@ class ListValue(SequenceValue):
                 cg.push(item)
             cg.asm.build_list(len(self.items))
             cg.asm.list_extend(1)
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        if self.source is not None:
+            yield from ((ItemSource(self.source, index), item) for index, item in enumerate(self.items))
 
     def write_back(self, cg: Rebuilder) -> None:
         for item in self.items:
@@ -552,6 +557,9 @@ class FoundListValue(ListValue):
         t.effects.mutate(self)
         self._items.append(value)
         return t.make(None)
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        return super().places() if self._unseen is None else iter(())
 
     def write_back(self, cg: Rebuilder) -> None:
         if self._unseen is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
+from fxjit.guards.source import Source
 
 
 class Undoable(Value):
@@ -42,6 +43,14 @@ class GuardedOperators(Value):
 
 class WrappedOutput(Value):
     """Lives in the graph, and leaves it in another form: `rebuild` makes that of the graph's output."""
+
+
+class Places(Value):
+    """A container, cell or namespace: what is kept in places of its own."""
+
+    def places(self) -> Iterator[tuple[Source, Value]]:
+        """Where each thing that is kept now would be found by the next call; of an object that existed before."""
+        raise AssertionError(f"{type(self).__name__} does not tell its places")
 
 
 class ObjectMethods(Value):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.fx
 
-from ..choose.predictions import TILE_BYTES, TILE_LEAST_BYTES, TILE_ROWS, TILE_ROWS_LEAST
+from ..choose.predictions import TILE_BYTES, TILE_LEAST_BYTES, TILE_ROWS, TILE_ROWS_LEAST, TILE_WEIGHT_BYTES
 from ..hints import Hints
 from ..index import Sizes, equal, same_sizes
 from ..ir import Buffer, Extern
@@ -99,6 +99,8 @@ def tiled(
         return None
     if hints(product.m) * product.n * buffer.dtype.itemsize < TILE_LEAST_BYTES:
         return None
+    if hints(product.k) * product.n * buffer.dtype.itemsize > TILE_WEIGHT_BYTES:
+        return None  # BLAS packs all of b anew for each block
     shaped = over_rows(group, (product.m, product.n))
     if shaped is None or not all(reads_its_row(member, name, product.n) for member in shaped.members):
         return None

@@ -1,0 +1,116 @@
+"""Tensor parallel, alone and with FSDP2 on a mesh of two dimensions: losses are eager's, and checkpoints of
+torch.distributed.checkpoint have the names and the values of the model that is not compiled, whichever was compiled when they
+were saved or are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import distributed, nn
+
+import fxjit
+from fxjit.testing import CompileCounterWithBackend
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+Compile = Callable[[nn.Module], nn.Module]
+#: How many parts of the data there are, how many parts of each layer; and whether FSDP2 shards along the former.
+MESHES = {"tensor parallel": (1, 2, False), "FSDP2 over the data": (2, 1, True), "FSDP2 of divided layers": (1, 2, True)}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers, self.head = nn.Embedding(16, 8), nn.ModuleList(Block() for _ in range(2)), nn.Linear(8, 16)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        x = self.words(index)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def parallel(shape: tuple[int, int, bool], compiles_blocks: Compile, compiles_whole: Compile) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = Net()
+    mesh = distributed.device_mesh.init_device_mesh("cpu", shape[:2], mesh_dim_names=("data", "layers"))
+    of_data, of_layers = mesh["data"], mesh["layers"]
+    for place, layer in enumerate(model.layers):
+        parallelize_module(layer, of_layers, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        if shape[2]:
+            fully_shard(layer, mesh=of_data)
+        model.layers[place] = compiles_blocks(layer)
+    if shape[2]:
+        fully_shard(model, mesh=of_data)
+    return compiles_whole(model)
+
+
+def as_it_is(model: nn.Module) -> nn.Module:
+    return model
+
+
+def losses(model: nn.Module, shape: tuple[int, int, bool], steps: int = 3) -> list[float]:
+    optimizer, found = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False), []
+    for step in range(steps):
+        data = distributed.get_rank() // shape[1]
+        index = torch.randint(0, 16, (2, 5), generator=torch.Generator().manual_seed(100 * step + data))
+        loss = F.cross_entropy(model(index).flatten(0, 1), index.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+
+
+def train_save_and_load(shape: tuple[int, int, bool], folder: str) -> tuple[list[str], list[int]]:
+    """The names in the checkpoints, and the graphs of the compiled blocks and of the compiled model."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    counters = [CompileCounterWithBackend("aot_eager") for _ in range(2)]
+    blocks, whole = (lambda model, counter=counter: fxjit.compile(model, backend=counter) for counter in counters)
+    ways = [(as_it_is, as_it_is), (blocks, as_it_is), (as_it_is, whole)]
+    expected, names = losses(parallel(shape, *ways[0]), shape), []
+    for number, way in enumerate(ways):
+        trained, other = parallel(shape, *way), parallel(shape, *ways[number - 1])
+        assert losses(trained, shape) == pytest.approx(expected, rel=1e-4), number
+        path = str(Path(folder) / str(number))
+        dcp.save({"model": get_model_state_dict(trained)}, checkpoint_id=path)
+        found = {"model": get_model_state_dict(other)}
+        names.append(sorted(found["model"]))
+        dcp.load(found, checkpoint_id=path)
+        set_model_state_dict(other, found["model"])
+        torch.testing.assert_close(state_of(other), state_of(trained))
+        assert losses(other, shape, 1) == pytest.approx(losses(trained, shape, 1), rel=1e-4), number
+    assert all(each == names[0] for each in names)
+    return names[0], [counter.frame_count for counter in counters]
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_training_and_checkpoints(ranks, tmp_path, name):
+    for names, (of_blocks, of_whole) in ranks(train_save_and_load, MESHES[name], str(tmp_path), seconds=300):
+        assert names == sorted(Net().state_dict())
+        assert of_blocks <= 4, "a graph for each block of the two models"
+        if not MESHES[name][2]:  # the hooks of FSDP2 are between graphs
+            assert of_whole == 2
