@@ -295,7 +295,7 @@ def test_a_graph_that_a_backend_cannot_compile_for_sizes_that_vary_is_compiled_f
             raise RuntimeError("no such sizes")
         return gm.forward
 
-    monkeypatch.setattr("fxjit.backends.aot.aot_eager", at_a_loss_with_symbols)
+    monkeypatch.setattr("fxjit.backends.aot.node_by_node.aot_eager", at_a_loss_with_symbols)
     compiled = fxjit.compile(lambda x: x * 2, backend="aot_eager")
     for size in (3, 4, 5, 3):
         assert compiled(torch.ones(size)).tolist() == [2.0] * size
