@@ -237,6 +237,9 @@ def _takes_overlapping_tangents(candidate: Candidate) -> bool:
     return any(each is not None and each.size is not None and overlaps_itself(each.size, each.stride) for each in formats)
 
 
+_OF_INPUTS = (OutputType.alias_of_input, OutputType.is_input)
+
+
 def _views_mutated_input(candidate: Candidate) -> bool:
     """AOTAutograd then makes the output anew from where it lies in the storage of the compiled graph's result, which may begin
     elsewhere than the input's own. Of inputs that share memory it makes one, their synthetic base, and replays on that one
@@ -244,8 +247,8 @@ def _views_mutated_input(candidate: Candidate) -> bool:
     meta = candidate.meta
     if meta is None:
         return False
-    views = [info for info in meta.output_info if info.base_idx is not None and meta.input_info[info.base_idx].mutates_data
-             and info.output_type in (OutputType.alias_of_input, OutputType.is_input)]
+    of_inputs = [info for info in meta.output_info if info.output_type in _OF_INPUTS]  # others' bases are no inputs
+    views = [info for info in of_inputs if info.base_idx is not None and meta.input_info[info.base_idx].mutates_data]
     if views and _have_synthetic_base(candidate.example_inputs, mutated_inputs(candidate.captured)):
         return True
     sequences = [info.view_meta_sequence for info in views if info.output_type is OutputType.alias_of_input]
@@ -261,8 +264,7 @@ def _have_synthetic_base(values: Sequence[Any], mutated: Sequence[int]) -> bool:
 
 def _only_views(candidate: Candidate) -> bool:
     meta = candidate.meta
-    kinds = (OutputType.alias_of_input, OutputType.is_input)
-    return meta is not None and all(info.output_type in kinds for info in meta.output_info) and not any(
+    return meta is not None and all(info.output_type in _OF_INPUTS for info in meta.output_info) and not any(
         info.mutates_data or info.mutates_metadata for info in meta.input_info)
 
 
