@@ -10,37 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.distributed.models import Net
 from torch import distributed, nn
-from torch.utils.checkpoint import checkpoint
 
 import fxjit
 from fxjit.testing import CompileCounterWithBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Compile = Callable[[nn.Module], nn.Module]
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(F.gelu(self.up(self.norm(x))))
-
-
-class Net(nn.Module):
-    def __init__(self, checkpoints: bool = False) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
-        self.checkpoints = checkpoints
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.words(index)
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
-        return self.head(x)
 
 
 def shard(model: Net, **policy: Any) -> Net:
@@ -93,7 +70,7 @@ def policies() -> dict[str, dict[str, Any]]:
 
 def new_net(checkpoints: bool = False) -> Net:
     torch.manual_seed(0)
-    return Net(checkpoints)
+    return Net(checkpoints=checkpoints)
 
 
 def train_each_way(backend: str) -> dict[str, int]:

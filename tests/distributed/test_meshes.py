@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.distributed.models import Net
 from torch import distributed, nn
 
 import fxjit
@@ -21,33 +22,12 @@ Compile = Callable[[nn.Module], nn.Module]
 MESHES = {"tensor parallel": (1, 2, False), "FSDP2 over the data": (2, 1, True), "FSDP2 of divided layers": (1, 2, True)}
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(F.gelu(self.up(self.norm(x))))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.layers, self.head = nn.Embedding(16, 8), nn.ModuleList(Block() for _ in range(2)), nn.Linear(8, 16)
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.words(index)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
 def parallel(shape: tuple[int, int, bool], compiles_blocks: Compile, compiles_whole: Compile) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.manual_seed(0)
-    model = Net()
+    model = Net(layers=2)
     mesh = distributed.device_mesh.init_device_mesh("cpu", shape[:2], mesh_dim_names=("data", "layers"))
     of_data, of_layers = mesh["data"], mesh["layers"]
     for place, layer in enumerate(model.layers):
@@ -110,7 +90,7 @@ def train_save_and_load(shape: tuple[int, int, bool], folder: str) -> tuple[list
 @pytest.mark.parametrize("name", MESHES)
 def test_training_and_checkpoints(ranks, tmp_path, name):
     for names, (of_blocks, of_whole) in ranks(train_save_and_load, MESHES[name], str(tmp_path), seconds=300):
-        assert names == sorted(Net().state_dict())
+        assert names == sorted(Net(layers=2).state_dict())
         assert of_blocks <= 4, "a graph for each block of the two models"
         if not MESHES[name][2]:  # the hooks of FSDP2 are between graphs
             assert of_whole == 2
