@@ -7,6 +7,7 @@ the frame is followed only where its position can be read without moving it (see
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -225,3 +226,18 @@ class IndexIteratorValue(IteratorValue):
             cg.call(exhausted_iterator, self.cls)
         else:
             cg.call(iterator_at, self.sequence, self.index)
+
+
+def _clear_counts() -> bool:
+    """Whether an iterator of an OrderedDict takes `clear` for a change of the order, as it does from Python 3.13 on."""
+    entries = collections.OrderedDict.fromkeys("ab")
+    keys = iter(entries)
+    entries.clear()
+    try:
+        next(keys)
+    except RuntimeError as error:
+        return "mutated" in str(error)
+    return False
+
+
+CLEAR_COUNTS: Final = _clear_counts()

@@ -19,7 +19,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
-from fxjit.frontend.values.iteration import IteratorValue
+from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of, key_to_find
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
@@ -394,6 +394,7 @@ class DictValue(Undoable, Places):
         if self.items:
             t.effects.mutate(self)
             self._reordered = True
+            self.changes += CLEAR_COUNTS
             self._items.clear()
         return t.make(None)
 
