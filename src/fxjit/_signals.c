@@ -218,7 +218,7 @@ defer_signals(PyObject *module, PyObject *ignored)
 }
 
 static PyObject *
-signal_waits(PyObject *module, PyObject *ignored)
+signal_pending(PyObject *module, PyObject *ignored)
 {
     return PyBool_FromLong(deferral.raised != NULL && fx_signals_are_deferred());
 }
@@ -255,8 +255,8 @@ static PyMethodDef functions[] = {
      "other than the main one, which run no handlers, nothing changes."},
     {"safe_point", safe_point, METH_NOARGS,
      "safe_point()\n--\n\nRaises Interrupted where an exception of a signal handler waits."},
-    {"signal_waits", signal_waits, METH_NOARGS,
-     "signal_waits()\n--\n\nWhether an exception of a signal handler waits for this thread's compile to end."},
+    {"signal_pending", signal_pending, METH_NOARGS,
+     "signal_pending()\n--\n\nWhether an exception of a signal handler is pending until this thread's compile ends."},
     {"raise_deferred", raise_deferred, METH_NOARGS,
      "raise_deferred()\n--\n\nRaises the exception that waited until the compile had ended."},
     {NULL},

@@ -87,7 +87,7 @@ def on_miss(
         entry = _entry_for(region, func, code, args, closure, globals_, builtins)
     except _C.Interrupted:
         entry = None
-    return _pipeline().raising_entry(code, args) if _C.signal_waits() else entry  # type: ignore[no-any-return]  # imported late, so untyped
+    return _pipeline().raising_entry(code, args) if _C.signal_pending() else entry  # type: ignore[no-any-return]  # imported late, so untyped
 
 
 def _entry_for(
