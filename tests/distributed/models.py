@@ -29,3 +29,22 @@ class Net(nn.Module):
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
         return self.head(x)
+
+
+def carry_over(trained: nn.Module, other: nn.Module, folder: str) -> list[str]:
+    """Gives `other` the parameters of `trained` by a checkpoint of torch.distributed in `folder`; their names."""
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    dcp.save({"model": get_model_state_dict(trained)}, checkpoint_id=folder)
+    found = {"model": get_model_state_dict(other)}
+    names = sorted(found["model"])  # loading takes them out
+    dcp.load(found, checkpoint_id=folder)
+    set_model_state_dict(other, found["model"])
+    return names
+
+
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))

@@ -4,13 +4,12 @@ all blocks share one graph."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.distributed.models import Net
+from tests.distributed.models import Net, carry_over, state_of
 from torch import distributed, nn
 
 import fxjit
@@ -119,16 +118,8 @@ def test_blocks_compiled_in_place_through_the_drop_in(ranks):
         assert graphs == 1
 
 
-def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-
-
 def save_and_load(folder: str) -> list[str]:
     """Saves a sharded model whose blocks are compiled, and loads it into one that is not, and the other way round."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
     ways: list[Callable[[Net], nn.Module]] = [
         shard,
@@ -140,12 +131,7 @@ def save_and_load(folder: str) -> list[str]:
     for number, build in enumerate(ways):
         trained, other = build(new_net()), ways[number - 1](new_net())
         losses(trained)
-        path = str(Path(folder) / str(number))
-        dcp.save({"model": get_model_state_dict(trained)}, checkpoint_id=path)
-        found = {"model": get_model_state_dict(other)}
-        names.append(sorted(found["model"]))
-        dcp.load(found, checkpoint_id=path)
-        set_model_state_dict(other, found["model"])
+        names.append(carry_over(trained, other, f"{folder}/{number}"))
         torch.testing.assert_close(state_of(other), state_of(trained))
         assert losses(other) == pytest.approx(losses(trained), rel=1e-4)
     assert all(each == names[0] for each in names)

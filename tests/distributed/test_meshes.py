@@ -5,12 +5,11 @@ were saved or are loaded."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.distributed.models import Net
+from tests.distributed.models import Net, carry_over, state_of
 from torch import distributed, nn
 
 import fxjit
@@ -57,16 +56,8 @@ def losses(model: nn.Module, shape: tuple[int, int, bool], steps: int = 3) -> li
     return found
 
 
-def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-
-
 def train_save_and_load(shape: tuple[int, int, bool], folder: str) -> tuple[list[str], list[int]]:
     """The names in the checkpoints, and the graphs of the compiled blocks and of the compiled model."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
     counters = [CompileCounterWithBackend("aot_eager") for _ in range(2)]
     blocks, whole = (lambda model, counter=counter: fxjit.compile(model, backend=counter) for counter in counters)
@@ -75,12 +66,7 @@ def train_save_and_load(shape: tuple[int, int, bool], folder: str) -> tuple[list
     for number, way in enumerate(ways):
         trained, other = parallel(shape, *way), parallel(shape, *ways[number - 1])
         assert losses(trained, shape) == pytest.approx(expected, rel=1e-4), number
-        path = str(Path(folder) / str(number))
-        dcp.save({"model": get_model_state_dict(trained)}, checkpoint_id=path)
-        found = {"model": get_model_state_dict(other)}
-        names.append(sorted(found["model"]))
-        dcp.load(found, checkpoint_id=path)
-        set_model_state_dict(other, found["model"])
+        names.append(carry_over(trained, other, f"{folder}/{number}"))
         torch.testing.assert_close(state_of(other), state_of(trained))
         assert losses(other, shape, 1) == pytest.approx(losses(trained, shape, 1), rel=1e-4), number
     assert all(each == names[0] for each in names)
