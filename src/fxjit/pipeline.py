@@ -18,15 +18,13 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
-import torch._guards
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
-from fxjit import _C, config, debug, events, generated, logs, process_state, progress
+from fxjit import _C, config, debug, events, generated, logs, process_state, progress, torch_private
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in
@@ -462,21 +460,38 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
         ) from error
 
 
+@contextlib.contextmanager
+def _tracing(mode: FakeTensorMode, contexts: Sequence[tuple[torch.Tensor, Any]]) -> Iterator[None]:
+    """torch's TracingContext, in which AOTAutograd finds the fake mode and the symbols among the sizes of inputs."""
+    kind = torch_private.get_or("torch._guards.TracingContext", None)
+    entered = torch_private.get_or("torch._guards.tracing", None)
+    if kind is None or entered is None:
+        yield
+        return
+    context = kind(mode)
+    for tensor, symbolic in contexts:
+        context.tensor_to_context[tensor] = symbolic
+    try:
+        with entered(context):
+            yield
+    finally:
+        context.tensor_to_context.clear()
+
+
 def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceResult, trace: Trace) -> Callable[..., Any]:
     """The backend's callable for the graph. It sees fake inputs through TracingContext where it wants them."""
     if logs.enabled("graph_code"):
         _graph_log.info("%s\n%s", result.code.code.co_qualname, graph.print_readable(print_output=False))
-    if trace.policy.shape_env.deferred_runtime_asserts:
+    env = trace.policy.shape_env
+    if env is not None and env.deferred_runtime_asserts:
         # What torch._check promised of numbers that only a run knows is looked at when it runs.
-        insert_deferred_runtime_asserts(graph, trace.policy.shape_env, result.code.code.co_qualname)
+        torch_private.get("torch.fx.passes.runtime_assert.insert_deferred_runtime_asserts")(
+            graph, env, result.code.code.co_qualname)
     examples = [item.example for item in result.graph.inputs]
-    mode = FakeTensorMode(shape_env=trace.policy.shape_env)
-    context = torch._guards.TracingContext(mode)
-    for tensor, symbolic in trace.policy.contexts:
-        context.tensor_to_context[tensor] = symbolic
+    mode = FakeTensorMode(shape_env=env)
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors during their lifetime
     try:
-        with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), torch._guards.tracing(context):
+        with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), _tracing(mode, trace.policy.contexts):
             compile_part = functools.partial(_run_backend, options)
             compiled = split_by_ddp_bucket(graph, examples, compile_part)
             if compiled is not None:
@@ -496,7 +511,6 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
             leave_trace(RetraceFrame("a backend failed"))
         raise BackendCompilerFailed(options.backend_name, error) from error
     finally:
-        context.tensor_to_context.clear()
         known.clear()
         forget_tensors(mode)
     if trace.policy.decided_on_random():

@@ -213,7 +213,7 @@ def _under_a_mode(torch: Any) -> bool:
         return False
     device = sys.modules.get("torch.utils._device")  # which torch imports when the first default device is set
     modes = torch.overrides._get_current_function_mode_stack()
-    return device is None or any(type(mode) is not device.DeviceContext for mode in modes)
+    return device is None or any(type(mode) is not getattr(device, "DeviceContext", None) for mode in modes)
 
 
 def _tensorless(code: CodeType, key: Any) -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._guards
 import torch.fx
 
 from . import config, logs, torch_private
@@ -98,7 +97,7 @@ def watched(compile_graph: Compile, gm: torch.fx.GraphModule, inputs: Sequence[A
 @contextlib.contextmanager
 def _outside_of_tracing() -> Iterator[None]:
     """AOTAutograd compiles under a fake mode, where a new tensor would have no numbers."""
-    with _unset_fake(), torch._guards.tracing(None):
+    with _unset_fake(), torch_private.get_or("torch._guards.tracing", contextlib.nullcontext)(None):
         yield
 
 

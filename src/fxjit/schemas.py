@@ -14,7 +14,7 @@ import operator
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.fx
@@ -22,6 +22,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit import torch_private
 from fxjit.tensor_wrappers import is_wrapper_class, storages
 
 Node = torch.fx.Node
@@ -317,9 +318,12 @@ def overloads_of(target: Any) -> tuple[OpOverload, ...]:
     return _aten(target) if isinstance(target, str) else ()
 
 
+_has_schemas: Final[Any] = torch_private.get_or("torch._C._jit_get_schemas_for_operator", lambda name: True)
+
+
 @functools.cache
 def _aten(name: str) -> tuple[OpOverload, ...]:
-    found = getattr(torch.ops.aten, name, None) if torch._C._jit_get_schemas_for_operator(f"aten::{name}") else None
+    found = getattr(torch.ops.aten, name, None) if _has_schemas(f"aten::{name}") else None
     return _overloads_in(found) if isinstance(found, OpOverloadPacket) else ()
 
 

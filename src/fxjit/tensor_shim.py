@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch.overrides import BaseTorchFunctionMode
-from torch.utils._python_dispatch import BaseTorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxjit import _C, process_state, torch_compat
+from fxjit import _C, process_state, torch_compat, torch_private
 
 _LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch.so", "libtorch_cuda.so")
 
@@ -88,7 +88,7 @@ def _examples() -> tuple[torch.Tensor, ...]:
             torch.empty(2, 0, 3, 1, 1, 2, 4, dtype=torch.bfloat16, device="cpu"),
             torch.empty(3, 4, device="meta"),
             complex_.conj(),
-            torch._neg_view(complex_),
+            complex_.conj().imag,
             inference,
         )
 
@@ -133,7 +133,7 @@ def _reads_right(name: str, asked: Callable[[], int], change: Callable[[], Any] 
             inside = _C.state_now(name)
             # What was not 0 before may not change by being switched on once more.
             return inside == asked() and (inside != before or before != 0)
-    except ValueError:  # torch does not export what it takes
+    except (ValueError, torch_private.MissingName):  # torch does not export what it takes
         return False
 
 
@@ -150,12 +150,12 @@ def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
         ),
         "autocast": (lambda: int(torch._C._is_any_autocast_enabled()), lambda: torch.autocast("cpu")),
         "default_dtype": (lambda: shim_code("dtype", torch.get_default_dtype()) or -1, None),
-        "deterministic": (lambda: int(torch._C._get_deterministic_algorithms()), None),
+        "deterministic": (lambda: int(torch.are_deterministic_algorithms_enabled()), None),
         "torch_function": (
             lambda: 0 if torch._C._is_torch_function_enabled() else 1, torch._C.DisableTorchFunctionSubclass,
         ),
         "torch_function_modes": (torch._C._len_torch_function_stack, BaseTorchFunctionMode),
-        "dispatch_modes": (torch._C._len_torch_dispatch_stack, BaseTorchDispatchMode),
+        "dispatch_modes": (torch._C._len_torch_dispatch_stack, TorchDispatchMode),
         "functorch_levels": (lambda: int(functorch.maybe_current_level() is not None), _functorch_level),
         "float32_precision": (process_state.float32_code_now, None),
         "jit_tracing": (lambda: int(torch._C._get_tracing_state() is not None), None),
@@ -164,11 +164,13 @@ def _states() -> dict[str, tuple[Callable[[], int], Callable[[], Any] | None]]:
 
 @contextmanager
 def _functorch_level() -> Iterator[None]:
-    torch._C._functorch._grad_increment_nesting()
+    enter = torch_private.get("torch._C._functorch._grad_increment_nesting")
+    leave = torch_private.get("torch._C._functorch._grad_decrement_nesting")
+    enter()
     try:
         yield
     finally:
-        torch._C._functorch._grad_decrement_nesting()
+        leave()
 
 
 def _autocast_keys() -> int:

@@ -4,14 +4,33 @@ an instance is made of, and by `__tensor_unflatten__` how it is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
 
 from fxjit import torch_private
+
+
+def _says_its_parts(cls: type) -> bool:
+    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+def _finds_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+_is_traceable: Final[Callable[[torch.Tensor], bool]] = torch_private.get_or(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: is_wrapper_class(type(tensor)))
+_is_traceable_class: Final[Callable[[type], bool]] = torch_private.get_or(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type", _says_its_parts)
+#: Whether a tensor has a memory: sparse tensors have none.
+has_storage: Final[Callable[[torch.Tensor], bool]] = torch_private.get_or("torch._C._has_storage", _finds_storage)
 
 
 def has_own_dispatch(cls: type) -> bool:
@@ -22,12 +41,12 @@ def has_own_dispatch(cls: type) -> bool:
 
 def is_wrapper(value: object) -> bool:
     """Whether it is a tensor of a traceable wrapper subclass."""
-    return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)
+    return isinstance(value, torch.Tensor) and _is_traceable(value)
 
 
 def is_wrapper_class(cls: type) -> bool:
     """Whether tensors of the class are."""
-    return issubclass(cls, torch.Tensor) and cls is not torch.Tensor and is_traceable_wrapper_subclass_type(cls)
+    return issubclass(cls, torch.Tensor) and cls is not torch.Tensor and _is_traceable_class(cls)
 
 
 def inner_tensors(wrapper: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -48,7 +67,7 @@ def parts(wrapper: torch.Tensor) -> list[tuple[str, Any]]:
 
 def storages(tensor: torch.Tensor) -> set[int]:
     """The memories that a tensor is made of; sparse tensors have none."""
-    return {each.untyped_storage()._cdata for each in flattened(tensor) if torch._C._has_storage(each)}
+    return {each.untyped_storage()._cdata for each in flattened(tensor) if has_storage(each)}
 
 
 def flattened(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

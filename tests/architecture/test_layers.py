@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
-       "counters", "events", "debug", "schemas", "tensor_wrappers", "torch_compat", "torch_private"}
+       "counters", "events", "debug", "schemas", "fake_execution", "tensor_wrappers", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -35,7 +35,8 @@ LAYERS: dict[str, set[str]] = {
     "process_state": {"torch_private"},
     "collector": set(),
     "generated": set(),
-    "schemas": {"tensor_wrappers"},
+    "schemas": {"tensor_wrappers", "torch_private"},
+    "fake_execution": {"torch_private"},
     "tensor_wrappers": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
@@ -196,8 +197,13 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
+@cache
+def imported(path: Path) -> tuple[tuple[str, ast.AST, bool], ...]:
     """Each module imported, in full; the node; and whether it happens inside a function, or later, by name."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
     inside: set[int] = set()
     type_checking: set[int] = set()
     for node in ast.walk(parsed(path)):

@@ -129,3 +129,38 @@ def test_arguments_that_only_some_releases_take():
         known: int = 0
 
     assert torch_compat.taken(OfThisRelease, known=1, of_a_later_one=2) == {"known": 1}
+
+
+def test_without_shape_environments_each_size_is_compiled_by_itself():
+    """Calls, marks of sizes and wrapper subclasses go on; the graphs hold for one size each."""
+    text = """if True:
+        import warnings
+        import torch
+        from fxjit import torch_private
+        find = torch_private._find
+        def others(name):
+            if name.endswith(("symbolic_shapes.ShapeEnv", "symbolic_shapes.GuardOnDataDependentSymNode")):
+                raise AttributeError(name)
+            return find(name)
+        torch_private._find = others
+        warnings.simplefilter("error", UserWarning)
+        import fxjit
+        @fxjit.compile(backend="eager", dynamic=True)
+        def fn(x, n):
+            y = x * n + x.shape[0]
+            return y + y.sum().item()
+        for size in (3, 4, 5):
+            x = torch.ones(size)
+            fxjit.mark_dynamic(x, 0)
+            assert torch.equal(fn(x, size), x * size + size + (x * size + size).sum())
+        print("entries", sum(fxjit.counters["stats"].values()) > 0)
+    """
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "fxjit works without its feature" in line]
+    assert len(said) == 1 and "'sizes that vary'" in said[0] and "symbolic_shapes.ShapeEnv" in said[0], done.stderr
+
+
+def test_few_names_are_needed_by_everything():
+    """What torch takes away should cost one feature: a name that nothing works without has no other way, and no feature."""
+    assert sum(row.policy == CANNOT_RUN for row in torch_private.rows().values()) <= 45

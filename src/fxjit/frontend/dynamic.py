@@ -16,19 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import torch
-from torch._guards import SLoc
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    RelaxedUnspecConstraint,
-    ShapeEnv,
-    StatefulSymbolicContext,
-    SubclassSymbolicContext,
-)
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
-from fxjit import config, logs, torch_compat
+from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
@@ -37,7 +27,27 @@ from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 if TYPE_CHECKING:
     from types import CodeType
 
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        RelaxedUnspecConstraint,
+        ShapeEnv,
+        StatefulSymbolicContext,
+        SubclassSymbolicContext,
+    )
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
     from fxjit.guards.source import Source
+else:
+    SLoc = torch_private.optional("torch._guards.SLoc")
+    DimDynamic = torch_private.optional("torch.fx.experimental.symbolic_shapes.DimDynamic")
+    RelaxedUnspecConstraint = torch_private.optional("torch.fx.experimental.symbolic_shapes.RelaxedUnspecConstraint")
+    ShapeEnv = torch_private.get_or("torch.fx.experimental.symbolic_shapes.ShapeEnv", object)
+    StatefulSymbolicContext = torch_private.optional("torch.fx.experimental.symbolic_shapes.StatefulSymbolicContext")
+    SubclassSymbolicContext = torch_private.optional("torch.fx.experimental.symbolic_shapes.SubclassSymbolicContext")
+    int_oo = torch_private.optional("torch.utils._sympy.numbers.int_oo")
+    ValueRanges = torch_private.optional("torch.utils._sympy.value_ranges.ValueRanges")
 
 _log = logs.artifact("dynamic")
 #: Symbols stand for machine words; bigger ints are constants.
@@ -135,9 +145,13 @@ class ShapePolicy:
 
     def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
         self.history = history
+        self.shape_env: Any = None  # where the feature is off
+        if torch_private.is_on("sizes that vary", thoroughly=True):
+            self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
+                                          allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
+        else:  # each size, and each number, is compiled by itself
+            history.sizes_vary = history.random_inputs = False
         self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
-        self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
-                                      allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
@@ -150,6 +164,8 @@ class ShapePolicy:
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
+        if self.shape_env is None:
+            return self.fake_mode.from_tensor(tensor, static_shapes=True), frozenset()
         marked = _marks(tensor, "_dynamo_dynamic_indices")
         context = self._context(tensor, source)
         if is_wrapper(tensor):

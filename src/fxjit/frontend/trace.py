@@ -20,22 +20,11 @@ from typing import Any, Final, NoReturn, TypeGuard
 
 import torch
 import torch.fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
-from torch.fx.experimental.symbolic_shapes import (
-    GuardOnDataDependentSymNode,
-    PendingUnbackedSymbolNotFound,
-    compute_unbacked_bindings,
-)
+from torch._subclasses.fake_tensor import FakeTensor
 
-from fxjit import config, process_state
+from fxjit import config, process_state, torch_private
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
+from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend import writes
 from fxjit.frontend.bytecode.decode import decode
@@ -80,13 +69,11 @@ from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
 
 _MAX_ATTEMPTS: Final = 64
-_DATA_DEPENDENT: Final = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: State managers that a node makes for a later node to close.
 _MAX_CALLEES: Final = 50
 _OPAQUE: Final = (torch.autocast, torch._C._InferenceMode)
 #: What `make` gives a new value each time: contents count, not identity.
 _FRESH: Final = frozenset({dict, collections.OrderedDict, list, tuple, torch.Size, set, frozenset, range, slice})
-_UNSUPPORTED: Final = (UnsupportedOperatorException, UnsupportedFakeTensorException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +339,11 @@ class Trace:
     def _bind_unbacked(self, node: torch.fx.Node, result: object) -> None:
         """Symbols without a value that the operator made: its node says where in its result they are."""
         env = self.policy.shape_env
-        if not env.pending_fresh_unbacked_symbols:
+        if env is None or not env.pending_fresh_unbacked_symbols:
             return
         try:
-            bindings = compute_unbacked_bindings(env, result)
-        except PendingUnbackedSymbolNotFound:
+            bindings = torch_private.get("torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings")(env, result)
+        except SYMBOL_NOT_FOUND:
             bindings = None  # made on the way to a result that has none
         env.pending_fresh_unbacked_symbols.clear()
         if bindings:
@@ -382,14 +369,14 @@ class Trace:
             with self.fake_execution(), checking_operands(target, fake_args, fake_kwargs), observer or contextlib.nullcontext():
                 try:
                     return run()
-                except _DATA_DEPENDENT:
+                except DATA_DEPENDENT:
                     # torch's decomposition of a composite operator may do without what its C++ looks at.
-                    with enable_python_dispatcher():
+                    with python_dispatcher():
                         return run()
-        except _DATA_DEPENDENT as error:
+        except DATA_DEPENDENT as error:
             _let_go_of_frames(error)
             self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
-        except _UNSUPPORTED as error:
+        except UNSUPPORTED as error:
             _let_go_of_frames(error)
             self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
         except Exception as error:  # eager raises it for the real arguments, or something else
@@ -470,7 +457,7 @@ class Trace:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.policy.fake_mode)
             if self._has_symbols:
-                stack.enter_context(enable_python_dispatcher())
+                stack.enter_context(python_dispatcher())
                 stack.enter_context(unguarded_convolutions())
             yield
 

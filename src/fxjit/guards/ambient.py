@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.overrides
@@ -17,10 +17,12 @@ import torch.utils._device
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from fxjit import process_state, tensor_shim
+from fxjit import process_state, tensor_shim, torch_private
 
 #: One condition of _conditions.c (kinds.Op).
 Op = tuple[Any, ...]
+_DeviceContext: Final = torch_private.optional("torch.utils._device.DeviceContext")
+_KEEPS_DEFAULT_DEVICE: Final = hasattr(torch.utils._device, "CURRENT_DEVICE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def read(name: str) -> Hashable:
 
 def ops(name: str, value: Hashable) -> tuple[Op, ...]:
     """The checks that `read(name)` is still `value`."""
-    if name == "default_device":
+    if name == "default_device" and _KEEPS_DEFAULT_DEVICE:
         return (("dict_item", torch.utils._device.__dict__, "CURRENT_DEVICE", value),)
     if name == "forward_ad_level":
         return (("dict_item", forward_ad.__dict__, "_current_level", value),)
@@ -89,13 +91,13 @@ def _autocast() -> Hashable:
 
 
 def _default_device() -> torch.device | None:
-    return torch.utils._device.CURRENT_DEVICE
+    return torch_private.get("torch.utils._device.CURRENT_DEVICE") if _KEEPS_DEFAULT_DEVICE else torch.get_default_device()
 
 
 def _deterministic() -> Hashable:
-    if not torch._C._get_deterministic_algorithms():
+    if not torch.are_deterministic_algorithms_enabled():
         return False
-    return "warn only" if torch._C._get_deterministic_algorithms_warn_only() else True
+    return "warn only" if torch.is_deterministic_algorithms_warn_only_enabled() else True
 
 
 def _torch_function() -> Hashable:
@@ -119,7 +121,7 @@ def _dispatch_modes() -> Hashable:
 
 
 def _mode_key(mode: Any) -> Hashable:
-    if type(mode) is torch.utils._device.DeviceContext:
+    if type(mode) is _DeviceContext:
         return ("device", mode.device)
     return (type(mode), id(mode))
 
@@ -143,7 +145,7 @@ _READERS: dict[str, Callable[[], Hashable]] = {
 # as given.
 _COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
     "autocast": (None, "autocast", torch._C._is_any_autocast_enabled, False),
-    "deterministic": (False, "deterministic", torch._C._get_deterministic_algorithms, False),
+    "deterministic": (False, "deterministic", torch.are_deterministic_algorithms_enabled, False),
     "torch_function": ("on", "torch_function", torch._C._is_torch_function_enabled, True),
     "torch_function_modes": ((), "torch_function_modes", torch._C._len_torch_function_stack, 0),
     "dispatch_modes": ((), "dispatch_modes", torch._C._len_torch_dispatch_stack, 0),

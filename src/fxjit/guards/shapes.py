@@ -12,25 +12,31 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sympy
 import torch
-import torch._guards
 from sympy.logic.boolalg import BooleanAtom
-from torch.utils._sympy import functions as torch_sympy
-from torch.utils._sympy.numbers import IntInfinity, NegativeIntInfinity
-from torch.utils._sympy.printers import PythonPrinter
+from sympy.printing.str import StrPrinter
 
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
-from fxjit.torch_private import optional
+from fxjit.torch_private import get_or, optional
+
+if TYPE_CHECKING:
+    from torch._guards import Source as _TorchsSource
+    from torch.utils._sympy.printers import PythonPrinter as _PythonPrinter
+else:
+    _TorchsSource = get_or("torch._guards.Source", object)
+    _PythonPrinter = get_or("torch.utils._sympy.printers.PythonPrinter", StrPrinter)
+
+_GuardSource: Final = optional("torch._guards.GuardSource")
 
 # -- our sources, for the ShapeEnv ---------------------------------------------------------------------------------
 
 
-class TorchSource(torch._guards.Source):
+class TorchSource(_TorchsSource):
     """One of our sources in the form that ShapeEnv and FakeTensorMode take."""
 
     def __init__(self, ours: Source) -> None:
@@ -46,7 +52,7 @@ class TorchSource(torch._guards.Source):
 
     @property
     def guard_source(self) -> Any:
-        return torch._guards.GuardSource.LOCAL
+        return _GuardSource.LOCAL
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TorchSource) and self.ours == other.ours
@@ -86,14 +92,14 @@ def our_source(source: Any) -> Source | None:
 
 
 def shape_guards(shape_env: Any, inputs: Iterable[tuple[Source, Any]]) -> list[Guard]:
-    """All that `shape_env` assumed, as guards.
+    """All that `shape_env` assumed, as guards; nothing where there is none.
 
     `inputs` are the symbolic numbers and the fake tensors (better their `Numbers`, taken before the trace could change
     them in place) that the trace made of objects from outside, with their sources.
     Sizes and strides that are plain ints in a fake tensor are left to its TensorIs (made with `fake=`), unless the
     tensor has a symbolic one as well.
     """
-    return list(dict.fromkeys(_Collector(shape_env, inputs).guards()))
+    return [] if shape_env is None else list(dict.fromkeys(_Collector(shape_env, inputs).guards()))
 
 
 class _Collector:
@@ -143,9 +149,9 @@ class _Collector:
             if bounds is None:
                 continue
             parts = []
-            if bounds.lower not in (-sympy.oo, NegativeIntInfinity()):
+            if bounds.lower not in (-sympy.oo, _NegativeIntInfinity()):
                 parts.append(sympy.Ge(symbol, bounds.lower, evaluate=False))
-            if bounds.upper not in (sympy.oo, IntInfinity()):
+            if bounds.upper not in (sympy.oo, _IntInfinity()):
                 parts.append(sympy.Le(symbol, bounds.upper, evaluate=False))
             if parts:
                 yield self._guard(sympy.And(*parts, evaluate=False))
@@ -282,7 +288,7 @@ def _compiled(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]
     return evaluate
 
 
-class _Printer(PythonPrinter):
+class _Printer(_PythonPrinter):
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
         return str(expr.name)
 
@@ -308,6 +314,10 @@ class _CannotSay(Exception):
 
 _OP = {name: code for code, name in enumerate(SHAPE_OPS)}
 
+_FloorDiv: Final = optional("torch.utils._sympy.functions.FloorDiv")
+_Mod: Final = optional("torch.utils._sympy.functions.Mod")
+_IntInfinity: Final = optional("torch.utils._sympy.numbers.IntInfinity")
+_NegativeIntInfinity: Final = optional("torch.utils._sympy.numbers.NegativeIntInfinity")
 _CleanDiv: Final = optional("torch.utils._sympy.functions.CleanDiv")
 _PythonMod: Final = optional("torch.utils._sympy.functions.PythonMod")
 _ModularIndexing: Final = optional("torch.utils._sympy.functions.ModularIndexing")
@@ -319,8 +329,8 @@ _Min: Final = optional("torch.utils._sympy.functions.Min")
 #: Two operands each.
 _BINARY: dict[type, str] = {
     sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge",
-    torch_sympy.FloorDiv: "floordiv", _CleanDiv: "floordiv",
-    torch_sympy.Mod: "mod", _PythonMod: "mod", sympy.Mod: "mod",
+    _FloorDiv: "floordiv", _CleanDiv: "floordiv",
+    _Mod: "mod", _PythonMod: "mod", sympy.Mod: "mod",
 }
 #: Any number of operands.
 _CHAINS: dict[type, str] = {
@@ -361,7 +371,7 @@ def _emit(expr: Any, place: Mapping[sympy.Symbol, int], words: list[int]) -> int
         return depth
     if kind is _ModularIndexing:
         base, divisor, modulus = expr.args
-        return _emit(torch_sympy.Mod(torch_sympy.FloorDiv(base, divisor), modulus), place, words)
+        return _emit(_Mod(_FloorDiv(base, divisor), modulus), place, words)
     if kind is _Identity:
         return _emit(expr.args[0], place, words)
     if kind in (sympy.Pow, _PowByNatural):

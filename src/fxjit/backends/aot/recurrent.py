@@ -21,7 +21,9 @@ from typing import Any
 import numpy
 import torch
 from torch._C import DispatchKey
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fxjit.tensor_wrappers import is_wrapper
 
 Tensor = torch.Tensor
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -297,7 +299,7 @@ def _whole(kind: str, x: Tensor, batch_sizes: Tensor | None, hx: Any, parameters
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     tensors = [x, *states, *parameters]
     transformed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    if transformed or any(map(is_traceable_wrapper_subclass, tensors)) or not parameters:
+    if transformed or any(map(is_wrapper, tensors)) or not parameters:
         raise CannotKeepWhole(f"torch.{kind}")
     device = x.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -23,11 +23,12 @@ from torch.utils import _pytree as pytree
 from fxjit import events, logs
 from fxjit.budget import OverBudget
 from fxjit.counters import counters
+from fxjit.fake_execution import DATA_DEPENDENT
 from fxjit.schemas import overloads_of
-from fxjit.tensor_wrappers import flattened, held_masks, is_wrapper, storages
+from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.edit import outputs_of
-from ..graph.facts import DATA_DEPENDENT, all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
+from ..graph.facts import all_nodes, mutated_inputs, tensors_of, uses_storage_offsets
 from ..graph.layout import overlaps_itself
 from ..graph.split import CannotSplit
 from .artifacts import CompiledArtifacts
@@ -144,7 +145,7 @@ def _base_requires_grad(view: torch.Tensor) -> bool:
 
 def _storage(node: Any) -> int | None:
     tensor = next(tensors_of(node), None) if isinstance(node, torch.fx.Node) else None
-    return tensor.untyped_storage()._cdata if tensor is not None and torch._C._has_storage(tensor) else None
+    return tensor.untyped_storage()._cdata if tensor is not None and has_storage(tensor) else None
 
 
 def _uses_storage_offsets(candidate: Candidate) -> bool:
@@ -210,7 +211,7 @@ def _mutates_other_dtype(candidate: Candidate) -> bool:
     gm, inputs = candidate.captured, candidate.example_inputs
     if not isinstance(gm, torch.fx.GraphModule):
         return False
-    strided = {at: each for at, each in enumerate(inputs) if isinstance(each, torch.Tensor) and torch._C._has_storage(each)}
+    strided = {at: each for at, each in enumerate(inputs) if isinstance(each, torch.Tensor) and has_storage(each)}
     dtypes: dict[int, set[torch.dtype]] = {}
     for each in strided.values():
         dtypes.setdefault(each.untyped_storage()._cdata, set()).add(each.dtype)

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
+
+from fxjit.fake_execution import python_dispatcher
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -44,7 +45,7 @@ def call_captured(graph: torch.fx.Graph, function: Any, *args: Any) -> Node:
     node = graph.call_function(function, args)
     given = {each: each.meta.get("example_value") for each in node.all_input_nodes}
     if all(isinstance(value, (FakeTensor, tuple)) for value in given.values()):
-        with enable_python_dispatcher():  # sizes may be symbols
+        with python_dispatcher():  # sizes may be symbols
             node.meta["example_value"] = function(*torch.fx.node.map_arg(args, given.__getitem__))
     return node
 

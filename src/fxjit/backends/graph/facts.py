@@ -13,21 +13,14 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from fxjit.fake_execution import DATA_DEPENDENT
 from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
 from fxjit.tensor_wrappers import is_wrapper, storages
 
 Node = torch.fx.Node
-#: What tracing a graph or its derivative raises where a shape or a branch depends on numbers in a tensor.
-DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: Operators that take an absolute storage offset, and its position.
 _STORAGE_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
 #: Modules of functions that enter and leave modes, for graphs of torch._dynamo as for ours.

@@ -15,19 +15,22 @@ import operator
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxjit import process_state
 from fxjit.schemas import OBSERVED
 
 from .operators import TORCHS, Unknown, operator_text
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _PACKAGES = ("torch", "fxjit")
 _C: Any = torch._C
@@ -110,7 +113,7 @@ def _state() -> Iterator[str]:
     yield repr((
         autocast, torch.is_autocast_cache_enabled(),
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
-        get._get_deterministic_algorithms(), get._get_deterministic_algorithms_warn_only(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
         deterministic.fill_uninitialized_memory, get._is_torch_function_enabled(),
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),

@@ -16,11 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxjit import _C, config, logs, process_state
 from fxjit.backends.aot.backend import CompileResult
@@ -31,6 +30,9 @@ from .artifacts import LIBRARY, get_facts, open_cache, put_facts, unshared
 from .fingerprints import assumptions, fingerprint, shape_env_of
 from .operators import Unknown
 from .serialisation import NotSerialisable, pack, unpack
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 log = logs.artifact("cache")
 #: Numbers that say what a graph was compiled to: they are counted for one from the disk, too.

@@ -136,7 +136,7 @@ class ModuleValue(UserObjectValue):
         if not (self._has_torchs(t, "__call__") and self._has_torchs(t, "_call_impl")):
             return super().callee(t, args)
         initialize_lazy_module(t, self.obj, args)
-        outer: Any = (Module._wrapped_call_impl, -1)  # the last of its calls is that of `_call_impl`
+        outer: Any = (Module.__call__, -1)  # the last of its calls is that of `_call_impl`
         if self._no_hooks(t):
             inner: Any = (Module._call_impl, 0)  # and the first of that one's is that of `forward`, where there are no hooks
             return Callee(protocol.getattr_(t, self, "forward"), args, (outer, inner))

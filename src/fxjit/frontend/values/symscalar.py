@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from fxjit import torch_private
+from fxjit.fake_execution import DECIDES_ON_DATA
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -65,10 +66,9 @@ class SymValue(Value):
         random = t.new_source_state("random symbols").get("all")
         if random is not None and random & self.sym.node.expr.free_symbols:
             t.break_("data-random", value=self.describe())
-        from_data = torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode
         try:
             return convert(self.sym)
-        except from_data as error:
+        except DECIDES_ON_DATA as error:
             t.break_("data-symbol", value=str(self.sym), why=str(error).splitlines()[0])
 
     # -- decisions -----------------------------------------------------------------------------------------------

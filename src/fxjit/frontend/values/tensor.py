@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods, wrappers
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
@@ -246,7 +247,7 @@ class TensorValue(GraphTensor, SuperLookup):
         mine, given = self.fake, value.fake
         if not self._is_plain(value):
             return False
-        aliases: bool = torch._C._is_alias_of(mine, given)  # type: ignore[attr-defined]  # not in the stubs
+        aliases: bool = torch_private.get("torch._C._is_alias_of")(mine, given)
         return aliases and all(fact(mine) == fact(given) for fact in _SEEN_AS)
 
     def _is_plain(self, value: TensorValue) -> bool:

@@ -50,8 +50,9 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         t.break_("call-rng-state", function=name)
     makes_leaf = is_given(named, "requires_grad") and protocol.truth(t, named.pop("requires_grad"))
     device = default_device(t)
-    if device is not None and not is_given(named, "device") and fn in torch.utils._device._device_constructors():
-        named["device"] = t.make(device)
+    if device is not None and not is_given(named, "device"):
+        if fn in torch_private.get("torch.utils._device._device_constructors")():
+            named["device"] = t.make(device)
     outs = tensors_in([named["out"]]) if is_given(named, "out") else []
     if outs and _has_form_without_out(fn):
         return _call_with_out(t, fn, list(args), named, outs)
