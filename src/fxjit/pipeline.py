@@ -59,7 +59,7 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
-from fxjit.resume.deoptimization import SpeculativeGraph
+from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
 from fxjit.resume.entry import assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.rescue import raising_code
@@ -293,8 +293,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             compiled = _speculative(options, frame.code, compiled, graph, speculated)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
-        starts_over = result.repeatable and not options.tells_failures
-        new_code = assemble(result, plan, compiled, starts_over=starts_over)
+        undoing = None if graph is None or options.tells_failures else _undoing(result, graph)
+        starts_over = undoing is not None or (result.repeatable and not options.tells_failures)
+        new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
         relied_on = result.guards
         result = dataclasses.replace(result, guards=_wanted_guards(options, frame, result))
@@ -341,10 +342,8 @@ def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> Guard
 def _speculative(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
                speculated: SpeculationCheck) -> Callable[..., Any]:
     """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
-    placeholders = graph.graph.find_nodes(op="placeholder")
-    fakes = [node.meta["example_value"] for node in placeholders]
-    devices = frozenset(fake.device for fake in fakes if isinstance(fake, torch.Tensor))
-    written = tuple(at for at, node in enumerate(placeholders) if node in speculated.written)
+    written = _positions(speculated.written, graph)
+    devices = _input_devices(graph)
     weakly = weakref.ref(code)
 
     def give_up() -> None:
@@ -355,6 +354,24 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
 
     speculative = SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up)
     return _C.DisabledFunction(speculative, opaque=True)
+
+
+def _undoing(result: TraceResult, graph: torch.fx.GraphModule) -> UndoableGraph | None:
+    """What calls a graph that may fail when it has written, behind effects that would be lost."""
+    plan = result.undoable
+    if plan is None or result.speculated is not None:
+        return None
+    drawn_on = {"cpu", *map(str, _input_devices(graph))} if plan.draws else ()
+    return UndoableGraph(_positions(plan.written, graph), sorted(drawn_on))
+
+
+def _positions(inputs: Sequence[torch.fx.Node], graph: torch.fx.GraphModule) -> tuple[int, ...]:
+    return tuple(at for at, node in enumerate(graph.graph.find_nodes(op="placeholder")) if node in inputs)
+
+
+def _input_devices(graph: torch.fx.GraphModule) -> frozenset[torch.device]:
+    fakes = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
+    return frozenset(fake.device for fake in fakes if isinstance(fake, torch.Tensor))
 
 
 def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_C.Entry]]) -> Offer:

@@ -11,7 +11,9 @@ import torch
 from tests.differential import outcome_with_tracebacks
 
 import fxjit
+from fxjit import _C
 from fxjit.counters import counters
+from fxjit.resume.deoptimization import UndoableGraph
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -209,3 +211,130 @@ def test_a_graph_that_wrote_to_its_inputs_is_not_run_again():
     with pytest.raises(IndexError):
         compiled(x, y, torch.tensor([8]), [])
     assert x.tolist() == [1.0, 1.0]
+
+
+class State:
+    """What a program may change before it fails, and behind that."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.pair: tuple[int, int] | None = None
+        self.log: list[object] = []
+        self.total = torch.zeros(3)
+        self.norm = torch.nn.BatchNorm1d(3, affine=False)
+        self.kept: torch.Tensor | None = None
+
+    def seen(self):
+        buffers = {name: each.tolist() for name, each in self.norm.named_buffers()}
+        kept = None if self.kept is None else self.kept.tolist()
+        return self.calls, self.pair, self.log, self.total.tolist(), buffers, kept, torch.get_rng_state().tolist()
+
+
+def writes_an_attribute(state, x, index):
+    state.pair = (x.dim(), 2)
+    y = state.norm(x)[index]
+    state.calls += 1
+    return y
+
+
+def writes_a_tensor_between(state, x, index):
+    state.log.append("first")
+    state.total.add_(x.sum(0))
+    state.log.append("second")
+    state.kept = state.total * 2
+    y = x[index]
+    state.total.mul_(2)
+    state.log.append("third")
+    return y
+
+
+def draws(state, x, index):
+    state.calls += 1
+    x = torch.nn.functional.dropout(x) + torch.rand(3)
+    y = torch.nn.functional.embedding(index, x)
+    state.calls += 1
+    return y
+
+
+def breaks_between(state, x, index):
+    state.calls += 1
+    x = state.norm(x)
+    print("before", state.calls)
+    fxjit.graph_break()
+    state.total.add_(1)
+    state.log.append(state.calls)
+    print("between")
+    y = x.index_select(0, index)
+    print("behind")
+    return y
+
+
+def catches_what_it_raised(state, x, index):
+    y = x
+    try:
+        state.total.sub_(1)
+        state.log.append("tried")
+        y = x[index]
+        state.log.append("done")
+    except IndexError:
+        state.total.mul_(2)
+        state.log.append("caught")
+    state.calls += 1
+    return y * 2
+
+
+WRITING = [writes_an_attribute, writes_a_tensor_between, draws, breaks_between, catches_what_it_raised]
+
+
+@pytest.mark.parametrize("program", WRITING, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_came_before_a_failing_operator_is_done_and_what_comes_behind_is_not(program, backend, capsys):
+    def run(call):
+        torch.manual_seed(0)
+        state = State()
+        outcomes = []
+        for index in ([0, 2], [0, 7], [1, 1], [9, 9]):
+            told = repr(outcome_with_tracebacks(call, state, torch.arange(9.0).view(3, 3), torch.tensor(index)))
+            outcomes.append((told, repr(state.seen()), capsys.readouterr().out))
+        return outcomes
+
+    expected = run(program)
+    fxjit.reset()
+    assert run(fxjit.compile(program, backend=backend)) == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_came_before_an_operator_that_only_fails_on_real_tensors_is_done(backend):
+    """In inference mode the fake batch norm takes dtypes that the real one does not."""
+    def program(state, x):
+        state.pair = (x.dim(), 2)
+        y = state.norm(x)
+        state.calls += 1
+        return y
+
+    def run(call):
+        state = State()
+        with torch.inference_mode(), pytest.raises(RuntimeError, match="mixed dtype"):
+            call(state, torch.ones(4, 3, dtype=torch.float64))
+        return repr(state.seen())
+
+    assert run(fxjit.compile(program, backend=backend)) == run(program)
+
+
+def test_inputs_are_copied_only_for_effects_that_would_be_lost():
+    def writes(x, y, log):
+        return y.add_(x)
+
+    def appends(x, y, log):
+        log.append(1)
+        return y + x
+
+    def does_both(x, y, log):
+        log.append(1)
+        return y.add_(x)
+
+    for fn, copies in ((writes, False), (appends, False), (does_both, True)):
+        compiled = fxjit.compile(fn, backend="eager")
+        compiled(torch.ones(2), torch.ones(2), [])
+        (entry,) = (entry for key in _C.keys(fn.__code__) for entry in _C.entries(fn.__code__, key))
+        assert any(isinstance(each, UndoableGraph) for each in entry.code.co_consts) == copies

@@ -131,6 +131,16 @@ class SpeculationCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class UndoPlan:
+    """What to save before a graph runs, to undo what it did where it fails."""
+
+    #: The inputs that it writes to.
+    written: tuple[torch.fx.Node, ...]
+    #: Whether it draws from the default generators.
+    draws: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TraceResult:
     """Everything that was learned from one frame."""
 
@@ -148,3 +158,5 @@ class TraceResult:
     speculated: SpeculationCheck | None = None
     #: Whether the user's code may run from its beginning where the graph failed.
     repeatable: bool = False
+    #: What makes it so for a graph that is not repeatable, behind effects that would be lost.
+    undoable: UndoPlan | None = None

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
-from fxjit.frontend.result import SpeculationCheck
+from fxjit.frontend.result import SpeculationCheck, UndoPlan
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import is_known, updated_statistics, uses_rng
@@ -69,21 +69,34 @@ class Speculation:
         speculated on."""
         if self._flag is None:
             return True, None
+        written = self._copied_inputs(graph)
+        return written is not None, None if written is None else SpeculationCheck(self._flag, written)
+
+    def undoable(self, graph: torch.fx.Graph) -> UndoPlan | None:
+        """What undoes what the graph did before it failed; None where nothing does: autograd's part of a write stays."""
+        if any(node.op in ("call_module", "get_attr") for node in graph.nodes):
+            return None
+        if any(fake.requires_grad and fake._version != before for _, fake, before in self._inputs if before is not None):
+            return None
+        written = self._copied_inputs(graph)
+        return None if written is None else UndoPlan(written, any(map(uses_rng, graph.nodes)))
+
+    def _copied_inputs(self, graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...] | None:
+        """The inputs that the graph writes to; None if copies of them do not undo what it does, or are large."""
         if not all(map(_is_repeatable, graph.nodes)):
-            return False, None
+            return None
         statistics = {each for node in graph.nodes for each in updated_statistics(node)}
         written, copied = [], 0
         for node, fake, before in self._inputs:
-            if before is None:
-                return False, None
-            if fake._version == before and node not in statistics:
+            # An inference tensor counts no writes: each is copied.
+            if before is not None and fake._version == before and node not in statistics:
                 continue
             if is_wrapper(node.meta["example_value"]):
-                return False, None  # only its class could copy it
+                return None  # only its class could copy it
             numel = fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
             written.append(node)
-        return copied <= _MOST_COPIED, SpeculationCheck(self._flag, tuple(written))
+        return tuple(written) if copied <= _MOST_COPIED else None
 
 
 def version(fake: torch.Tensor) -> int | None:

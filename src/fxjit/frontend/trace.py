@@ -619,19 +619,22 @@ class Trace:
         self._forget_masks()
         writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
+        effects = self.effects.records()
+        repeatable = not self.rng_steps and self.speculation.is_repeatable(self.builder.graph)
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
             graph=self.builder,
             guards=self.guards,
-            effects=self.effects.records(),
+            effects=effects,
             effect_log=self.effects,
             end=end,
             first_line=self.origin.code.co_firstlineno,
             globals=self.origin.globals,
             finish_trace=self._add_shape_guards,
             speculated=speculated,
-            repeatable=not self.rng_steps and self.speculation.is_repeatable(self.builder.graph),
+            repeatable=repeatable,
+            undoable=None if repeatable or self.rng_steps or not effects else self.speculation.undoable(self.builder.graph),
             rng_steps=self.rng_steps,
         )
 

@@ -1,13 +1,13 @@
 """Deoptimisation: the frame starts over in the user's own code, because its graph was of no use to this call.
 
 Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises and
-has changed nothing. Everything is as it was before the graph ran, and the user's code raises what it raises, from its own line,
-behind what it does before, and catches what it catches.
+has changed nothing, or nothing that copies do not undo. Everything is as it was before the graph ran, and the user's code
+raises what it raises, from its own line, behind what it does before, and catches what it catches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, Final
@@ -29,11 +29,73 @@ _saved_tensors_hooks: Final = torch_private.get_or(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
 
 
+def _copy_each(into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    for copy, tensor in zip(into, tensors, strict=True):
+        copy.copy_(tensor)
+
+
+_copy_all: Final = torch_private.get_or("torch._foreach_copy_", _copy_each)
+
+
 def may_start_over(error: BaseException) -> bool:
     """Whether what a graph raised is an error of the graph's own, which the user's code raises again where it belongs. Hooks
     for saved tensors have seen part of the graph, count what they see, and may end it by an exception of theirs, as
     checkpointing does: the program does not run a second time under them."""
     return not is_foreign(error) and not isinstance(error, FxjitError) and _saved_tensors_hooks(True) is None
+
+
+class _Saved:
+    """What a graph may change: the random generators, and the inputs that it writes to."""
+
+    def __init__(self, inputs: Sequence[Any], written: Sequence[int], generators: Sequence[torch.Generator],
+                 spare: list[list[torch.Tensor]]) -> None:
+        self._states = [(each, each.get_state()) for each in generators]
+        tensors = [each.detach() if each.requires_grad else each for each in (inputs[at] for at in written)]
+        #: Buffers of earlier calls are used again: one call of torch fills them all.
+        self.copies = spare.pop() if spare else _buffers_for(tensors)
+        if tensors:
+            _copy_all(self.copies, tensors)
+        self._tensors = tensors
+
+    def restore(self) -> None:
+        for generator, state in self._states:
+            generator.set_state(state)
+        for tensor, saved in zip(self._tensors, self.copies, strict=True):
+            with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+                tensor.copy_(saved)
+
+
+def _buffers_for(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    with torch.inference_mode(False):
+        return [torch.empty_like(each, requires_grad=False) for each in tensors]
+
+
+def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
+    """The default generators of the CPU and of these devices."""
+    return [torch.default_generator,
+            *(torch.cuda.default_generators[each.index or 0] for each in devices if each.type == "cuda")]
+
+
+class UndoableGraph:
+    """Run-time helper of new code, called with its graph and the inputs: where the graph fails by an error of its own, what it
+    wrote and drew is undone before the exception goes on."""
+
+    def __init__(self, written: Sequence[int], drawn_on: Sequence[str]) -> None:
+        #: The inputs that the graph writes to, and the devices on which it draws random numbers.
+        self.written, self.drawn_on = tuple(written), tuple(drawn_on)
+        self._generators = _generators(map(torch.device, drawn_on)) if drawn_on else []
+        self._spare: list[list[torch.Tensor]] = []
+
+    def __call__(self, graph: Callable[..., Any], *inputs: Any) -> Any:
+        before = _Saved(inputs, self.written, self._generators, self._spare)
+        try:
+            return graph(*inputs)
+        except Exception as error:
+            if may_start_over(error):
+                before.restore()
+            raise
+        finally:
+            self._spare.append(before.copies)
 
 
 class SpeculativeGraph:
@@ -44,30 +106,26 @@ class SpeculativeGraph:
         self._graph = graph
         #: The inputs that the graph writes to.
         self._written = written
-        self._generators = [torch.default_generator]
-        self._generators += [torch.cuda.default_generators[each.index or 0] for each in devices if each.type == "cuda"]
+        self._generators = _generators(devices)
+        self._spare: list[list[torch.Tensor]] = []
         self._name = name
         self._give_up = give_up
         self._failures = 0
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
-        states = [generator.get_state() for generator in self._generators]
-        before = [inputs[at].detach().clone() for at in self._written]
+        before = _Saved(inputs, self._written, self._generators, self._spare)
         error: Exception | None = None
         try:
             *outputs, check_held = self._graph(*inputs)
             if check_held:
+                self._spare.append(before.copies)
                 return tuple(outputs)
         except Exception as failed:
             # What the graph computes behind the check may fail on data that does not pass it.
             if not may_start_over(failed):
                 raise
             error = failed
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
-        with torch.no_grad():
-            for at, saved in zip(self._written, before, strict=True):
-                inputs[at].copy_(saved)
+        before.restore()
         self._report(error)
         return None
 

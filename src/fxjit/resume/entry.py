@@ -21,7 +21,7 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
 from fxjit.resume.break_epilogue import BreakEpilogue
-from fxjit.resume.deoptimization import Deoptimization
+from fxjit.resume.deoptimization import Deoptimization, UndoableGraph
 from fxjit.resume.nested import NestedBreakEpilogue, push_inner
 from fxjit.resume.rebuild import Plan, Rebuilder
 from fxjit.resume.replay import replay
@@ -57,18 +57,21 @@ def plan(result: TraceResult) -> Plan:
 
 
 def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, *,
-             starts_over: bool = False) -> CodeType:
-    """The frame's new code; `compiled` is the graph's callable, None where there is no graph. `starts_over`: the user's code
+             starts_over: bool = False, undoing: UndoableGraph | None = None) -> CodeType:
+    """The frame's new code; `compiled` is the graph's callable, None where there is no graph, and `undoing` what calls it, if
+    anything. `starts_over`: the user's code
     runs from its beginning where the graph fails."""
-    return _Entry(result, planned, compiled, starts_over).write()
+    return _Entry(result, planned, compiled, starts_over, undoing).write()
 
 
 class _Entry:
     """The new code under construction."""
 
-    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, starts_over: bool) -> None:
+    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, starts_over: bool,
+                 undoing: UndoableGraph | None) -> None:
         self.result = result
         self.starts_over = starts_over and compiled is not None
+        self.undoing = undoing
         self.plan = planned
         self.compiled = compiled
         self.code = result.code
@@ -142,13 +145,15 @@ class _Entry:
         if self.compiled is None:
             return {}
         asm, inputs = self.asm, self.result.graph.inputs
-        asm.begin_call(self.compiled)
+        asm.begin_call(self.compiled if self.undoing is None else self.undoing)
+        if self.undoing is not None:
+            asm.load_const(self.compiled)
         asm.share(_shared_bases([item.source for item in inputs]))
         for item in inputs:
             asm.load_source(item.source)
         self.temps += asm.shared_locals
         asm.share(())
-        asm.call(len(inputs))
+        asm.call(len(inputs) + (self.undoing is not None))
         if self.deoptimization is not None and self.result.speculated is not None:
             self.deoptimization.test()
         outputs = self.plan.outputs

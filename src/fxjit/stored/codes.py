@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fxjit.frontend.bytecode.asm import Held
 from fxjit.resume import cache
-from fxjit.resume.deoptimization import FailedGraph, as_it_stands
+from fxjit.resume.deoptimization import FailedGraph, UndoableGraph, as_it_stands
 from fxjit.resume.function import ResumeFunction, ResumePoint
 
 from .objects import Changed, NotStorable, code_digest
@@ -57,6 +57,8 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
         return ["graph"]
     if isinstance(value, FailedGraph):
         return ["failed", value.name]
+    if isinstance(value, UndoableGraph):
+        return ["undoable", list(value.written), list(value.drawn_on)]
     if isinstance(value, Held):
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):
@@ -123,6 +125,8 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
         return frame.graph
     if kind == "failed":
         return FailedGraph(rest[0])
+    if kind == "undoable":
+        return UndoableGraph(*rest)
     if kind == "held":
         return Held(_read_constant(rest[0], frame))
     if kind == "inside":
