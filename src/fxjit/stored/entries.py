@@ -9,7 +9,7 @@ hold the frame's objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import torch.fx
 
 from fxjit import _C, config, events, logs
-from fxjit.backends.graph.recipe import Recipe
+from fxjit.backends.native.runtime import cc
 from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters
+from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
 from fxjit.guards.kinds import GuardSet
 from fxjit.guards.source import Scope
@@ -32,6 +33,7 @@ from .graphs import pack_graph, read_captured, read_graph
 from .guards import SourceTable, pack_guards, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable
+from .record import Compiled, Stored
 
 log = logs.artifact("cache")
 
@@ -54,39 +56,33 @@ class Payload:
     guards: GuardSet
     arg_names: tuple[str, ...]
     freevars: tuple[str, ...]
+    record: Stored
     graph: torch.fx.GraphModule | None = None
     deferred: Sequence[Any] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What a compile made, for `keep`."""
-
-    guards: GuardSet
-    arg_names: tuple[str, ...]
-    new_code: CodeType
-    #: The callable of the graph in the new code, and what the driver noted of it.
-    graph: Callable[..., Any] | None
-    recipes: Sequence[Recipe | None]
-    #: Why it holds in this process alone.
-    bound: Sequence[str]
-    #: The names of the operators in its graph.
-    ops: tuple[str, ...]
 
 
 def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
     """Writes the entry, where data can say all of it."""
     try:
-        key = entries_key(code, options)
-        packed = _pack(code, options, compiled)
-    except (NotStorable, Changed) as why:
+        stored = packed_entry(code, options, compiled)
+    except NotStorable as why:
         counters["cache"]["entry not kept"] += 1
         log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(why))
         return
-    known = get_facts(key)
+    known = get_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
-    put_facts(key, {"entries": [packed, *before][: config.recompile_limit]})
-    log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, key)
+    put_facts(stored.key, {"entries": [stored.packed, *before][: config.recompile_limit]})
+    log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
+
+
+def packed_entry(code: CodeType, options: Any, record: Compiled | Stored) -> Stored:
+    """An entry of a code object as data, with its key. Raises NotStorable."""
+    if isinstance(record, Stored):
+        return record
+    try:
+        return Stored(entries_key(code, options, record.state), _pack(code, options, record))
+    except (Changed, CppCompileError) as why:
+        raise NotStorable(str(why)) from None
 
 
 def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
@@ -103,7 +99,8 @@ def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
     guards = pack_guards(compiled.guards, table)
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
             "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph)),
-            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops)}
+            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops),
+            "compiler": None if recipe is None or recipe.key is None else cc.which()}
 
 
 def _key_of(code: CodeType, options: Any) -> str | None:
@@ -126,7 +123,7 @@ def find(options: Any, frame: Frame) -> _C.Entry | None:
         return None
     with entries.compiling(frame.code, options) as alone:
         for packed in facts["entries"] if alone and isinstance(facts, dict) else ():
-            entry = _install(options, frame, packed)
+            entry = _install(options, frame, Stored(key, packed))
             if entry is not None:
                 counters["cache"]["entry hit"] += 1
                 log.info("%s starts compiled (%s)", frame.code.co_qualname, key)
@@ -135,9 +132,11 @@ def find(options: Any, frame: Frame) -> _C.Entry | None:
     return None
 
 
-def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
-    code = frame.code
+def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
+    code, packed = frame.code, stored.packed
     try:
+        if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
+            raise Changed("its kernels are of another compiler")
         arg_names = tuple(packed["arg_names"])
         scope = Scope.of(arg_names, code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
         guards = read_guards(packed["guards"], read_sources(packed["sources"]), scope)
@@ -155,7 +154,7 @@ def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
     except Exception as problem:  # whatever the file says, the frame can be traced
         log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, str(problem))
         return None
-    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars))
+    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())
     shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
     ops = tuple(packed["ops"])

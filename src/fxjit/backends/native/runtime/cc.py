@@ -295,8 +295,18 @@ def abandon() -> None:
 
 def identity() -> str:
     """The dependencies of a library besides its source: part of every key."""
+    return "\0".join([which(), target()])
+
+
+def which() -> str:
+    """The compiler. Raises CppCompileError where there is none."""
     path = require_compiler()
-    return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
+    return f"{path}\0{version_of(path)}"
+
+
+def target() -> str:
+    """What a library runs on, whichever compiler made it."""
+    return "\0".join([*flags(), *libraries(), processor()])
 
 
 @dataclass(frozen=True, slots=True)
