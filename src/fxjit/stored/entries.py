@@ -9,7 +9,9 @@ hold the frame's objects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -18,7 +20,8 @@ import torch.fx
 
 from fxjit import _C, config, events, logs
 from fxjit.backends.native.runtime import cc
-from fxjit.backends.store.artifacts import get_facts, put_facts
+from fxjit.backends.store.artifacts import FACTS, cached_facts, put_facts, shipped_facts
+from fxjit.backends.store.graphs import entries_of_graph
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
@@ -69,7 +72,7 @@ def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
         counters["cache"]["entry not kept"] += 1
         log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(why))
         return
-    known = get_facts(stored.key)
+    known = cached_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
     put_facts(stored.key, {"entries": [stored.packed, *before][: config.recompile_limit]})
     log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
@@ -117,19 +120,23 @@ def find(options: Any, frame: Frame) -> _C.Entry | None:
     if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= config.recompile_limit)):
         return None
     key = _key_of(frame.code, options)
-    facts = None if key is None else get_facts(key)
-    if facts is None or not ensure_tensor_shim():
-        counters["cache"]["entry miss"] += 1
-        return None
-    with entries.compiling(frame.code, options) as alone:
-        for packed in facts["entries"] if alone and isinstance(facts, dict) else ():
-            entry = _install(options, frame, Stored(key, packed))
+    candidates = [] if key is None or not ensure_tensor_shim() else [*_candidates(key)]
+    with entries.compiling(frame.code, options) if candidates else contextlib.nullcontext(False) as alone:
+        for packed in candidates if alone else ():
+            entry = _install(options, frame, Stored(str(key), packed))
             if entry is not None:
                 counters["cache"]["entry hit"] += 1
                 log.info("%s starts compiled (%s)", frame.code.co_qualname, key)
                 return entry
     counters["cache"]["entry miss"] += 1
     return None
+
+
+def _candidates(key: str) -> Iterator[Any]:
+    """Entries as data: those of artifacts that were loaded, then those of the cache."""
+    for facts in (shipped_facts(key), cached_facts(key) if config.store_entries else None):
+        if isinstance(facts, dict) and isinstance(facts.get("entries"), list):
+            yield from facts["entries"]
 
 
 def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
@@ -160,3 +167,34 @@ def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
     ops = tuple(packed["ops"])
     events.report_frame_compiled(events.FrameCompiled(code, shown, tuple(guards), len(ops), ops))
     return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """All that is compiled under some options, as entries of the store, by name; and what is not among them."""
+
+    entries: dict[str, bytes]
+    #: The functions that have a stored entry.
+    functions: tuple[str, ...]
+    #: Functions of which an entry has no form on the disk, each with why.
+    left_out: tuple[tuple[str, str], ...]
+
+
+def saved(options: Any) -> Saved:
+    """The entries of this process under `options`, with their graphs and libraries."""
+    by_key: dict[str, list[Any]] = {}
+    found: dict[str, bytes] = {}
+    functions, left_out = list[str](), list[tuple[str, str]]()
+    for code, entry in entries.under(options):
+        try:
+            stored = packed_entry(code, options, entry.payload.record)
+            graph = stored.packed["graph"]
+            if graph is not None and graph["key"] is not None:
+                found.update(entries_of_graph(graph["key"]))
+        except (NotStorable, LookupError) as why:
+            left_out.append((code.co_qualname, str(why)))
+            continue
+        by_key.setdefault(stored.key, []).append(stored.packed)
+        functions.append(code.co_qualname)
+    found.update((f"{key}{FACTS}", json.dumps({"entries": packed}).encode()) for key, packed in by_key.items())
+    return Saved(found, tuple(functions), tuple(left_out))

@@ -1,8 +1,8 @@
 """The key of a code object's stored entries: all that decides what tracing a frame of it gives, but for what guards check.
 
-That is the code, the options, the state of the process (state.py), the versions of Python, torch, fxjit and what their code takes
-for granted, the processor, and the flags of the compiler. The compiler itself is in the entry: where there is none, as in a small
-image, an entry that came with its libraries is good.
+That is the code, the options, the state of the process (state.py), the versions of Python, torch, fxjit and what their code
+takes for granted, the processor, and the flags of the compiler. The compiler itself is in the entry: where there is none, as in
+a small image, an entry that came with its libraries is good.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ALONGSIDE: Final = ("numpy", "sympy", "typing_extensions")
 
 
 def entries_key(code: CodeType, options: Any, state: State | None = None) -> str:
-    """As the disk cache wants keys; `state` is that of a compile, or None for the present one. Raises NotStorable where the code or
-    the state of the process has no text."""
+    """As the disk cache wants keys; `state` is that of a compile, or None for the present one. Raises NotStorable where the
+    code or the state of the process has no text."""
     chosen = (options.chosen_backend, options.mode, sorted(map(repr, options.options.items())), options.fullgraph,
               options.dynamic)
     if not isinstance(options.chosen_backend, str):

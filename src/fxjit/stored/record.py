@@ -1,6 +1,7 @@
 """Records of compiles: what an entry was made of, which the entry holds until it is written to the disk or to an artifact.
 
-They are light, since every compile makes one: how an entry is said as data is in entries.py, which is imported when one is to be.
+They are light, since every compile makes one: how an entry is said as data is in entries.py, which is imported when one is to
+be.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The state of the process at a compile, as the key of a stored entry has it: settings, what torch makes of the same graph (grad
-mode, autocast, threads), marks of the program's on its functions, devices."""
+"""The state of the process at a compile, as the key of a stored entry has it: settings, what torch makes of the same graph
+(grad mode, autocast, threads), marks of the program's on its functions, devices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from fxjit import config
 from fxjit.backends.store.fingerprints import NoText, process_text
 from fxjit.skips import marks
 
-#: Settings that say where and how much is kept, and what is shown.
-_APART: Final = frozenset({"cache_dir", "cache_size_mb", "verbose", "store_entries"})
+#: Settings that change no entry: when it is compiled and how often, where and how much is kept, by which compiler (the entry
+#: has that), what is checked and shown.
+_APART: Final = frozenset({
+    "suppress_errors", "verbose", "recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit",
+    "error_on_recompile", "tiers", "background_budget", "concurrent_compile", "verify_guards", "verify_guard_fast_path",
+    "progress", "report", "logs", "cache_dir", "cache_size_mb", "disk_cache", "cache_graphs", "store_entries", "cpp.compiler",
+    "triton.compile_processes",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
