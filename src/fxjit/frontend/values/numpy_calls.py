@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.fx
-from numpy.lib.array_utils import normalize_axis_index
 
 from fxjit import config
 from fxjit.errors import BreakGraph
@@ -87,7 +86,9 @@ _Node = tuple[list[Any], dict[str, Any], dict[Any, Any]]
 def plain_functions() -> Iterator[Any]:
     """NumPy's functions that are no objects of its own types: C builtins and Python functions with a counterpart, and what
     NumPy's Python functions call."""
-    yield from (np.asanyarray, np.asfortranarray, normalize_axis_index)
+    yield from (np.asanyarray, np.asfortranarray)
+    if hasattr(np.lib, "array_utils"):  # from NumPy 2 on
+        yield np.lib.array_utils.normalize_axis_index
     for own, theirs in ((np, tnp), (np.linalg, tnp.linalg), (np.fft, tnp.fft)):
         for name in dir(theirs):
             fn = getattr(own, name, None)
