@@ -236,12 +236,25 @@ def coverage_page() -> str:
         others = [row for row in rows if row.decision != surface.SAME or row.note]
         if others:
             lines += ["| name | | |", "| --- | --- | --- |"]
-            lines += [f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others] + [""]
+            lines += [*(f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others), ""]
+    lines += ["## NumPy", "",
+              "Functions, methods of arrays and of ufuncs are captured as torch._numpy does them, where NumPy does the same;",
+              "else NumPy's own Python function is traced, or NumPy itself is the operator (then sizes do not vary within a",
+              "graph, and there is no gradient). `tests/programs/test_numpy_surface.py` calls each name once, and",
+              "fails on one that is neither as in eager nor in this table. These break the graph:", "",
+              "| numpy. | why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {why} |" for name, why in _numpy_breaks()]
+    lines.append("")
     lines += ["## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
     lines += [f"| {what} | {how} |" for what, how in SEVERAL_PROCESSES]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _numpy_breaks() -> list[list[str]]:
+    text = (ROOT / "tests" / "programs" / "numpy_breaks.tsv").read_text()
+    return [line.split("\t") for line in text.splitlines()]
 
 
 def _named(name: str) -> str:
