@@ -109,6 +109,29 @@ def test_a_setting_of_inductor_says_once_that_it_is_inductors(installed, recwarn
     assert said == ['torch._inductor.config.epilogue_fusion: no effect on fxjit\'s own kernels; backend="inductor" follows it.']
 
 
+def test_functions_of_the_drop_in_take_what_torchs_take():
+    """By keyword too: a release that adds an argument is noticed here. In a process of its own, where torch has its functions
+    still."""
+    text = """if True:
+        import inspect, torch, torch._dynamo, torch._dynamo.decorators
+        import fxjit
+        modules = torch, torch.compiler, torch._dynamo, torch._dynamo.decorators
+        def taken(function):
+            return inspect.signature(function, follow_wrapped=False).parameters
+        theirs = {(module, name): taken(value) for module in modules for name, value in vars(module).items()
+                  if inspect.isfunction(value) and not name.startswith("_")}
+        theirs[torch._dynamo, "error_on_graph_break"] = ("error_on_graph_break",)
+        fxjit.install()
+        for (module, name), wanted in theirs.items():
+            ours = taken(getattr(module, name))
+            if not any(each.kind is each.VAR_KEYWORD for each in ours.values()):
+                lacked = [each for each in wanted if each not in ours]
+                assert not lacked, (module.__name__, name, lacked)
+    """
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
 def test_signed_zeros_and_strides_are_eagers_without_a_setting():
     """Inductor asks for them (`strict_signed_zero`, `strict_output_strides`)."""
     zeros = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, -0.0], [-0.0, -0.0, -0.0]])
