@@ -272,7 +272,7 @@ def _train(name: str) -> str:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with fxjit.config.patch(small_graphs_as_captured=False, cache_graphs=False):  # every stage of the compiler has to run
-            found = [run(lambda model, backend=backend: fxjit.compile(model, backend=backend)) for backend in ("eager", "native")]
+            found = [run(lambda model, name=name: fxjit.compile(model, backend=name)) for name in ("eager", "native")]
     expected = run(lambda model: model)
     for each in found:
         for got, want in zip(each, expected, strict=True):
