@@ -28,7 +28,9 @@ from .api import (
     forbid_in_graph,
     graph_break,
     is_compiling,
+    load,
     load_cache_artifacts,
+    load_compiled_function,
     mark_dynamic,
     mark_static,
     mark_unbacked,
@@ -41,6 +43,7 @@ from .api import (
     wait_for_compiles,
     wrap_numpy,
 )
+from .artifact import save
 from .backends.registry import list_backends, lookup_backend, register_backend
 from .counters import compile_times, counters
 from .explain import explain
@@ -77,7 +80,9 @@ __all__ = [
     "installed",
     "is_compiling",
     "list_backends",
+    "load",
     "load_cache_artifacts",
+    "load_compiled_function",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
@@ -86,6 +91,7 @@ __all__ = [
     "register_backend",
     "reset",
     "run",
+    "save",
     "save_cache_artifacts",
     "set_logs",
     "set_stance",

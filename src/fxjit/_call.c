@@ -293,6 +293,53 @@ static PyMethodDef callable_methods[] = {
     {NULL},
 };
 
+/* Methods in Python (artifact.py). */
+static PyObject *
+call_artifact(const char *name, PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *module = PyImport_ImportModule("fxjit.artifact");
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    PyObject *all = function == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(args) + 1);
+    PyObject *result = NULL;
+    if (all != NULL) {
+        PyTuple_SET_ITEM(all, 0, Py_NewRef(self));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+            PyTuple_SET_ITEM(all, i + 1, Py_NewRef(PyTuple_GET_ITEM(args, i)));
+        }
+        result = PyObject_Call(function, all, kwargs);
+    }
+    Py_XDECREF(all);
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return result;
+}
+
+static PyObject *
+compiled_save(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return call_artifact("save", self, args, kwargs);
+}
+
+static PyObject *
+compiled_aot_compile(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return call_artifact("aot_compile", self, args, kwargs);
+}
+
+#define SAVE_DOC "(path)\n--\n\nWrites it to a file, with which another process starts compiled: fxjit.load(path)."
+
+static PyMethodDef compiled_methods[] = {
+    {"save", (PyCFunction)(void (*)(void))compiled_save, METH_VARARGS | METH_KEYWORDS, "save" SAVE_DOC},
+    {"save_compiled_function", (PyCFunction)(void (*)(void))compiled_save, METH_VARARGS | METH_KEYWORDS,
+     "save_compiled_function" SAVE_DOC},
+    {"aot_compile", (PyCFunction)(void (*)(void))compiled_aot_compile, METH_VARARGS | METH_KEYWORDS,
+     "aot_compile(*args, **kwargs)\n--\n\nCompiles for these arguments by one call, and gives itself back."},
+    {"__copy__", callable_itself, METH_NOARGS, NULL},
+    {"__deepcopy__", callable_itself, METH_O, NULL},
+    {"__reduce__", callable_reduce, METH_NOARGS, NULL},
+    {NULL},
+};
+
 static PyMemberDef callable_members[] = {
     {"fn", T_OBJECT, offsetof(FxCallable, fn), READONLY, "the function that is called"},
     {NULL},
@@ -356,7 +403,7 @@ static PyGetSetDef disabled_getset[] = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, \
     .tp_vectorcall_offset = offsetof(FxCallable, vectorcall), .tp_call = PyVectorcall_Call,                         \
     .tp_dealloc = (destructor)callable_dealloc, .tp_traverse = (traverseproc)callable_traverse,                     \
-    .tp_clear = (inquiry)callable_clear, .tp_descr_get = callable_bind, .tp_methods = callable_methods,             \
+    .tp_clear = (inquiry)callable_clear, .tp_descr_get = callable_bind,                                             \
     .tp_dictoffset = offsetof(FxCallable, dict), .tp_weaklistoffset = offsetof(FxCallable, weakrefs),               \
     .tp_getattro = PyObject_GenericGetAttr, .tp_setattro = PyObject_GenericSetAttr
 
@@ -367,6 +414,7 @@ static PyTypeObject FxCompiledFunction_Type = {
     .tp_repr = (reprfunc)compiled_repr,
     .tp_members = callable_members,
     .tp_getset = compiled_getset,
+    .tp_methods = compiled_methods,
     FX_CALLABLE_TYPE,
 };
 
@@ -384,6 +432,7 @@ static PyTypeObject FxDisabledFunction_Type = {
     .tp_repr = (reprfunc)disabled_repr,
     .tp_members = disabled_members,
     .tp_getset = disabled_getset,
+    .tp_methods = callable_methods,
     FX_CALLABLE_TYPE,
 };
 

@@ -13,11 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
-from . import _C, events, regions, stance
+from . import _C, artifact, events, regions, stance
+from .arguments import described, file_of, is_nn_module, is_tensor
 from .counters import reset as reset_counters
 from .errors import InvalidArgument
 from .options import RegionOptions, region_options
@@ -97,13 +97,13 @@ def compile(
 def compile_with(chosen: RegionOptions, model: Any, disable: bool = False) -> Any:
     """`compile`, once its arguments were checked."""
     if not callable(model):
-        called = " `fxjit.compile(f)(x)` compiles `f`; `fxjit.compile(f(x))` was given its result." if _is_tensor(model) else ""
-        raise InvalidArgument(f"compile: expected something callable or an nn.Module, not {_described(model)}.{called}")
+        called = " `fxjit.compile(f)(x)` compiles `f`; `fxjit.compile(f(x))` was given its result." if is_tensor(model) else ""
+        raise InvalidArgument(f"compile: expected something callable or an nn.Module, not {described(model)}.{called}")
     if disable:
         return model
     if isinstance(model, type):
         return _compile_class(chosen, model)
-    if _is_nn_module(model):
+    if is_nn_module(model):
         from .module import OptimizedModule  # here: it needs torch, which a program without modules may not have loaded
 
         return OptimizedModule(model, chosen)
@@ -130,8 +130,8 @@ def run(fn: Any = None) -> Any:
     if fn is None:
         return run
     if not callable(fn):
-        raise InvalidArgument(f"run: expected a function, a compiled function or a module, not {_described(fn)}.")
-    if _is_nn_module(fn):
+        raise InvalidArgument(f"run: expected a function, a compiled function or a module, not {described(fn)}.")
+    if is_nn_module(fn):
         from .module import OptimizedModule
 
         chosen = fn.options if isinstance(fn, OptimizedModule) else options_of(fn.forward)
@@ -173,7 +173,7 @@ def wait_for_compiles(timeout: float | None = None) -> bool:
         device) is put in place by the first call that runs it.
     """
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-        raise InvalidArgument(f"wait_for_compiles: timeout must be None or seconds, not {_described(timeout)}.")
+        raise InvalidArgument(f"wait_for_compiles: timeout must be None or seconds, not {described(timeout)}.")
     tiers = sys.modules.get("fxjit.backends.tiers")
     return True if tiers is None else bool(tiers.wait_for_compiles(timeout))
 
@@ -192,14 +192,14 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         reason: is shown where the call breaks a graph.
     """
     if not isinstance(recursive, bool):
-        raise InvalidArgument(f"disable: recursive must be True or False, not {_described(recursive)}.")
+        raise InvalidArgument(f"disable: recursive must be True or False, not {described(recursive)}.")
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
-        raise InvalidArgument(f"disable: expected something callable or an nn.Module, not {_described(fn)}.")
+        raise InvalidArgument(f"disable: expected something callable or an nn.Module, not {described(fn)}.")
     if isinstance(fn, type):
         return _disable_class(fn, recursive, reason)
-    if _is_nn_module(fn):
+    if is_nn_module(fn):
         from .module import OptimizedModule
 
         return OptimizedModule(fn, None, reason=reason)
@@ -268,7 +268,7 @@ def _mark(fn: Any, mark: Mark) -> Any:
     if isinstance(fn, (list, tuple)):
         return [_mark(each, mark) for each in fn]
     if not callable(fn):
-        raise InvalidArgument(f"{mark.value}: expected something callable, not {_described(fn)}.")
+        raise InvalidArgument(f"{mark.value}: expected something callable, not {described(fn)}.")
     marks.set_mark(fn, mark)
     return fn
 
@@ -286,11 +286,11 @@ def substitute_in_graph(
     Nothing depends on the other two, which torch.compile needs: a traced call on constants is a constant.
     """
     if not callable(original_fn):
-        raise InvalidArgument(f"substitute_in_graph: expected something callable, not {_described(original_fn)}.")
+        raise InvalidArgument(f"substitute_in_graph: expected something callable, not {described(original_fn)}.")
 
     def decorate(traceable: F) -> F:
         if not isinstance(traceable, FunctionType):
-            raise InvalidArgument(f"substitute_in_graph: expected a Python function, not {_described(traceable)}.")
+            raise InvalidArgument(f"substitute_in_graph: expected a Python function, not {described(traceable)}.")
         if not skip_signature_check:
             _check_same_signature(original_fn, traceable)
         marks.set_substitute(original_fn, traceable)
@@ -368,7 +368,7 @@ def maybe_mark_dynamic(t: Any, index: int | Sequence[int], *, min: int | None = 
 def _check_range(function: str, low: Any, high: Any) -> None:
     for name, end in (("min", low), ("max", high)):
         if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
-            raise InvalidArgument(f"{function}: {name} must be a size, not {_described(end)}.")
+            raise InvalidArgument(f"{function}: {name} must be a size, not {described(end)}.")
     if low is not None and high is not None and low > high:
         raise InvalidArgument(f"{function}: no size is at least {low} and at most {high}.")
 
@@ -393,10 +393,10 @@ def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
 
 
 def _dimensions(name: str, t: Any, index: Any) -> list[int]:
-    if not _is_tensor(t):
-        raise InvalidArgument(f"{name}: expected a tensor, not {_described(t)}.")
+    if not is_tensor(t):
+        raise InvalidArgument(f"{name}: expected a tensor, not {described(t)}.")
     if not isinstance(index, (int, Sequence)) or isinstance(index, str):
-        raise InvalidArgument(f"{name}: expected a dimension or a sequence of them, not {_described(index)}.")
+        raise InvalidArgument(f"{name}: expected a dimension or a sequence of them, not {described(index)}.")
     wanted = [index] if isinstance(index, int) else list(index)
     for each in wanted:
         if not isinstance(each, int) or not -t.dim() <= each < t.dim():
@@ -411,21 +411,6 @@ def _attribute_set(t: Any, name: str) -> set[Any]:
     return found
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_nn_module(model: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module)
-
-
-def _described(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
-
-
 def save_cache_artifacts(path: str | os.PathLike[str]) -> int:
     """Writes one file with all that this process compiled, or found compiled: kernels, graphs and, with
     `config.store_entries`, entries. Gives their number.
@@ -433,7 +418,7 @@ def save_cache_artifacts(path: str | os.PathLike[str]) -> int:
     `load_cache_artifacts` in another process, of the same versions and processor, spares it their compile. Such a file may be
     written after a warm-up, say, and shipped with an image of the machine.
     Raises InvalidArgument for a path that cannot be written to."""
-    file = _file_of("save_cache_artifacts", path)
+    file = file_of("save_cache_artifacts", path)
     from .backends.store import bundle
 
     try:
@@ -448,19 +433,55 @@ def load_cache_artifacts(path: str | os.PathLike[str]) -> int:
     file, and one that cannot be read.
 
     The file holds code that will run: load only what you would run."""
-    file = _file_of("load_cache_artifacts", path)
+    file = file_of("load_cache_artifacts", path)
     from .backends.store import bundle
 
     try:
-        return bundle.read_bundle(file)
+        return bundle.add_to_cache(file)
     except OSError as problem:
         raise InvalidArgument(f"load_cache_artifacts: {file} cannot be read: {problem.strerror or problem}") from problem
 
 
-def _file_of(function: str, path: Any) -> Path:
-    if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes):
-        raise InvalidArgument(f"{function}: path is the name of a file, not {path!r}.")
-    return Path(named)
+def load(path: str | os.PathLike[str], fn: Any = None) -> Any:
+    """The compiled function of a file that `compiled.save(path)` wrote: it starts compiled, with the options that it had.
+
+    What fits a call (the guards say so) is neither traced nor lowered; other calls compile as usual. The file is only read. On
+    another processor or device, or with another number of threads, one line in the log says so, and all is compiled anew.
+    The file holds code that will run: load only what you would run.
+
+    Args:
+        path: the file.
+        fn: the function or the module that was saved, not compiled. May be left out for a function that its module has by name.
+
+    Raises:
+        ArtifactError: the file is damaged, of another version of torch, Python or fxjit, or of another function.
+        InvalidArgument: the file cannot be read.
+    """
+    file = file_of("load", path)
+    try:
+        content = file.read_bytes()
+    except OSError as problem:
+        raise InvalidArgument(f"load: {file} cannot be read: {problem.strerror or problem}") from problem
+    return compile_with(*artifact.read(content, file, fn, None))
+
+
+def load_compiled_function(
+    file: Any, *, f_globals: Mapping[str, object] | None = None, external_data: Mapping[str, Any] | None = None
+) -> Any:
+    """`load` under torch's name: `file` is open for reading bytes, and the function is found by its name in `f_globals`, by
+    default in its module. `external_data` has to be empty: nothing of the program's objects is in the file."""
+    if external_data is not None and not (isinstance(external_data, Mapping) and not external_data):
+        raise InvalidArgument("load_compiled_function: external_data is not supported: the file has no objects of the "
+                              "program's, which are those that the function finds.")
+    if f_globals is not None and not isinstance(f_globals, Mapping):
+        raise InvalidArgument(f"load_compiled_function: f_globals is a namespace, not {described(f_globals)}.")
+    if not hasattr(file, "read"):
+        raise InvalidArgument(f"load_compiled_function: file is open for reading bytes, not {described(file)}; fxjit.load "
+                              "takes a path.")
+    content = file.read()
+    if not isinstance(content, bytes):
+        raise InvalidArgument("load_compiled_function: file is open for reading text; open it with 'rb'.")
+    return compile_with(*artifact.read(content, getattr(file, "name", "the file"), None, f_globals))
 
 
 __all__ = ["error_on_graph_break"]

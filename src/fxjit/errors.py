@@ -35,6 +35,11 @@ class InvalidArgument(FxjitError, TypeError):
     """A public function was given something it cannot work with."""
 
 
+class ArtifactError(InvalidArgument):
+    """An artifact cannot be written or read: nothing was compiled, nothing of it has a form on the disk, the file is damaged,
+    of another version, or of another function."""
+
+
 class ConfigError(FxjitError, ValueError):
     """A setting, backend, mode, option or log name that does not exist, or a value that does not fit it."""
 

@@ -38,6 +38,7 @@ _SHARED: Mapping[str, Any] = {
     "list_backends": registry.list_backends,
     "wrap_numpy": api.wrap_numpy,
 }
+_COMPILER_ONLY: Mapping[str, Any] = {"load_compiled_function": api.load_compiled_function}
 _DYNAMO_ONLY: Mapping[str, Any] = {
     "run": api.run,
     "graph_break": api.graph_break,
@@ -62,7 +63,7 @@ def install() -> None:
     _torchs_own.remember(innermost(torch.compile))
     _replaced.claim(torch, "compile", _torch_compile, torch_too=True)
     _replaced.claim(torch.nn.Module, "compile", _module_compile, torch_too=True)
-    for name, ours in _SHARED.items():
+    for name, ours in {**_SHARED, **_COMPILER_ONLY}.items():
         if hasattr(torch.compiler, name):
             _replaced.claim(torch.compiler, name, ours)
     _replaced.claim(torch.compiler, "compile", _torch_compile)

@@ -17,6 +17,7 @@ import torch.nn.modules.module as _torch_module
 from torch import nn
 
 from . import _C, torch_private
+from .artifact import METHODS
 from .options import RegionOptions
 from .regions import compiled_function, disabled_function, inlining, note_options, on_miss
 from .skips import is_librarys, marks
@@ -115,7 +116,12 @@ class OptimizedModule(nn.Module):
     def __getattr__(self, name: str) -> Any:
         if name == "_orig_mod":
             return self.__dict__["_modules"]["_orig_mod"]
-        return getattr(self._orig_mod, name)
+        try:
+            return getattr(self._orig_mod, name)
+        except AttributeError:
+            if name not in METHODS or self.options is None:
+                raise
+        return functools.partial(METHODS[name], self)  # the original has none of its own
 
     def __setattr__(self, name: str, value: Any) -> None:
         modules = self.__dict__.get("_modules")

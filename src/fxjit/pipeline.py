@@ -64,6 +64,8 @@ from fxjit.resume.entry import assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
+from fxjit.stored.record import Compiled
+from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 _graph_log = logs.artifact("graph_code")
@@ -307,22 +309,29 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     _C.safe_point()
-    entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred))
+    unsaid = [*process_state.bound_by(), *_not_as_data(options, result, offer)]
+    record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present())
+    entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
-    if _may_be_stored(options, result, offer):
-        stored_entries = importlib.import_module("fxjit.stored.entries")  # with AOTAutograd's classes, which take a second
-        stored_entries.keep(frame.code, options, stored_entries.Compiled(
-            relied_on, result.arg_names, new_code, compiled, recipes, tuple(process_state.bound_by()), _calls_of(graph)))
+    if config.store_entries:
+        importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
     _report(options, frame, result, graph, new_code, seconds)
     return entry
 
 
-def _may_be_stored(options: Options, result: TraceResult, offer: Offer) -> bool:
-    """Whether the entry is one of those that stored/ knows how to say."""
-    nested = isinstance(result.end, Break) and bool(result.end.inner)
-    known = options.chosen_backend in ("native", "fxjit", "eager") and not options.tells_failures
-    return config.store_entries and known and not nested and result.speculated is None and not offer.deferred
+def _not_as_data(options: Options, result: TraceResult, offer: Offer) -> Iterator[str]:
+    """Why the entry is none of those that stored/ knows how to say."""
+    if options.chosen_backend not in ("native", "fxjit", "eager"):
+        yield f"the backend {options.backend_name}, whose code has no form on the disk"
+    elif options.tells_failures:
+        yield "a setting that checks the backend"
+    if isinstance(result.end, Break) and result.end.inner:
+        yield "a break inside functions that the frame called"
+    if result.speculated is not None:
+        yield "a branch that was speculated on"
+    if offer.deferred:
+        yield "its graph was compiled in the background (config.tiers)"
 
 
 def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> GuardSet:
@@ -380,13 +389,16 @@ def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
 class _Payload:
     """Data of an entry for explain and the debug folder."""
 
-    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred]) -> None:
+    def __init__(self, result: TraceResult, graph: torch.fx.GraphModule | None, deferred: list[Deferred],
+                 record: Compiled) -> None:
         #: Its graphs that were given to helper processes.
         self.deferred = deferred
         self.guards = result.guards
         self.arg_names = result.arg_names
         self.freevars = result.code.freevars
         self.graph = graph
+        #: For the disk and for artifacts.
+        self.record = record
 
 
 def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:

@@ -33,6 +33,15 @@ TENSORLESS_CALLS = 200
 _tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
 
+#: Options under which an artifact was loaded: their frames look for stored entries, whatever the settings say.
+_with_artifacts: weakref.WeakSet[RegionOptions] = weakref.WeakSet()
+
+
+def look_for_stored(options: RegionOptions) -> None:
+    """Frames under these options look for stored entries from now on."""
+    _with_artifacts.add(options)
+
+
 def is_tracing() -> bool:
     """Whether this thread is compiling a frame."""
     return bool(getattr(_tracing, "on", False))
@@ -109,7 +118,8 @@ def _entry_for(
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    if not (entries.is_owed(code, region.key) or stance.on_miss(code, region.key)):
+    stored = config.store_entries or region.key in _with_artifacts
+    if not stored and not _may_compile(code, region.key):
         return None
     outside = _outside()
     if outside is not None:
@@ -122,9 +132,9 @@ def _entry_for(
     _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
-        if config.store_entries:
+        if stored:
             entry = _stored(region.key, code, args, closure, globals_, builtins)
-            if entry is not None:
+            if entry is not None or not _may_compile(code, region.key):
                 return entry
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
@@ -136,6 +146,11 @@ def _entry_for(
         raise error.with_traceback(None) from error.__cause__
     finally:
         _tracing.on = before
+
+
+def _may_compile(code: CodeType, key: RegionOptions) -> bool:
+    """Whether the stance lets a frame be compiled for which no entry is stored; raises where that is an error."""
+    return entries.is_owed(code, key) or stance.on_miss(code, key)
 
 
 def _pass_by(key: RegionOptions, code: CodeType, verdict: FrameVerdict) -> None:

@@ -82,9 +82,10 @@ def flattened(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def is_opaque(part: object) -> bool:
     """Whether torch knows the class of an object as one of opaque references: AOTAutograd's graphs then pass the object
     through, and it is the same one in each call (guarded by identity)."""
-    knows = torch_private.get_or("torch._library.opaque_object.is_opaque_symbolic_type", None)  # its name from torch 2.14 on
-    knows = knows or torch_private.get_or("torch._library.opaque_object.is_opaque_reference_type", None)
-    return knows is not None and bool(knows(type(part)))
+    knows = torch_private.optional("torch._library.opaque_object.is_opaque_symbolic_type")
+    if isinstance(knows, torch_private.Absent):  # before 2.14; later ones log a warning each time they are asked by this name
+        knows = torch_private.optional("torch._library.opaque_object.is_opaque_reference_type")
+    return not isinstance(knows, torch_private.Absent) and bool(knows(type(part)))
 
 
 def held_masks(tensor: torch.Tensor) -> list[Any]:

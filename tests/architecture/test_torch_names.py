@@ -21,8 +21,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 import torch_names  # noqa: E402
 
 #: Not in every release, or not in every build.
-NOT_EVERYWHERE = {"torch.distributions.distribution._all_true_or_runtime_assert", "torch._C._cuda_getCurrentRawStream",
-                  "torch._library.opaque_object.is_opaque_symbolic_type"}
+NOT_EVERYWHERE = {
+    "torch.distributions.distribution._all_true_or_runtime_assert", "torch._C._cuda_getCurrentRawStream",
+    "torch._library.opaque_object.is_opaque_symbolic_type",
+}
 
 
 @pytest.fixture(scope="module")

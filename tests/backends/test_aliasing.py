@@ -271,17 +271,22 @@ def unrecorded_part_beside_what_is_made_of_it(x: torch.Tensor) -> tuple[torch.Te
     return z * 2, z, (z * z).sum()
 
 
+UNRECORDED = [unrecorded_view_of_an_input, unrecorded_view_beside_what_it_is_of, unrecorded_part_beside_what_is_made_of_it,
+              torch.no_grad()(lambda x: (x.t(), x[0], x * 2)), lambda x: (unrecorded_view_of_an_input(x), x.sum())]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [unrecorded_view_of_an_input, unrecorded_view_beside_what_it_is_of,
-                                unrecorded_part_beside_what_is_made_of_it, torch.no_grad()(lambda x: (x.t(), x[0], x * 2))])
-def test_a_view_made_without_recording_passes_no_gradient_on(fn: Callable[..., Any], backend: str) -> None:
+@pytest.mark.parametrize("of_a_view", [False, True])
+@pytest.mark.parametrize("fn", UNRECORDED)
+def test_a_view_made_without_recording_passes_no_gradient_on(fn: Callable[..., Any], backend: str, of_a_view: bool) -> None:
     def run(call: Callable[..., Any]) -> tuple[Any, ...]:
-        x = torch.ones(2, 3, requires_grad=True)
+        x = (torch.ones(6).view(2, 3) if of_a_view else torch.ones(2, 3)).requires_grad_()
         results = call(x)
         results = results if isinstance(results, tuple) else (results,)
         facts = [(each.requires_grad, each.is_leaf, each._is_view(), each.grad_fn is None) for each in results]
         loss = sum((at + 1) * each.sum() for at, each in enumerate(results))
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         try:
             results[0].mul_(2)
         except RuntimeError as error:

@@ -160,6 +160,8 @@ PROGRAMS: dict[str, Program] = {
     "view-of-as-strided": Program(write_to_strided_view, lambda: [torch.rand(4, 2)]),
     "mutates-overlapping": Program(write_to_windows, lambda: [torch.rand(4)]),
     "mutates-other-dtype": Program(write_to_first, lambda: [*seen_as(torch.rand(8), torch.int32)]),
+    "unrecorded-view-of-leaf": Program(
+        torch.no_grad()(lambda x: x.t() * 2), lambda: [torch.ones(6).view(2, 3).requires_grad_()]),
     "mutates-with-gaps": Program(write_beyond_gaps, lambda: [torch.rand(7, 16)[:6, :8]]),
     "no-functional-form": Program(lambda x: torch.ops.fxjit_test_rules.double_(x.clone()) + 1, lambda: [torch.rand(3)]),
     "no-derivative": Program(lambda x: torch.heaviside(x, x), lambda: [leaf(3)]),

@@ -13,7 +13,7 @@ from tests.stored.test_entries import HEAD, PROGRAMS, run
 
 import fxjit
 from fxjit import config
-from fxjit.backends.store.bundle import MAGIC
+from fxjit.backends.store.bundle import MAGIC, sealed
 from fxjit.errors import InvalidArgument
 
 TEXT = HEAD + PROGRAMS["a function"]
@@ -43,10 +43,10 @@ def test_a_file_of_another_version_is_left_alone(
     new_process: NewProcess, traces: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = saved(new_process, tmp_path)
-    head, _, body = file.read_bytes().removeprefix(MAGIC).partition(b"\n")
+    _, head, body = file.read_bytes().removeprefix(MAGIC).split(b"\n", 2)
     manifest = json.loads(head)
     manifest["for"]["torch"] = "1.0"
-    file.write_bytes(MAGIC + json.dumps(manifest).encode() + b"\n" + body)
+    file.write_bytes(sealed(manifest, body))
     traces.clear()
     with config.patch(cache_dir=str(tmp_path / "second")), caplog.at_level(logging.WARNING, "fxjit.cache"):
         assert fxjit.load_cache_artifacts(file) == 0
@@ -71,10 +71,10 @@ def something_else(content: bytes) -> bytes:
 
 
 def name_outside(content: bytes) -> bytes:
-    head, _, body = content.removeprefix(MAGIC).partition(b"\n")
+    _, head, body = content.removeprefix(MAGIC).split(b"\n", 2)
     manifest = json.loads(head)
     manifest["entries"][0][0] = "../evil.json"
-    return MAGIC + json.dumps(manifest).encode() + b"\n" + body
+    return sealed(manifest, body)
 
 
 @pytest.mark.parametrize("damage", [changed_byte, without_end, without_manifest, something_else, name_outside])

@@ -152,10 +152,16 @@ def threads(program: Program) -> None:
     program.record(sorted(map(float, found)))
 
 
+def own_thread_pool() -> None:
+    """torch makes the thread pool of a forked process anew at its first use, and fails where two threads use it first together
+    (ParallelOpenMP.cpp, "Invalid thread pool"): with eager programs, too."""
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def fork(program: Program) -> None:
     child = os.fork()
     if child == 0:
-        torch.set_num_threads(torch.get_num_threads())  # makes torch's pool of threads anew, which threads would race for
+        own_thread_pool()
         for step in program.rng.sample((call, train, write, other_sizes, threads), 2):
             step(program)
         if program.rng.random() < 0.5:
@@ -319,6 +325,7 @@ def start(seed: int, eager: bool, folder: Path, steps: tuple[Step, ...], ending:
         return child
     warnings.filterwarnings("ignore", "fxjit could not compile a graph", RuntimeWarning)
     warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
+    own_thread_pool()
     os.setpgid(0, 0)
     (folder / "tmp").mkdir(parents=True)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "tmp")

@@ -84,6 +84,13 @@ def of(code: CodeType, key: object) -> list[_C.Entry]:
     return _C.entries(code, key)
 
 
+def under(key: object) -> Iterator[tuple[CodeType, _C.Entry]]:
+    """All entries of a key, with their code objects."""
+    for code in list(_codes.values()):
+        for entry in _C.entries(code, key):
+            yield code, entry
+
+
 def remove(code: CodeType, key: object, entry: _C.Entry) -> bool:
     """False if the entry was not there. A call that is running it finishes."""
     removed = _C.remove_entry(code, key, entry)

@@ -618,6 +618,7 @@ class Trace:
             self.guards.add(AmbientIs("distributed_dispatch", dispatch))
         self._forget_masks()
         writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
+        writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,

@@ -1,5 +1,5 @@
-"""Writes that eager refuses: to memory in which elements overlap, and, while gradients are recorded, to leaves and to views
-that autograd cannot follow.
+"""Autograd's facts about inputs that are views: writes that eager refuses, to memory in which elements overlap and, while
+gradients are recorded, to leaves and to views that autograd cannot follow; and views of them made without recording.
 
 Fake tensors know nothing of the first, and the guard of an input nothing of the second. A graph that fails in the middle, after
 it has written, cannot be run again: what the program did before would be lost.
@@ -21,6 +21,8 @@ from .values.tensor import TensorValue
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
 _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)
+#: Under `no_grad`, and in inference mode.
+_UNRECORDED = (3, 4)
 
 
 def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
@@ -59,6 +61,43 @@ def guard_written_inputs(t: Tracer, graph: torch.fx.Graph, values: Iterable[Tens
     for value in inputs:
         if _memory(value.fake) in written and value.source is not None and may_be_written(value.real):
             t.guard(PythonCheck((value.source,), may_be_written, "autograd lets it be written to"))
+
+
+def guard_unrecorded_views(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
+    """A view made under `no_grad` requires grad as the base does: that of a view is its base's. No parameter is a view."""
+    with torch._C.DisableTorchFunctionSubclass():
+        inputs = [
+            value
+            for value in values
+            if value.source is not None
+            and value.real is not None
+            and value.real.requires_grad
+            and not isinstance(value.real, torch.nn.Parameter)
+        ]
+        if not inputs:
+            return
+        viewed = {_memory(made) for made in map(_unrecorded_view, graph.nodes) if made is not None}
+    for value in inputs:
+        if value.source is not None and _memory(value.fake) in viewed:
+            holds = views_require_grad if views_require_grad(value.real) else views_do_not_require_grad
+            t.guard(PythonCheck((value.source,), holds, "what it is a view of requires grad, or not, as in the trace"))
+
+
+def _unrecorded_view(node: torch.fx.Node) -> torch.Tensor | None:
+    made = node.meta.get("example_value") if node.op != "placeholder" else None
+    made = made[0] if isinstance(made, (tuple, list)) and made else made
+    return made if isinstance(made, torch.Tensor) and made._is_view() and int(_creation_meta(made)) in _UNRECORDED else None
+
+
+def views_require_grad(tensor: Any) -> bool:
+    """Whether a view that is made of it under `no_grad` requires grad."""
+    with torch._C.DisableTorchFunctionSubclass():
+        base = tensor._base if tensor._is_view() else None
+        return bool((tensor if base is None else base).requires_grad)
+
+
+def views_do_not_require_grad(tensor: Any) -> bool:
+    return not views_require_grad(tensor)
 
 
 def _memory(fake: object) -> object:

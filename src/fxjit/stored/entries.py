@@ -9,7 +9,9 @@ hold the frame's objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -17,9 +19,11 @@ from typing import Any
 import torch.fx
 
 from fxjit import _C, config, events, logs
-from fxjit.backends.graph.recipe import Recipe
-from fxjit.backends.store.artifacts import get_facts, put_facts
+from fxjit.backends.native.runtime import cc
+from fxjit.backends.store.artifacts import FACTS, cached_facts, put_facts, shipped_facts
+from fxjit.backends.store.graphs import entries_of_graph
 from fxjit.counters import counters
+from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
 from fxjit.guards.kinds import GuardSet
 from fxjit.guards.source import Scope
@@ -32,6 +36,7 @@ from .graphs import pack_graph, read_captured, read_graph
 from .guards import SourceTable, pack_guards, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable
+from .record import Compiled, Stored
 
 log = logs.artifact("cache")
 
@@ -54,39 +59,33 @@ class Payload:
     guards: GuardSet
     arg_names: tuple[str, ...]
     freevars: tuple[str, ...]
+    record: Stored
     graph: torch.fx.GraphModule | None = None
     deferred: Sequence[Any] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What a compile made, for `keep`."""
-
-    guards: GuardSet
-    arg_names: tuple[str, ...]
-    new_code: CodeType
-    #: The callable of the graph in the new code, and what the driver noted of it.
-    graph: Callable[..., Any] | None
-    recipes: Sequence[Recipe | None]
-    #: Why it holds in this process alone.
-    bound: Sequence[str]
-    #: The names of the operators in its graph.
-    ops: tuple[str, ...]
 
 
 def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
     """Writes the entry, where data can say all of it."""
     try:
-        key = entries_key(code, options)
-        packed = _pack(code, options, compiled)
-    except (NotStorable, Changed) as why:
+        stored = packed_entry(code, options, compiled)
+    except NotStorable as why:
         counters["cache"]["entry not kept"] += 1
         log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(why))
         return
-    known = get_facts(key)
+    known = cached_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
-    put_facts(key, {"entries": [packed, *before][: config.recompile_limit]})
-    log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, key)
+    put_facts(stored.key, {"entries": [stored.packed, *before][: config.recompile_limit]})
+    log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
+
+
+def packed_entry(code: CodeType, options: Any, record: Compiled | Stored) -> Stored:
+    """An entry of a code object as data, with its key. Raises NotStorable."""
+    if isinstance(record, Stored):
+        return record
+    try:
+        return Stored(entries_key(code, options, record.state), _pack(code, options, record))
+    except (Changed, CppCompileError) as why:
+        raise NotStorable(str(why)) from None
 
 
 def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
@@ -103,7 +102,8 @@ def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
     guards = pack_guards(compiled.guards, table)
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
             "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph)),
-            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops)}
+            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops),
+            "compiler": None if recipe is None or recipe.key is None else cc.which()}
 
 
 def _key_of(code: CodeType, options: Any) -> str | None:
@@ -120,13 +120,10 @@ def find(options: Any, frame: Frame) -> _C.Entry | None:
     if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= config.recompile_limit)):
         return None
     key = _key_of(frame.code, options)
-    facts = None if key is None else get_facts(key)
-    if facts is None or not ensure_tensor_shim():
-        counters["cache"]["entry miss"] += 1
-        return None
-    with entries.compiling(frame.code, options) as alone:
-        for packed in facts["entries"] if alone and isinstance(facts, dict) else ():
-            entry = _install(options, frame, packed)
+    candidates = [] if key is None or not ensure_tensor_shim() else [*_candidates(key)]
+    with entries.compiling(frame.code, options) if candidates else contextlib.nullcontext(False) as alone:
+        for packed in candidates if alone else ():
+            entry = _install(options, frame, Stored(str(key), packed))
             if entry is not None:
                 counters["cache"]["entry hit"] += 1
                 log.info("%s starts compiled (%s)", frame.code.co_qualname, key)
@@ -135,9 +132,18 @@ def find(options: Any, frame: Frame) -> _C.Entry | None:
     return None
 
 
-def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
-    code = frame.code
+def _candidates(key: str) -> Iterator[Any]:
+    """Entries as data: those of artifacts that were loaded, then those of the cache."""
+    for facts in (shipped_facts(key), cached_facts(key) if config.store_entries else None):
+        if isinstance(facts, dict) and isinstance(facts.get("entries"), list):
+            yield from facts["entries"]
+
+
+def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
+    code, packed = frame.code, stored.packed
     try:
+        if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
+            raise Changed("its kernels are of another compiler")
         arg_names = tuple(packed["arg_names"])
         scope = Scope.of(arg_names, code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
         guards = read_guards(packed["guards"], read_sources(packed["sources"]), scope)
@@ -155,9 +161,40 @@ def _install(options: Any, frame: Frame, packed: Any) -> _C.Entry | None:
     except Exception as problem:  # whatever the file says, the frame can be traced
         log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, str(problem))
         return None
-    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars))
+    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())
     shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
     ops = tuple(packed["ops"])
     events.report_frame_compiled(events.FrameCompiled(code, shown, tuple(guards), len(ops), ops))
     return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """All that is compiled under some options, as entries of the store, by name; and what is not among them."""
+
+    entries: dict[str, bytes]
+    #: The functions that have a stored entry.
+    functions: tuple[str, ...]
+    #: Functions of which an entry has no form on the disk, each with why.
+    left_out: tuple[tuple[str, str], ...]
+
+
+def saved(options: Any) -> Saved:
+    """The entries of this process under `options`, with their graphs and libraries."""
+    by_key: dict[str, list[Any]] = {}
+    found: dict[str, bytes] = {}
+    functions, left_out = list[str](), list[tuple[str, str]]()
+    for code, entry in entries.under(options):
+        try:
+            stored = packed_entry(code, options, entry.payload.record)
+            graph = stored.packed["graph"]
+            if graph is not None and graph["key"] is not None:
+                found.update(entries_of_graph(graph["key"]))
+        except (NotStorable, LookupError) as why:
+            left_out.append((code.co_qualname, str(why)))
+            continue
+        by_key.setdefault(stored.key, []).append(stored.packed)
+        functions.append(code.co_qualname)
+    found.update((f"{key}{FACTS}", json.dumps({"entries": packed}).encode()) for key, packed in by_key.items())
+    return Saved(found, tuple(functions), tuple(left_out))

@@ -375,7 +375,7 @@ def interpreted(function: int, grid: int, threads: int, parameters: Any) -> Call
         extent = LIBRARY.pretended_extent(address) // dtype.itemsize
         assert extent or not address, f"{address:#x} is in no GPU's memory"
         memory = memory_at(address, extent * dtype.itemsize) if extent else torch.UntypedStorage(0)
-        given.append(torch.empty(0, dtype=dtype).set_(memory, 0, (extent,), (1,)))
+        given.append(torch.empty(0, dtype=dtype, device="cpu").set_(memory, 0, (extent,), (1,)))
     made = InterpretedKernel(kernel)
 
     def run() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._C._autograd import CreationMeta, _get_creation_meta
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
@@ -122,6 +123,22 @@ def _observed_views(node: torch.fx.Node) -> list[torch.Tensor]:
         return []
     given = [leaf for leaf in pytree.tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
     return [each for at in (node, *given[:1]) for each in tensors_of(at) if each.requires_grad and each._is_view()]
+
+
+def _views_leaf_without_recording(candidate: Candidate) -> bool:
+    """Such a view requires grad as the leaf's base does. The trace's inputs have their bases, and AOTAutograd's do not."""
+    gm = candidate.captured
+    if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
+        return False
+    leaves = {_storage(node) for node in gm.graph.find_nodes(op="placeholder")
+              if any(each.requires_grad and each._is_view() and not _base_requires_grad(each) for each in tensors_of(node))}
+    return bool(leaves) and any(
+        each._is_view() and not each.requires_grad and _get_creation_meta(each) == CreationMeta.NO_GRAD_MODE
+        for node in gm.graph.nodes if node.op != "placeholder" and _storage(node) in leaves for each in tensors_of(node))
+
+
+def _base_requires_grad(view: torch.Tensor) -> bool:
+    return view._base is not None and view._base.requires_grad
 
 
 def _storage(node: Any) -> int | None:
@@ -286,6 +303,9 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),
+    Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
+         "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
+         "not: neither does the view."),
     Rule("no-autograd-kernel", "captured graph", _lacks_autograd_kernel,
          "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,

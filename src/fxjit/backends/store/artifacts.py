@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +172,49 @@ def _seal(name: str, content: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\0" + content).hexdigest().encode()
 
 
+#: Entries of files that this process loaded (bundle.py), by name: found before those of a cache, which is then not even opened.
+_shipped: dict[str, bytes] = {}
+
+
+def ship(entries: Mapping[str, bytes]) -> None:
+    """Makes the entries of a file known to this process."""
+    _shipped.update(entries)
+
+
+def lookup(key: str, suffix: str) -> bytes | None:
+    """The content of this entry, from a file that was loaded or from the cache."""
+    found = _shipped.get(key + suffix)
+    return open_cache().get(key, suffix) if found is None else found
+
+
+def forget(key: str) -> None:
+    """Removes an entry that is not what it should be."""
+    for suffix in _ENTRIES:
+        _shipped.pop(key + suffix, None)
+    open_cache().remove(key)
+
+
 def get_facts(key: str) -> Any:
     """The facts that `put_facts` kept under this key; None where they are missing or damaged."""
-    data = open_cache().get(key, FACTS)
+    return shipped_facts(key) if key + FACTS in _shipped else cached_facts(key)
+
+
+def shipped_facts(key: str) -> Any:
+    """The same from the files that were loaded alone."""
+    return _facts(key, _shipped.get(key + FACTS))
+
+
+def cached_facts(key: str) -> Any:
+    """The same from the cache alone."""
+    return _facts(key, open_cache().get(key, FACTS))
+
+
+def _facts(key: str, data: bytes | None) -> Any:
     try:
         return None if data is None else json.loads(data)
     except (ValueError, RecursionError) as problem:
         log.info("%s is not what was written: %s", key, problem)
-        open_cache().remove(key)
+        forget(key)
         return None
 
 
@@ -200,8 +235,11 @@ def is_entry(name: object) -> bool:
 
 
 def used_entries() -> Iterator[tuple[str, bytes]]:
-    """The names and contents of all entries that this process made or found, as far as they are still there."""
-    cache = open_cache()
+    """The names and contents of all entries that this process made, found or loaded, as far as they are still there."""
+    yield from {**_shipped, **dict(_used_in(open_cache()))}.items()
+
+
+def _used_in(cache: Cache) -> Iterator[tuple[str, bytes]]:
     alone = cache if isinstance(cache, MemoryCache) else cache.instead
     yield from () if alone is None else alone.known.items()
     if isinstance(cache, KernelCache):

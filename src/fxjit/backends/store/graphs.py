@@ -26,7 +26,7 @@ from fxjit.backends.aot.backend import CompileResult
 from fxjit.counters import counters, timed
 
 from ..tiers import Refused
-from .artifacts import LIBRARY, get_facts, open_cache, put_facts, unshared
+from .artifacts import FACTS, LIBRARY, get_facts, lookup, open_cache, put_facts, unshared
 from .fingerprints import assumptions, fingerprint, shape_env_of
 from .operators import Unknown
 from .serialisation import NotSerialisable, pack, unpack
@@ -160,6 +160,22 @@ def entry_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], programs: 
                repr((config.cache_key(), config.num_threads)), backend)
     text = "\0".join([fingerprint(gm, example_inputs), *depends])
     return StoredGraph(hashlib.sha256(text.encode()).hexdigest()[:40], shape_env_of(gm), programs, on_disk)
+
+
+def entries_of_graph(key: str) -> dict[str, bytes]:
+    """The entries that a stored graph consists of, by name: what was compiled, and the libraries. LookupError where one is
+    gone."""
+    facts = get_facts(key)
+    if facts is None:
+        raise LookupError(f"the compiled graph {key} is gone from the cache")
+    found = {f"{key}{FACTS}": json.dumps(facts).encode()}
+    for _, library in facts["graphs"].values():
+        content = None if library is None else lookup(library, LIBRARY)
+        if content is not None:
+            found[f"{library}{LIBRARY}"] = content
+        elif library is not None:
+            raise LookupError(f"the library {library} is gone from the cache")
+    return found
 
 
 @functools.cache

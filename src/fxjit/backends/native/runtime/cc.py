@@ -24,7 +24,7 @@ from typing import Final
 
 from fxjit import config, logs
 from fxjit.backends.store import folder as folders
-from fxjit.backends.store.artifacts import LIBRARY, Cache, KernelCache, count, open_cache
+from fxjit.backends.store.artifacts import LIBRARY, Cache, KernelCache, count, forget, lookup, open_cache
 from fxjit.backends.store.folder import Folder, Scratch, hold, sweep
 from fxjit.errors import CppCompileError
 
@@ -209,7 +209,7 @@ class Compilation:
                 self.loaded = load(self.key, self.ready)
             except OSError as error:
                 log.info("%s cannot be loaded and is made again: %s", self.key, error)
-                self.cache.remove(self.key)
+                forget(self.key)
         if self.loaded is None:
             try:
                 self.loaded = self.finish()
@@ -295,8 +295,18 @@ def abandon() -> None:
 
 def identity() -> str:
     """The dependencies of a library besides its source: part of every key."""
+    return "\0".join([which(), target()])
+
+
+def which() -> str:
+    """The compiler. Raises CppCompileError where there is none."""
     path = require_compiler()
-    return "\0".join([path, *flags(), *libraries(), version_of(path), processor()])
+    return f"{path}\0{version_of(path)}"
+
+
+def target() -> str:
+    """What a library runs on, whichever compiler made it."""
+    return "\0".join([*flags(), *libraries(), processor()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +322,7 @@ class Kept:
 
 def kept(key: str) -> Kept:
     """The library of this key; OSError if it is not there or cannot be loaded."""
-    content = open_cache().get(key, LIBRARY)
+    content = lookup(key, LIBRARY)
     if content is None:
         raise FileNotFoundError(f"there is no library {key}")
     return Kept(key, load(key, content))
@@ -323,7 +333,7 @@ def start(source: str, prelude: str = "") -> Compilation:
     whole = prelude + source
     key = hashlib.sha256("\0".join([whole, identity()]).encode()).hexdigest()[:40]
     cache = open_cache()
-    ready = cache.get(key, LIBRARY)
+    ready = lookup(key, LIBRARY)
     count(ready is not None)
     log.info("%s %s", "hit" if ready else "miss", key)
     compilation = Compilation(key, whole, [require_compiler(), *flags()], cache, ready)

@@ -1,0 +1,43 @@
+"""Records of compiles: what an entry was made of, which the entry holds until it is written to the disk or to an artifact.
+
+They are light, since every compile makes one: how an entry is said as data is in entries.py, which is imported when one is to
+be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from fxjit.backends.graph.recipe import Recipe
+from fxjit.guards.kinds import GuardSet
+
+from .state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The parts of a compiled entry."""
+
+    guards: GuardSet
+    arg_names: tuple[str, ...]
+    new_code: CodeType
+    #: The callable of the graph in the new code, and what the driver noted of it.
+    graph: Callable[..., Any] | None
+    recipes: Sequence[Recipe | None]
+    #: Why it holds in this process alone, or has a form that data cannot say.
+    bound: Sequence[str]
+    #: The names of the operators in its graph.
+    ops: tuple[str, ...]
+    #: The state of the process when it was compiled.
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry that came from the disk or from an artifact: its key, and itself as data."""
+
+    key: str
+    packed: Any
