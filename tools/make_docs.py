@@ -238,7 +238,15 @@ def coverage_page() -> str:
         others = [row for row in rows if row.decision != surface.SAME or row.note]
         if others:
             lines += ["| name | | |", "| --- | --- | --- |"]
-            lines += [f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others] + [""]
+            lines += [*(f"| {_named(row.name)} | {row.decision} | {row.note} |" for row in others), ""]
+    lines += ["## NumPy", "",
+              "Functions, methods of arrays and of ufuncs are captured as torch._numpy does them, where NumPy does the same;",
+              "else NumPy's own Python function is traced, or NumPy itself is the operator (then sizes do not vary within a",
+              "graph, and there is no gradient). `tests/programs/test_numpy_surface.py` calls each name once, and",
+              "fails on one that is neither as in eager nor in this table. These break the graph:", "",
+              "| numpy. | why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {why} |" for name, why in _numpy_breaks()]
+    lines.append("")
     lines += [*_of_later_releases(), "## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
@@ -278,6 +286,11 @@ def _of_later_releases() -> list[str]:
     others = surface.decisions()["torch._inductor.config", surface.OTHERS]
     lines += ["", f"Settings of Inductor: each {others.decision}, {others.note}.", ""]
     return [*lines, *(f"* {since}: {', '.join(names)}" for since, names in inductors.items()), ""]
+
+
+def _numpy_breaks() -> list[list[str]]:
+    text = (ROOT / "tests" / "programs" / "numpy_breaks.tsv").read_text()
+    return [line.split("\t") for line in text.splitlines()]
 
 
 def _named(name: str) -> str:

@@ -82,7 +82,7 @@ def _function(frame: Machine) -> tuple[object, ...]:
 
 def _can_be_suspended(frame: Machine) -> bool:
     """Whether the frame can be resumed where it is, by what its state alone says."""
-    if frame.generator is not None or is_own(frame.globals.namespace) or resumability.is_in_try(frame.code, frame.index):
+    if frame.generator is not None or _runs_whole(frame.globals.namespace) or resumability.is_in_try(frame.code, frame.index):
         return False
     if resumability.why_not_resumable(frame, frame.index) is not None:
         return False
@@ -117,6 +117,12 @@ def forwarder_frame(fn: FunctionType, call: int) -> InnerFrame:
 def is_resume_function(code: CodeType) -> bool:
     """A resume function: its function was traced up to there, and is not judged again."""
     return bool(decode(code).facts.get("is_resume_function"))
+
+
+def _runs_whole(namespace: dict[str, Any]) -> bool:
+    """The globals of functions that no resume function is made of: where one breaks, its call runs as it is. Polyfills, and
+    NumPy's own, whose steps are no concern of who calls one."""
+    return is_own(namespace) or str(namespace.get("__name__", "")).partition(".")[0] == "numpy"
 
 
 def is_own(namespace: dict[str, Any]) -> bool:

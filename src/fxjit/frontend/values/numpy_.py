@@ -8,6 +8,7 @@ returned, and every use of it breaks.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -16,9 +17,9 @@ import torch
 
 from fxjit import config, schemas
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import numpy_calls, protocol, tensor_methods
+from fxjit.frontend.values import numpy_agreement, numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.numpy_numbers import NumPyNumberValue, with_known_scalars
@@ -73,14 +74,14 @@ class ArrayValue(Value):
         return self._tensor
 
     def pytype(self) -> type:
-        return numpy_calls.numpy_dtype(self.tensor.fake.dtype).type if self.scalar else np.ndarray
+        return numpy_agreement.numpy_dtype(self.tensor.fake.dtype).type if self.scalar else np.ndarray
 
     def describe(self) -> str:
         return f"{self.pytype().__name__} {self.tensor.describe()}"
 
     def stand_in(self) -> Any:
         """Something like it, for numpy_calls.py to try NumPy on."""
-        return numpy_calls.stand_in(self.tensor.fake, self.scalar)
+        return numpy_agreement.stand_in(self.tensor.fake, self.scalar)
 
     def graph_arg(self, t: Tracer) -> Any:
         arrays = t.new_source_state("numpy").get("arrays")
@@ -105,7 +106,7 @@ class ArrayValue(Value):
         if name == "__class__":
             return t.make(self.pytype())
         if name in _FACTS:
-            like = np.empty((0,) * self.tensor.fake.dim(), numpy_calls.numpy_dtype(self.tensor.fake.dtype))
+            like = np.empty((0,) * self.tensor.fake.dim(), numpy_agreement.numpy_dtype(self.tensor.fake.dtype))
             return t.make(getattr(like, name))
         if name == "shape":
             return t.call(t.make(tuple), [self.tensor.shape(t)], None)
@@ -113,6 +114,11 @@ class ArrayValue(Value):
             return protocol.call_method(t, self.tensor, "numel")
         if name == "nbytes":
             return protocol.getattr_(t, self.tensor, "nbytes")
+        if name == "flat" and not self.scalar:
+            return ArrayFlatValue(self)
+        if name == "strides":
+            list(map(int, (*self.tensor.fake.shape, *self.tensor.fake.stride())))  # those of this call
+            return t.make(self.stand_in().strides)
         if name in _ARRAYS:
             return numpy_calls.call(t, numpy_calls.attribute(name), [self], {}, result_of)
         found = protocol.type_lookup(self.pytype(), name)
@@ -232,6 +238,36 @@ def _apart(t: Tracer, tensor: Value) -> TensorValue:
     return made
 
 
+class ArrayFlatValue(Value):
+    """`array.flat`: its elements in the order of rows."""
+
+    def __init__(self, array: ArrayValue) -> None:
+        super().__init__(None)
+        self.array = array
+
+    def pytype(self) -> type:
+        return np.flatiter
+
+    def sq_length(self, t: Tracer) -> Value:
+        return protocol.getattr_(t, self.array, "size")
+
+    def tp_iter(self, t: Tracer) -> Value:
+        count = tensor_methods.specialized(t, self.sq_length(t))
+        return protocol.iter_(t, ListValue([self.mp_subscript(t, t.make(index)) for index in range(count)]))
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        return numpy_calls.call(t, numpy_calls.FLAT_ITEM, [self.array, key], {}, result_of)
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        if value is None:
+            t.raise_(TypeError, "cannot delete iterator elements")
+        numpy_calls.call(t, numpy_calls.SET_FLAT_ITEM, [self.array, key, value], {}, result_of)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.array)
+        cg.asm.load_attr("flat")
+
+
 class ArrayMethodValue(Value):
     """`array.name`, a bound method."""
 
@@ -280,6 +316,8 @@ def result_of(t: Tracer, tensor: Value, example: Any) -> Value:
 
 # -- functions -----------------------------------------------------------------------------------------------------
 
+_UFUNC_METHODS: Final = frozenset({"reduce", "accumulate", "reduceat", "outer", "at"})
+
 
 class ArrayFunctionValue(Value):
     """A function of NumPy: run at once on plain Python values and NumPy scalars, a node of the graph on arrays."""
@@ -297,14 +335,35 @@ class ArrayFunctionValue(Value):
     def as_constant(self) -> object:
         return self.fn
 
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if isinstance(self.fn, np.ufunc) and name in _UFUNC_METHODS:
+            return ArrayFunctionValue(getattr(self.fn, name), None)
+        return super().tp_getattro(t, name)
+
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return call_function(t, self.fn, args, kwargs)
+        handler = exact(self.fn)
+        return handler(t, list(args), dict(kwargs)) if handler is not None else call_function(t, self.fn, args, kwargs)
+
+
+#: The default of arguments whose absence means something of its own.
+_NOT_GIVEN: Final = np._NoValue  # type: ignore[attr-defined]  # private
+
+
+@wraps(type(_NOT_GIVEN))
+def _wrap_not_given(t: Tracer, obj: object, source: Source) -> Value:
+    t.guard(IdIs(source, obj))
+    return ConstantValue(obj, source)
 
 
 def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """`fn(*args, **kwargs)`, a function of NumPy or one of its scalar types."""
+    implementation = getattr(fn, "_implementation", None)
+    if isinstance(implementation, types.FunctionType) and not numpy_calls.is_made_of_others(implementation):
+        t.break_("numpy-function", function=f"numpy.{fn.__name__}")  # files, texts
     args = [with_known_scalars(t, arg) for arg in args]
     kwargs = {key: with_known_scalars(t, arg) for key, arg in kwargs.items()}
+    kwargs = {key: arg for key, arg in kwargs.items() if not (arg.is_constant() and arg.as_constant() is _NOT_GIVEN)
+              and not (key == "subok" and arg.is_constant())}  # there are no subclasses
     try:
         known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
     except NotConcrete:
@@ -327,7 +386,12 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
     return numpy_calls.call(t, numpy_calls.function(fn), given, kwargs, result_of)
 
 
-@wraps_if(lambda obj: issubclass(type(obj), numpy_calls.FUNCTION_TYPES), order=5)
+def _is_function(obj: object) -> bool:
+    return issubclass(type(obj), numpy_calls.FUNCTION_TYPES) or (
+        isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, np.ufunc))
+
+
+@wraps_if(_is_function, order=5)
 def _wrap_function(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     return ArrayFunctionValue(obj, source)

@@ -8,115 +8,87 @@ results are (an array, or a scalar such as `np.float32`, which torch._numpy does
 
 from __future__ import annotations
 
-import copy
 import functools
+import operator
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.fx
 
-from fxjit import config, torch_private
+from fxjit import config
+from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.concrete import concrete
 from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.numpy_agreement import (
+    COPY,
+    NUMBERS,
+    SHARED,
+    VIEW,
+    Agreement,
+    Differs,
+    Operation,
+    agreed,
+    filled,
+    hints,
+    in_graph,
+    taken,
+    tnp,
+)
+from fxjit.frontend.values.numpy_contexts import settings_now
+from fxjit.frontend.values.numpy_operator import NumPyCall, Slot, node_target
+from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
 
-tnp: Any = torch_private.optional("torch._numpy")
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
-#: Python's types that NumPy takes for types of its own.
-_NUMBERS: Final = (bool, int, float, complex)
-#: Functions whose results have no numbers to compare.
-_UNINITIALISED: Final = frozenset({"empty", "empty_like", "ndarray"})
 #: Functions whose results are Python objects that follow from shapes and types alone.
 _OF_METADATA: Final = frozenset({"ndim", "shape", "size", "result_type", "can_cast", "isscalar", "iscomplexobj", "isrealobj",
                                  "min_scalar_type", "broadcast_shapes", "issubdtype"})
-
-
-#: A result that NumPy copies where its counterpart gives a view.
-COPY: Final = object()
-#: A result that is a view of an argument, or read-only, in NumPy only.
-VIEW: Final = object()
-
-
-class Traced(Protocol):
-    """An array or scalar of numpy_.py."""
-
-    tensor: Any
-
-    def stand_in(self) -> Any:
-        """Something like it, to try NumPy on."""
+#: Functions, and methods of arrays, whose result's shape and type follow from shapes and types of the arrays: of C, and of
+#: Python that looks at the data for something else.
+_SIZED: Final = frozenset({
+    "all", "amax", "amin", "any", "argmax", "argmin", "argpartition", "array", "asanyarray", "asarray", "asfortranarray",
+    "block", "choose", "concatenate", "convolve", "copyto", "corrcoef", "correlate", "cov", "cumprod", "cumsum",
+    "digitize", "dot", "ediff1d", "fill_diagonal", "full_like", "geomspace", "gradient", "histogram", "histogram2d",
+    "histogramdd", "inner", "interp", "interp_complex", "lexsort", "linspace", "logspace", "matrix_rank", "max", "mean",
+    "median", "min", "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian", "nanmin",
+    "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar", "packbits", "pad", "partition", "percentile",
+    "place", "polyfit", "prod", "put", "put_along_axis", "putmask", "quantile", "ravel_multi_index", "roll", "std", "sum",
+    "take_along_axis", "tensordot", "trapezoid", "unpackbits", "unravel_index", "unwrap", "var", "vdot",
+    "ndarray.argpartition", "ndarray.argsort", "ndarray.astype", "ndarray.choose", "ndarray.clip", "ndarray.copy",
+    "ndarray.cumprod", "ndarray.cumsum", "ndarray.dot", "ndarray.fill", "ndarray.flatten", "ndarray.max", "ndarray.mean",
+    "ndarray.min", "ndarray.partition", "ndarray.prod", "ndarray.put", "ndarray.round", "ndarray.searchsorted",
+    "ndarray.sort", "ndarray.std", "ndarray.sum", "ndarray.take", "ndarray.trace", "ndarray.var",
+})  # fmt: skip
+#: Those of which this is true if only the first argument is an array.
+_SIZED_BY_NUMBERS: Final = frozenset({
+    "delete", "insert", "ravel", "repeat", "reshape", "resize", "tile", "ndarray.ravel", "ndarray.repeat",
+    "ndarray.reshape",
+})  # fmt: skip
+#: Functions of `linalg` and `fft` of which it is not true.
+_NOT_SIZED: Final = frozenset({"linalg.lstsq"})
+#: Functions that are free to choose the signs or the order of what they find, and torch chooses otherwise.
+_FREE: Final = frozenset({"linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.svd"})
 
 
 ResultOf = Callable[[Tracer, Value, Any], Value]
-
-
-class Operation:
-    """The called operation: NumPy's own callable, and its counterpart in the graph (None: there is none)."""
-
-    def __init__(self, name: str, real: Callable[..., Any], counterpart: Callable[..., Any] | None) -> None:
-        self.name = name
-        self.real = real
-        self.target = _node_target(name, counterpart) if counterpart is not None else None
-
-
-def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a graph calls; FX wants one with a name and a module."""
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return _unwrapped(counterpart(*_wrapped(args), **_wrapped(kwargs)))
-
-    call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
-    call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
-    # What backends/store/fingerprints.py knows it by in another process.
-    call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
-    return call
-
-
-def _wrapped(value: Any) -> Any:
-    """Tensors as torch._numpy's arrays, torch's types as its own."""
-    if isinstance(value, torch.Tensor):
-        return tnp.ndarray(value)
-    if isinstance(value, torch.dtype):
-        return tnp.dtype(numpy_dtype(value).name)
-    return _mapped(_wrapped, value)
-
-
-def _in_graph(value: Any) -> Any:
-    """Types and numbers of NumPy as those that a graph can write down."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, (np.generic, *_NUMBERS))):
-        return torch.from_numpy(np.empty(0, value)).dtype
-    return _mapped(_in_graph, value)
-
-
-def _mapped(fn: Callable[[Any], Any], value: Any) -> Any:
-    """A container's items through `fn`; anything else as it is."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(fn, value))
-    if isinstance(value, dict):
-        return {key: fn(item) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(fn(value.start), fn(value.stop), fn(value.step))
-    return value
-
-
-def _unwrapped(result: Any) -> Any:
-    if isinstance(result, tnp.ndarray):
-        return result.tensor
-    if isinstance(result, (list, tuple)):
-        return tuple(map(_unwrapped, result))
-    return result
+#: The arguments of a node, and by their nodes the arrays among them.
+_Node = tuple[list[Any], dict[str, Any], dict[Any, Any]]
 
 
 # -- which counterpart ---------------------------------------------------------------------------------------------
 
 
 def plain_functions() -> Iterator[Any]:
-    """NumPy's functions that are no objects of its own types: C builtins and Python functions with a counterpart."""
+    """NumPy's functions that are no objects of its own types: C builtins and Python functions with a counterpart, and what
+    NumPy's Python functions call."""
+    yield from (np.asanyarray, np.asfortranarray)
+    if hasattr(np.lib, "array_utils"):  # from NumPy 2 on
+        yield np.lib.array_utils.normalize_axis_index
     for own, theirs in ((np, tnp), (np.linalg, tnp.linalg), (np.fft, tnp.fft)):
         for name in dir(theirs):
             fn = getattr(own, name, None)
@@ -126,12 +98,46 @@ def plain_functions() -> Iterator[Any]:
 
 @functools.cache
 def function(fn: Any) -> Operation:
-    """The operation of a function of NumPy."""
+    """The operation of a function of NumPy, or of a method of a ufunc."""
     module = (getattr(fn, "__module__", None) or "numpy").removeprefix("numpy").strip(".")
+    if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        return Operation(f"{fn.__self__.__name__}.{fn.__name__}", fn, _of_ufunc(fn.__self__, fn.__name__), sized=True)
     own, theirs = (getattr(np, module), getattr(tnp, module)) if module and hasattr(tnp, module) else (np, tnp)
     name = fn.__name__
     found = getattr(theirs, name, None) if getattr(own, name, None) is fn else None
-    return Operation(f"{module}.{name}" if own is not np else name, fn, found if callable(found) else None)
+    full = f"{module}.{name}" if own is not np else name
+    sized = isinstance(fn, np.ufunc) or full in _SIZED or (own is not np and full not in _NOT_SIZED)
+    return Operation(full, fn, found if callable(found) else _OTHER_NAMES.get(name), sized)
+
+
+#: Functions that are others of torch._numpy, for arrays.
+_OTHER_NAMES: Final[dict[str, Callable[..., Any]]] = {"asanyarray": tnp.asarray, "max": tnp.amax, "min": tnp.amin}
+#: Methods of ufuncs that are functions.
+_REDUCTIONS: Final = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin", "logical_and": "all",
+                      "logical_or": "any"}
+_ACCUMULATIONS: Final = {"add": "cumsum", "multiply": "cumprod"}
+
+
+def _of_ufunc(fn: np.ufunc, method: str) -> Callable[..., Any] | None:
+    """The counterpart of a method of a ufunc."""
+    name = str(fn.__name__)
+    if method == "outer" and hasattr(tnp, name):
+        def outer(a: Any, b: Any) -> Any:
+            a, b = tnp.asarray(a), tnp.asarray(b)
+            return getattr(tnp, name)(a.reshape(a.shape + (1,) * b.ndim), b)
+
+        return outer
+    function_name = {"reduce": _REDUCTIONS, "accumulate": _ACCUMULATIONS}.get(method, {}).get(name)
+    if function_name is None:
+        return None
+
+    def along_axis(array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        if method == "accumulate":
+            return getattr(tnp, function_name)(array, axis, dtype, out)
+        named = {"keepdims": keepdims} if name not in ("add", "multiply") else {"keepdims": keepdims, "dtype": dtype}
+        return getattr(tnp, function_name)(array, axis=axis, out=out, **named)
+
+    return along_axis
 
 
 @functools.cache
@@ -140,7 +146,21 @@ def method(name: str) -> Operation:
     def call(array: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(array, name)(*args, **kwargs)
 
-    return Operation(f"ndarray.{name}", call, call if callable(getattr(tnp.ndarray, name, None)) else None)
+    full = f"ndarray.{name}"
+    return Operation(full, call, call if callable(getattr(tnp.ndarray, name, None)) else None, full in _SIZED)
+
+
+def _flat_item(array: Any, key: Any) -> Any:
+    return array.flat[key] if isinstance(array, (np.ndarray, np.generic)) else array.ravel()[key].copy()
+
+
+def _set_flat_item(array: Any, key: Any, value: Any) -> None:
+    array.flat[key] = value
+
+
+#: `array.flat[key]`, and `array.flat[key] = value`.
+FLAT_ITEM: Final = Operation("ndarray.flat", _flat_item, _flat_item)
+SET_FLAT_ITEM: Final = Operation("ndarray.flat", _set_flat_item, None, sized=True)
 
 
 @functools.cache
@@ -155,7 +175,7 @@ def attribute(name: str) -> Operation:
 @functools.cache
 def operation(fn: Callable[..., Any]) -> Operation:
     """The operation of one of Python's operators."""
-    return Operation(fn.__name__, fn, fn)
+    return Operation(fn.__name__, fn, fn, fn is not operator.getitem)
 
 
 # -- the call ------------------------------------------------------------------------------------------------------
@@ -166,23 +186,55 @@ view_of: Final[ExtensionPoint[[Tracer, ViewRecipe, Value, Any], Value]] = Extens
 
 
 def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str, Value], result_of: ResultOf) -> Value:
-    """`what(*args, **kwargs)`; `result_of(t, tensor, example)` makes the value of each array or scalar in the result."""
-    if what.target is None or not config.trace_numpy:
+    """`what(*args, **kwargs)`; `result_of(t, tensor, example)` makes the value of each array or scalar in the result.
+
+    A node of the counterpart in torch._numpy, where it does what NumPy does; else NumPy's own Python function is traced;
+    else NumPy itself is the node (numpy_operator.py)."""
+    if not config.trace_numpy:
         t.break_("numpy-function", function=f"numpy.{what.name}")
-    node_args, node_kwargs, arrays = _node_arguments(t, args, kwargs)
-    example, relation = _agreed(t, what, node_args, node_kwargs, arrays)
+    node = node_args, node_kwargs, arrays = _node_arguments(t, args, kwargs)
+    refused = agreement = None
+    if what.target is not None:
+        try:
+            agreement = agreed(what, node_args, node_kwargs, arrays)
+        except Differs as why:
+            refused = why
+    if agreement is not None and what.name not in _FREE:
+        try:
+            return _counterpart(t, what, args, kwargs, node, agreement, result_of)
+        except BreakGraph as signal:  # torch._numpy looks at the data: perhaps NumPy need not
+            if signal.reason != "data-dependent-operator" or isinstance(what.real, NumPyCall):
+                raise
+    own = _own_call(t, what, node, len(args)) if refused is None or not refused.final else None
+    if own is not None:
+        return call(t, own, list(arrays.values()), {}, result_of)
+    if agreement is None and python_function(what.real) is not None and (refused is None or not refused.final):
+        return t.inline(t.make(python_function(what.real)), args, kwargs)
+    if agreement is not None:
+        return _counterpart(t, what, args, kwargs, node, agreement, result_of)
+    if refused is None:
+        t.break_("numpy-function", function=f"numpy.{what.name}")
+    t.break_("numpy-differs", function=what.name, why=str(refused))
+
+
+def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str, Value],
+                 node: _Node, agreement: Agreement, result_of: ResultOf) -> Value:
+    """A node that calls the counterpart."""
+    node_args, node_kwargs, arrays = node
+    example, relation = agreement.example, agreement.relation
     if what.name in _OF_METADATA:
         for size in [size for array in arrays.values() for size in array.tensor.fake.shape]:
             int(size)  # what varies and is a fact of the result is one of this call
         return t.make(example)
-    emitted = t.emit(what.target, _in_graph(node_args), _in_graph(node_kwargs))
+    assert what.target is not None
+    emitted = t.emit(what.target, in_graph(node_args), in_graph(node_kwargs))
 
     def result(tensor: Value, part: Any) -> Value:
         related = relation.get(id(part))
         if related is VIEW:
             path = None if part is example else next(index for index, each in enumerate(example) if each is part)
             return view_of(t, ViewRecipe(what, args, kwargs, path), tensor, part)
-        if related is not None and related is not COPY:
+        if related not in (None, COPY, SHARED):
             return arrays[related]  # type: ignore[no-any-return]  # an in-place operation gives its array back
         if related is COPY:
             tensor = t.emit("clone", [tensor])
@@ -190,9 +242,88 @@ def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str,
             tensor = t.emit("detach", [tensor])
         if np.ndim(part) == 0 and tensor.fake.dim():  # type: ignore[attr-defined]  # a tensor's
             tensor = t.emit("reshape", [tensor, ()])
-        return result_of(t, tensor, part)
+        return result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part)
 
-    return _valued(t, what, emitted, example, result)
+    met: dict[int, Value] = {}
+
+    def once(tensor: Value, part: Any) -> Value:
+        """What NumPy gives twice is one object."""
+        if id(part) not in met:
+            met[id(part)] = result(tensor, part)
+        return met[id(part)]
+
+    return _valued(t, what, emitted, example, once)
+
+
+def _laid_out(t: Tracer, tensor: Any, part: Any) -> Value:
+    """The tensor with its dimensions in the order in which NumPy's result has them in memory."""
+    if np.ndim(part) < 2:
+        return tensor  # type: ignore[no-any-return]  # a Value
+    sizes = part.shape
+    wanted, found = ([index for index in sorted(range(len(sizes)), key=lambda at: -strides[at]) if sizes[index] > 1]
+                     for strides in (part.strides, hints(tensor.fake.stride())))
+    if wanted == found or 0 in sizes:
+        return tensor  # type: ignore[no-any-return]  # a Value
+    order = wanted + [index for index in range(len(sizes)) if sizes[index] <= 1]
+    packed = t.emit("contiguous", [t.emit("permute", [tensor, tuple(order)])])
+    return t.emit("permute", [packed, tuple(int(index) for index in np.argsort(order))])
+
+
+# -- NumPy's own functions -----------------------------------------------------------------------------------------
+
+
+def python_function(fn: Any) -> types.FunctionType | None:
+    """The Python function that NumPy runs for one of its functions, if it is one that calls others of NumPy's."""
+    found = getattr(fn, "_implementation", fn)
+    return found if isinstance(found, types.FunctionType) and is_made_of_others(found) else None
+
+
+def is_made_of_others(fn: types.FunctionType) -> bool:
+    """Whether a Python function is NumPy's, and made of calls of other functions of NumPy's: it is of no module of files, texts
+    or settings."""
+    module = str(fn.__globals__.get("__name__"))
+    rule = longest_prefix(module, FUNCTION_RULES)
+    return module.partition(".")[0] == "numpy" and rule is not None and rule[1][0] == "TRACE"
+
+
+def _own_call(t: Tracer, what: Operation, node: _Node, count: int) -> Operation | None:
+    """The call as an operator that runs NumPy; None where data may decide on the shape of the result, or somebody may want a
+    gradient of it. `count` is the number of arguments by position."""
+    args, kwargs, arrays = node
+    by_numbers = what.name in _SIZED_BY_NUMBERS and len(arrays) == 1 and count and args[0] in arrays
+    if isinstance(what.real, NumPyCall) or not (what.sized or by_numbers or not arrays):
+        return None
+    fakes = [array.tensor.fake for array in arrays.values()]
+    places = {each: Slot(index) for index, each in enumerate(arrays)}
+    if what.name.startswith("histogram") and any(isinstance(each, str) for each in (*args, *kwargs.values())):
+        return None  # the data says how many bins
+    if any(fake.requires_grad for fake in fakes) or not _specialised(args, kwargs, arrays):
+        return None
+    for fake in fakes:
+        list(map(int, fake.shape))  # NumPy is asked about this call's sizes
+    examples = [array.stand_in() for array in arrays.values()]
+    bound = NumPyCall(what.name, what.real, tuple(filled(args, places)), dict(filled(kwargs, places)),
+                      tuple(isinstance(example, np.generic) for example in examples), settings_now(t))
+    examples = [*taken(dict(enumerate(examples)), lambda given: bound(*given.values())).values()]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return Operation(what.name, bound, None, target=node_target(bound, examples))
+        except Exception:  # NumPy refuses these stand-ins: the real numbers may raise something else, or nothing
+            return None
+
+
+def _specialised(args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Any]) -> bool:
+    """Fixes the numbers among the arguments that vary, which NumPy takes as they are. False: one is no number."""
+    given: list[torch.fx.Node] = []
+    torch.fx.map_arg((args, kwargs), given.append)
+    for each in given:
+        number = each.meta["example_value"]
+        if each not in arrays and not isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return False
+        if each not in arrays:
+            (int if isinstance(number, torch.SymInt) else float if isinstance(number, torch.SymFloat) else bool)(number)
+    return True
 
 
 def _node_arguments(t: Tracer, args: Sequence[Value],
@@ -223,7 +354,7 @@ class ViewRecipe:
         """A tensor with the numbers that the view has now."""
         assert self.what.target is not None
         node_args, node_kwargs, _ = _node_arguments(t, self.args, self.kwargs)
-        found = t.emit(self.what.target, _in_graph(node_args), _in_graph(node_kwargs))
+        found = t.emit(self.what.target, in_graph(node_args), in_graph(node_kwargs))
         return found if self.path is None else found.items[self.path].realize()  # type: ignore[attr-defined]  # a tuple's
 
     def stand_in(self, t: Tracer) -> Any:
@@ -231,7 +362,7 @@ class ViewRecipe:
         node_args, node_kwargs, arrays = _node_arguments(t, self.args, self.kwargs)
         given = {node: array.stand_in() for node, array in arrays.items()}
         made = made_view(self.what.real, self.path, tuple(node_kwargs),
-                         *_filled(node_args, given), *_filled(node_kwargs, given).values())
+                         *filled(node_args, given), *filled(node_kwargs, given).values())
         made.flags.writeable = False
         return made
 
@@ -250,7 +381,7 @@ def _argument(t: Tracer, value: Value) -> Any:
         return value.as_constant()
     if issubclass(value.pytype(), type):
         cls = concrete(value)
-        if issubclass(cls, (np.generic, *_NUMBERS)):
+        if issubclass(cls, (np.generic, *NUMBERS)):
             return cls
     return value.graph_arg(t)
 
@@ -274,172 +405,3 @@ def _packed(*items: Any) -> tuple[Any, ...]:
     return items
 
 
-# -- do they agree? ------------------------------------------------------------------------------------------------
-
-
-def _agreed(t: Tracer, what: Operation, args: list[Any], kwargs: dict[str, Any],
-            arrays: Mapping[Any, Traced]) -> tuple[Any, dict[int, Any]]:
-    """NumPy's result for stand-ins of the arguments, where the counterpart gives the same (else a graph break); and by the
-    ids of its parts: the argument that it is, or COPY where only the counterpart's is a view of an argument."""
-    examples = {node: array.stand_in() for node, array in arrays.items()}
-    try:
-        real, theirs, ours, tensors = _tried(what, args, kwargs, examples)
-    except _NumPyRaises as error:  # of stand-ins: the real numbers may raise something else, or nothing
-        t.break_("numpy-differs", function=what.name, why=f"NumPy raises {error}")
-    except Exception as error:  # torch._numpy refuses in ways of its own
-        t.break_("numpy-differs", function=what.name, why=f"it raises {type(error).__name__}: {error}")
-    uninitialised = what.name in _UNINITIALISED
-    why = _difference(real, theirs, uninitialised)
-    for node, array in ours.items():
-        why = why or _difference(array, tensors[node], False)
-    why = why or _difference_below_zero(what, args, kwargs, examples)
-    relation: dict[int, Any] = {}
-    if why is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # reading flags may warn
-            relation = _relation(real, theirs, ours, tensors)
-        if VIEW in relation.values() and any(array.tensor.fake.requires_grad for array in arrays.values()):
-            why = "its result is a copy, and NumPy's is a view of an argument"
-    if why is not None:
-        t.break_("numpy-differs", function=what.name, why=why)
-    return real, relation
-
-
-class _NumPyRaises(Exception):
-    """NumPy's own error for stand-ins."""
-
-
-def _tried(what: Operation, args: list[Any], kwargs: dict[str, Any],
-           examples: Mapping[Any, Any]) -> tuple[Any, Any, dict[Any, Any], dict[Any, Any]]:
-    """Results of NumPy and of the counterpart for copies of `examples`, and the copies that each was given. A stand-in that
-    refuses to be written to (ViewRecipe) is no copy: it has the strides of a view."""
-    assert what.target is not None
-    with np.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        ours = {node: np.array(example) if isinstance(example, np.ndarray) and example.flags.writeable else example
-                for node, example in examples.items()}
-        try:
-            real = what.real(*_filled(args, ours), **_filled(kwargs, ours))
-        except Exception as error:  # whatever the function raises for these
-            raise _NumPyRaises(f"{type(error).__name__}: {error}") from None
-        tensors = {node: torch.from_numpy(np.array(example)) for node, example in examples.items()}
-        theirs = what.target(*_filled(_in_graph(args), tensors), **_filled(_in_graph(kwargs), tensors))
-    return real, theirs, ours, tensors
-
-
-def _difference_below_zero(what: Operation, args: list[Any], kwargs: dict[str, Any], examples: Mapping[Any, Any]) -> str | None:
-    """How the counterpart differs for numbers of which every other one is negative; None where NumPy has no answer."""
-    signed = {node: _alternating(example) for node, example in examples.items()}
-    if what.name in _UNINITIALISED or not any(signed[node] is not example for node, example in examples.items()):
-        return None
-    try:
-        real, theirs, ours, tensors = _tried(what, args, kwargs, signed)
-    except _NumPyRaises:
-        return None
-    except Exception as error:  # torch._numpy refuses in ways of its own
-        return f"it raises {type(error).__name__}: {error}"
-    written = (_difference(array, tensors[node], False) for node, array in ours.items())
-    return _difference(real, theirs, False) or next((why for why in written if why), None)
-
-
-def _alternating(example: Any) -> Any:
-    if example.dtype.kind not in "fc" or not example.size:
-        return example
-    if np.ndim(example) == 0:
-        return -example
-    made = np.array(example)
-    made.reshape(-1)[::2] *= -1  # np.array gives memory without gaps
-    if not example.flags.writeable:
-        made.flags.writeable = False
-    return made
-
-
-def _filled(arguments: Any, by_node: Mapping[Any, Any]) -> Any:
-    """Arguments of a node with stand-ins in the nodes' places."""
-    def number_or_array(node: torch.fx.Node) -> Any:
-        if node in by_node:
-            return by_node[node]
-        number = node.meta["example_value"]
-        return number.node.hint if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) else copy.copy(number)
-
-    return torch.fx.map_arg(arguments, number_or_array)
-
-
-def _difference(real: Any, theirs: Any, uninitialised: bool) -> str | None:
-    """How the counterpart's result differs from NumPy's; None where it does not."""
-    if isinstance(real, (np.ndarray, np.generic)):
-        if not isinstance(theirs, torch.Tensor):
-            return f"it gives {type(theirs).__name__}, not {type(real).__name__}"
-        found = theirs.detach().resolve_conj().resolve_neg().numpy()
-        if real.shape == () and found.size == 1:
-            found = found.reshape(())  # one number is one number
-        if found.dtype != real.dtype or found.shape != real.shape:
-            return f"it gives {found.dtype}{list(found.shape)}, not {real.dtype}{list(real.shape)}"
-        exact = real.dtype.kind in "iub"
-        same = np.array_equal(found, real) if exact else np.allclose(found, real, rtol=1e-3, atol=1e-4, equal_nan=True)
-        return None if uninitialised or same else "it gives other numbers"
-    if isinstance(real, (list, tuple)):
-        if not isinstance(theirs, (list, tuple)) or len(real) != len(theirs):
-            return "it gives another structure"
-        pairs = zip(real, theirs, strict=True)
-        return next((why for one, other in pairs if (why := _difference(one, other, uninitialised))), None)
-    return None
-
-
-def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mapping[Any, Any]) -> dict[int, Any]:
-    """By the ids of results: the argument that it is, COPY where it shares memory with one in the counterpart only, and VIEW
-    where it does in NumPy only, or is read-only: a view that the graph has as a copy, or one of such a view."""
-    found: dict[int, Any] = {}
-    for one, other in zip(_arrays_in(real), _arrays_in(theirs), strict=True):
-        for node, array in arrays.items():
-            shares = other.untyped_storage().data_ptr() == tensors[node].untyped_storage().data_ptr()
-            if one is array and isinstance(one, np.ndarray):
-                found[id(one)] = node
-            elif other.numel() and shares and not np.may_share_memory(one, array):
-                found[id(one)] = COPY
-            elif other.numel() and np.may_share_memory(one, array) and (not shares or _is_no_tensor(one)):
-                found[id(one)] = VIEW
-    return found
-
-
-def _is_no_tensor(array: Any) -> bool:
-    """Whether it is read-only, or has elements that are one in memory."""
-    repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
-    return not array.flags.writeable or repeats
-
-
-def _arrays_in(result: Any) -> Iterator[Any]:
-    if isinstance(result, (np.ndarray, np.generic, torch.Tensor)):
-        yield result
-    elif isinstance(result, (list, tuple)):
-        for item in result:
-            yield from _arrays_in(item)
-
-
-# -- stand-ins -----------------------------------------------------------------------------------------------------
-
-
-def stand_in(fake: torch.Tensor, scalar: bool) -> Any:
-    """An array like the one behind `fake`, whose numbers are of no special kind: positive, all different, no pattern."""
-    dtype = numpy_dtype(fake.dtype)
-    shape = _hints(fake.shape)
-    fractions = (np.arange(1, int(np.prod(shape, dtype=np.int64)) + 1, dtype=np.float64) * 0.6180339887498949) % 1.0
-    numbers = fractions > 0.5 if dtype.kind == "b" else fractions * 3 + 1 if dtype.kind in "iu" else fractions + 0.5
-    made = numbers.reshape(shape).astype(dtype)
-    if scalar:
-        return made[()]
-    strides = _hints(fake.stride())
-    if made.size and all(stride > 0 or size == 1 for size, stride in zip(shape, strides, strict=True)):
-        return torch.empty_strided(shape, strides, dtype=fake.dtype, device="cpu").copy_(torch.from_numpy(made)).numpy()
-    return made
-
-
-def _hints(numbers: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes or strides in this call."""
-    return tuple(number if isinstance(number, int) else int(number.node.hint) for number in numbers)
-
-
-@functools.cache
-def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """NumPy's name of a type of numbers."""
-    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
