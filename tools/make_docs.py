@@ -247,8 +247,8 @@ def coverage_page() -> str:
     lines.append("")
     lines += ["## Learning-rate schedulers stepped in the compiled function", "",
               "torch.compile breaks the graph at `scheduler.step()` and runs it eagerly: one graph. fxjit traces it without a",
-              "break, and has a graph for each way that the scheduler's code goes with its counter: in twelve steps at most 3, of",
-              "MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
+              "break, and has a graph for each way that the scheduler's code goes with its counter: in twelve steps at most 3,",
+              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
     lines += ["## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
