@@ -247,6 +247,10 @@ def coverage_page() -> str:
               "| numpy. | why |", "| --- | --- |"]
     lines += [f"| `{name}` | {why} |" for name, why in _numpy_breaks()]
     lines.append("")
+    lines += ["## Learning-rate schedulers stepped in the compiled function", "",
+              "torch.compile breaks the graph at `scheduler.step()` and runs it eagerly: one graph. fxjit traces it without a",
+              "break, and has a graph for each way that the scheduler's code goes with its counter: in twelve steps at most 3,",
+              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
     lines += [*_of_later_releases(), "## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
