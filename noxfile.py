@@ -25,6 +25,15 @@ def tests(session: nox.Session, torch: str) -> None:
 
 
 @nox.session(python="3.11")
+@nox.parametrize("torch", TORCHES)
+def names(session: nox.Session, torch: str) -> None:
+    """A small training step without each private name of torch that fxjit can do without, taken out one by one."""
+    session.install(f"torch=={torch}.*")
+    session.install("-e", ".[test]")
+    session.run("python", "tools/torch_names.py", "sweep", *session.posargs)
+
+
+@nox.session(python="3.11")
 def docs(session: nox.Session) -> None:
     """The documentation's site, in build/site: a warning is an error."""
     session.install("mkdocs>=1.6")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import fxjit
-from benchmarks.timing import case_arguments, interleaved, markdown
+from benchmarks.timing import case_arguments, interleaved, markdown, measured_beside
 
 Program = Callable[..., Any]
 
@@ -196,6 +196,7 @@ def main(argv: list[str] | None = None) -> None:
             "" if theirs is None else f"{times['on'] / theirs:.2f}x",
         )
         print("| " + " | ".join(row) + " |", flush=True)
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

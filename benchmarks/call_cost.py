@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fxjit
-from benchmarks.timing import case_arguments, interleaved, markdown
+from benchmarks.timing import case_arguments, interleaved, markdown, measured_beside
 
 Compile = Callable[..., Callable[..., Any]]
 Calls = dict[str, Callable[[], object]]
@@ -233,6 +233,7 @@ def main(argv: list[str] | None = None) -> None:
             _ratio(ours, eager, case.of_eager), _ratio(ours, theirs, case.of_torch),
         ))
     print(markdown(("case", "eager, µs", "torch.compile, µs", "fxjit, µs", "fxjit / eager", "fxjit / torch.compile"), rows))
+    print(f"\n{measured_beside()}")
     few, many = found.get("guards of 12 layers"), found.get("guards of 48 layers")
     for way in WAYS if few and many else ():
         if way != "eager" and way not in without:

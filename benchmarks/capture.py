@@ -21,7 +21,7 @@ import torch
 import fxjit
 from benchmarks.models import call
 from benchmarks.programs import MORE, PROGRAMS, Program, llama
-from benchmarks.timing import markdown
+from benchmarks.timing import markdown, measured_beside
 
 WAYS = ("fxjit", "torch")
 _DEPTHS = (2, 4, 8, 16, 32)
@@ -151,6 +151,7 @@ def main(argv: list[str] | None = None) -> None:
         rows.append(_growth(int(which), options.rounds) if options.growth else _row(str(which), options.rounds))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(markdown(header, rows))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import markdown
+from benchmarks.timing import markdown, measured_beside
 
 Call = Callable[[], object]
 WAYS = ("eager", "fxjit", "torch")
@@ -513,6 +513,7 @@ def main(argv: list[str] | None = None) -> None:
             kernels = bench.kernels()
             _save(options.json, results, kernels)
     print(report(results, kernels))
+    print(f"\n{measured_beside()}")
 
 
 def _load(file: str | None) -> tuple[list[Result], list[Any]]:

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fxjit
 from benchmarks import distributed_losses
-from benchmarks.timing import markdown
+from benchmarks.timing import markdown, measured_beside
 
 Step = Callable[[], object]
 
@@ -164,6 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
         times = (of_eager["off"], of_eager["on"], of_eager.get("torch.compile", "-"))
         table.append((name, network, f"{1000 * seconds['eager']:.1f}", *times))
     print(markdown(header, table))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxjit
-from benchmarks.timing import case_arguments, first_call, interleaved, markdown
+from benchmarks.timing import case_arguments, first_call, interleaved, markdown, measured_beside
 from fxjit.demo import AttentionNet, ConvNet
 
 Case = tuple[Callable[..., Any], tuple[Any, ...], bool]
@@ -126,6 +126,7 @@ def main(argv: list[str] | None = None, cases: Callable[[], dict[str, Case]] = c
             print(" | ".join(rows[-1]), flush=True)
     print()
     print(markdown(HEADER, rows))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch
 import fxjit
 from benchmarks import models
 from benchmarks.programs import PROGRAMS, Program
-from benchmarks.timing import first_call, markdown
+from benchmarks.timing import first_call, markdown, measured_beside
 
 SAMPLE = ("hf_bert", "hf_gpt2", "hf_llama", "hf_t5", "hf_vit", "hf_clip", "timm_convnextv2_atto", "tv_mobilenet_v2",
           "xt_decoder_rotary_swiglu", "df_unet2d")
@@ -123,6 +123,7 @@ def main(argv: list[str] | None = None) -> None:
         rows.append(row(name, options.rounds, options.training))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(markdown(HEADER, rows))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

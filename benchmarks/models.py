@@ -26,7 +26,7 @@ import torch
 import fxjit
 from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
 from benchmarks.programs import MORE, PROGRAMS, Program
-from benchmarks.timing import markdown
+from benchmarks.timing import markdown, measured_beside
 
 RTOL, ATOL = 1e-3, 1e-4
 _SEED = 0
@@ -313,6 +313,7 @@ def main(argv: list[str] | None = None) -> None:
             print("\n".join("    " + note for row in rows for note in row.notes), file=sys.stderr, flush=True)
     header = HEADER + tuple(f"torch.compile: {title}" for title in HEADER) * options.beside
     print(markdown(("program", *header), lines))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

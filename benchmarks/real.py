@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu import peak_of
-from benchmarks.timing import first_call, markdown
+from benchmarks.timing import first_call, markdown, measured_beside
 
 Call = Callable[[], object]
 MODES = ("inference", "training")
@@ -174,6 +174,7 @@ def main(argv: list[str] | None = None) -> None:
                 if kept is not None:
                     kept.write_text(json.dumps(results, indent=1))
     print(table(results))
+    print(f"\n{measured_beside()}")
 
 
 if __name__ == "__main__":

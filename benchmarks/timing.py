@@ -6,6 +6,8 @@ Absolute times of a shared machine mean nothing; the ratio of two things that to
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -45,6 +47,15 @@ def first_call(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def measured_beside() -> str:
+    """The line below a table: the release of torch, whose compiler is the one compared with, and the machine."""
+    import torch
+
+    return (f"Beside torch {torch.__version__} (eager and torch.compile), CPython {platform.python_version()}, "
+            f"{os.cpu_count()} processors, {torch.backends.cpu.get_cpu_capability()}, threads: {torch.get_num_threads()}, "
+            f"{time.strftime('%Y-%m-%d')}.")
 
 
 def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

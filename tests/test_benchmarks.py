@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, first, models
+from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, first, models, timing
 
 BRIEFLY = ["--seconds", "0.001"]
 
@@ -18,6 +20,16 @@ def threads_stay():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+COMMANDS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if "torch.compile over" in path.read_text()
+                                  or "torch.compile, " in path.read_text()], ids=lambda path: path.stem)
+def test_a_table_beside_torch_compile_says_which_release_it_beats(path):
+    assert "measured_beside()" in path.read_text() or path.stem == "gpu"  # its facts have more rows
+    assert f"torch {torch.__version__} (eager and torch.compile)" in timing.measured_beside()
 
 
 def rows_of(printed: str) -> list[list[str]]:
@@ -38,8 +50,10 @@ def test_breaks(case, capsys):
 @pytest.mark.parametrize("case", call_cost.CASES, ids=lambda case: case.name)
 def test_call_cost(case, capsys):
     call_cost.main([*BRIEFLY, "--without-torch-compile", "--only", case.name])
-    _, row, *_ = rows_of(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    _, row, *_ = rows_of(printed)
     assert row[0] == case.name and float(row[3]) > 0
+    assert f"Beside torch {torch.__version__}" in printed
 
 
 @pytest.mark.parametrize("name", [name for name in first.cases() if not name.startswith("digits")])

@@ -177,7 +177,7 @@ def test_the_workflows_run_what_there_is():
         assert all((ROOT / tool).exists() for tool in re.findall(r"\b(?:tools|src)/[\w/]+\.py", text))
         for pythons_listed in re.findall(r"^ +python: (\[.*\])", text, re.M):
             assert json.loads(pythons_listed) == ["{}.{}".format(*each) for each in pythons.SUPPORTED]
-    assert named == {"tests", "lint", "docs"} <= nox_sessions
+    assert named == {"tests", "names", "lint", "docs"} <= nox_sessions
     everywhere = (ROOT / ".github/workflows/tests.yml").read_text()
     torches = json.loads(re.search(r"torch: (\[.*\])", everywhere)[1])
     assert torches == re.findall(r'"([\d.]+)"', re.search(r"^TORCHES = (.*)$", (ROOT / "noxfile.py").read_text(), re.M)[1])

@@ -75,6 +75,13 @@ def test_links_lead_to_pages_and_headings_that_exist():
                 assert heading in headings, (name, target)
 
 
+@pytest.mark.parametrize("path", [*PAGES.values(), ROOT / "README.md"], ids=lambda path: path.name)
+def test_a_table_of_ratios_to_torch_compile_names_its_release(path):
+    for section in re.split(r"^(?=#)", path.read_text(), flags=re.M):
+        if re.search(r"^\|.*torch\.compile.*\|\n\|[ \-|]+\|$", section, re.M) and re.search(r"\d\.\d+x? \|", section):
+            assert re.search(r"torch\s+2\.\d+", section), section.splitlines()[0]
+
+
 def test_every_page_is_in_the_contents():
     listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
     assert set(PAGES) | GENERATED_CODE <= listed

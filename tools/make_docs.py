@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch_surface
+
 from fxjit import config, surface, torch_private
 from fxjit.backends.aot.rules import RULES
 from fxjit.guards import kinds, source
@@ -220,7 +222,7 @@ def coverage_page() -> str:
     lines = ["# Moving over from torch.compile, name by name", "", MADE,
              "With `fxjit.install()`, or under `python -m fxjit run`. **same**: as in torch.compile; **better**; **differs**,",
              "and how; **refused**: raises, with the reason; **warns once**: no effect on what fxjit compiles, which is said",
-             "the first time. The names are those of torch 2.13 to 2.15; `src/fxjit/surface.tsv` is the table, and a test",
+             "the first time. The names are those of torch 2.11 to 2.15; `src/fxjit/surface.tsv` is the table, and a test",
              "fails on a public name that it does not have.", "",
              "The order of imports does not matter: `install()` takes over torch's functions themselves. So names that were",
              "bound before it (`from torch import compile`, `from torch._dynamo import mark_dynamic`, or `counters` of",
@@ -245,11 +247,49 @@ def coverage_page() -> str:
               "| numpy. | why |", "| --- | --- |"]
     lines += [f"| `{name}` | {why} |" for name, why in _numpy_breaks()]
     lines.append("")
-    lines += ["## Several processes", "",
+    lines += ["## Learning-rate schedulers stepped in the compiled function", "",
+              "torch.compile breaks the graph at `scheduler.step()` and runs it eagerly: one graph. fxjit traces it without a",
+              "break, and has a graph for each way that the scheduler's code goes with its counter: in twelve steps at most 3,",
+              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
+    lines += [*_of_later_releases(), "## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
     lines += [f"| {what} | {how} |" for what, how in SEVERAL_PROCESSES]
     return "\n".join(lines).rstrip() + "\n"
+
+
+#: What 2.14 and 2.15 brought to names that were there before, or to names that no list of torch.compile's has.
+LATER = (
+    ("2.14", "`torch._higher_order_ops.switch`", "differs", "the graph breaks at the call, which runs as in eager"),
+    ("2.14", "`torch._higher_order_ops.flex_gemm`", "untried", "it is of products on a GPU"),
+    ("2.14", "`TORCH_LOGS`: `autotuning_inputs`, `flex_gemm`, `native_dsl_compile`, `partitioned_scatter`", "same",
+     "they are of Inductor's graphs, of which fxjit makes none"),
+    ("2.15", "`torch._dynamo.maybe_mark_dynamic(min=, max=)`", "same", "in each release, as `fxjit.maybe_mark_dynamic`"),
+    ("2.15", "`torch._functorch.config.activation_memory_budget_require_full_coverage`", "differs",
+     "no effect on fxjit"),
+)
+
+
+def _of_later_releases() -> list[str]:
+    """What each release after 2.13 added to the public names, and took away."""
+    lines = ["## What torch 2.14 and 2.15 brought", "",
+             "Against 2.13, by comparing the public names of the releases (`tools/torch_surface.py`, whose table a test holds",
+             "against the torch that it runs with), their signatures, and torch's own pages.", "",
+             "| since | name | with fxjit | |", "| --- | --- | --- | --- |"]
+    inductors = {}
+    for (place, name), (first, last) in torch_surface.spans().items():
+        since = "{}.{}".format(*first) if first >= (2, 14) else ""
+        if last in ((2, 13), (2, 14)):
+            since = "until {}.{}".format(*last)
+        row = surface.decision(place, name)
+        if since and place == "torch._inductor.config" and surface.decisions().get((place, name)) is None:
+            inductors.setdefault(since, []).append(f"`{name}`")
+        elif since and row is not None:
+            lines.append(f"| {since} | {place}: `{name}` | {row.decision} | {row.note} |")
+    lines += [f"| {since} | {name} | {decision} | {note} |" for since, name, decision, note in LATER]
+    others = surface.decisions()["torch._inductor.config", surface.OTHERS]
+    lines += ["", f"Settings of Inductor: each {others.decision}, {others.note}.", ""]
+    return [*lines, *(f"* {since}: {', '.join(names)}" for since, names in inductors.items()), ""]
 
 
 def _numpy_breaks() -> list[list[str]]:

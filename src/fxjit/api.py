@@ -273,20 +273,27 @@ def _mark(fn: Any, mark: Mark) -> Any:
     return fn
 
 
-def substitute_in_graph(original: Any, *, skip_signature_check: bool = False) -> Callable[[F], F]:
-    """Decorator: the decorated Python function is traced wherever `original`, which cannot be (C code, say), is called.
+def substitute_in_graph(
+    original_fn: Any,
+    *,
+    can_constant_fold_through: bool = False,
+    skip_signature_check: bool = False,
+    is_embedded_type: bool = False,
+) -> Callable[[F], F]:
+    """Decorator: the decorated Python function is traced wherever `original_fn`, which cannot be (C code, say), is called.
 
-    Both take the same parameters, which is checked where `original` has a signature; `skip_signature_check` waives that.
+    Both take the same parameters, which is checked where `original_fn` has a signature; `skip_signature_check` waives that.
+    Nothing depends on the other two, which torch.compile needs: a traced call on constants is a constant.
     """
-    if not callable(original):
-        raise InvalidArgument(f"substitute_in_graph: expected something callable, not {described(original)}.")
+    if not callable(original_fn):
+        raise InvalidArgument(f"substitute_in_graph: expected something callable, not {described(original_fn)}.")
 
     def decorate(traceable: F) -> F:
         if not isinstance(traceable, FunctionType):
             raise InvalidArgument(f"substitute_in_graph: expected a Python function, not {described(traceable)}.")
         if not skip_signature_check:
-            _check_same_signature(original, traceable)
-        marks.set_substitute(original, traceable)
+            _check_same_signature(original_fn, traceable)
+        marks.set_substitute(original_fn, traceable)
         return traceable
 
     return decorate
@@ -337,22 +344,33 @@ def mark_dynamic(
         min, max: what the caller promises of the size; both ends belong to the range.
         hint_override, specialize_on: tune torch's inductor, and are accepted so that its programs run.
     """
-    for name, end in (("min", min), ("max", max)):
-        if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
-            raise InvalidArgument(f"mark_dynamic: {name} must be a size, not {described(end)}.")
-    if min is not None and max is not None and min > max:
-        raise InvalidArgument(f"mark_dynamic: no size is at least {min} and at most {max}.")
+    _check_range("mark_dynamic", min, max)
     for each in _dimensions("mark_dynamic", t, index):
         _attribute_set(t, "_dynamo_dynamic_indices").add(each)
         if min is not None or max is not None:
-            ranges = _attribute_set(t, "_dynamo_dynamic_range")
+            _attribute_set(t, "_dynamo_dynamic_range").add(DimRange(each, min, max))
+
+
+def maybe_mark_dynamic(t: Any, index: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
+    """As `mark_dynamic`, but a program that needs the size to be a constant gets the constant, without an error. A later call
+    replaces the range; a dimension that `mark_dynamic` marked stays as it is."""
+    _check_range("maybe_mark_dynamic", min, max)
+    for each in _dimensions("maybe_mark_dynamic", t, index):
+        _attribute_set(t, "_dynamo_weak_dynamic_indices").add(each)
+        if each in getattr(t, "_dynamo_dynamic_indices", ()):
+            continue
+        ranges = _attribute_set(t, "_dynamo_dynamic_range")
+        ranges -= {limits for limits in ranges if limits.dim == each}
+        if min is not None or max is not None:
             ranges.add(DimRange(each, min, max))
 
 
-def maybe_mark_dynamic(t: Any, index: int | Sequence[int]) -> None:
-    """As `mark_dynamic`, but a program that needs the size to be a constant gets the constant, without an error."""
-    for each in _dimensions("maybe_mark_dynamic", t, index):
-        _attribute_set(t, "_dynamo_weak_dynamic_indices").add(each)
+def _check_range(function: str, low: Any, high: Any) -> None:
+    for name, end in (("min", low), ("max", high)):
+        if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
+            raise InvalidArgument(f"{function}: {name} must be a size, not {described(end)}.")
+    if low is not None and high is not None and low > high:
+        raise InvalidArgument(f"{function}: no size is at least {low} and at most {high}.")
 
 
 def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:

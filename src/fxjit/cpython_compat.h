@@ -12,6 +12,15 @@
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "fxjit supports CPython 3.11, 3.12 and 3.13"
 #endif
+/* What 3.14 changes for the code below, from its headers (pycore_interpframe_structs.h, pycore_interpframe.h):
+ *  - the inline functions of frames moved from pycore_frame.h to pycore_interpframe.h;
+ *  - f_executable, f_funcobj and each entry of localsplus are a _PyStackRef: a pointer whose low bits say whether it is a
+ *    reference of its own (PyStackRef_AsPyObjectBorrow reads it, PyStackRef_CLOSE gives it up). The hook reads localsplus as
+ *    an array of pointers, so there it needs a copy;
+ *  - `stacktop`, a count, is `stackpointer`, an address one past the last entry;
+ *  - only builds without the GIL, which are refused anyway, have another field (tlbc_index);
+ *  - f_globals, f_builtins, f_locals and frame_obj, the owners THREAD and GENERATOR, and the evaluator's arguments
+ *    (thread state, frame, throwflag) and its setter are as in 3.13. */
 #ifdef Py_GIL_DISABLED
 #error "fxjit needs the GIL: it does not support free-threaded builds of CPython"
 #endif

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
-import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +13,14 @@ import torch._dynamo.config
 import torch._dynamo.decorators
 import torch._dynamo.testing
 import torch._inductor.config
-from torch._inductor import list_mode_options
 
 import fxjit
-from fxjit import surface
+from fxjit import surface, torch_compat
 from fxjit.errors import ConfigError
 from fxjit.surface import DIFFERS, REFUSED, SAME, WARNS, decisions
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import torch_surface  # noqa: E402
 
 
 @pytest.fixture
@@ -32,37 +33,27 @@ def installed():
     fxjit.reset()
 
 
-def public(module: types.ModuleType, own: bool) -> set[str]:
-    """Names without an underscore that are no modules, types of annotations or other libraries'; `own`: functions and classes
-    that are defined there."""
-    found = set()
-    for name in dir(module):
-        value = getattr(module, name)
-        home = getattr(value, "__module__", module.__name__) or ""
-        if name.startswith("_") or isinstance(value, types.ModuleType) or name in ("F", "TYPE_CHECKING"):
-            continue
-        if home == module.__name__ and callable(value) if own else home.partition(".")[0] == "torch":
-            found.add(name)
-    return found
-
-
-SURFACE = {
-    "torch.compile": set(inspect.signature(torch.compile).parameters),
-    "torch.compile(mode=)": set(list_mode_options()),
-    "torch.compile(backend=)": set(torch._dynamo.list_backends(exclude_tags=())) - {"fxjit"},
-    "torch.compiler": public(torch.compiler, own=False) | set(torch.compiler.__all__) - {"config"},
-    "torch.compiler.config": set(torch.compiler.config._config),
-    "torch._inductor.config": {name for name in torch._inductor.config._config if not name.startswith("_")},
-    "torch._dynamo": public(torch._dynamo, own=False),
-    "torch._dynamo.config": {name for name in torch._dynamo.config._config if not name.startswith("_")} - {"TYPE_CHECKING"},
-    "torch._dynamo.decorators": public(torch._dynamo.decorators, own=True),
-    "torch._dynamo.testing": public(torch._dynamo.testing, own=True),
-}
+SURFACE = torch_surface.places()
 
 
 @pytest.mark.parametrize("place", SURFACE)
 def test_every_public_name_has_a_decision(place):
     assert sorted(name for name in SURFACE[place] if surface.decision(place, name) is None) == []
+
+
+@pytest.mark.parametrize("place", SURFACE)
+def test_the_table_of_releases_knows_what_this_torch_has(place):
+    """docs/coverage.md says from it what each release brought (`python tools/torch_surface.py`)."""
+    here = torch_compat.release(torch.__version__)
+    if not torch_compat.OLDEST <= here <= torch_compat.NEWEST:
+        pytest.skip("not a release of the table")
+    for (of, name), (first, last) in torch_surface.spans().items():
+        if of == place:
+            assert (name in SURFACE[place]) == (first <= here <= last), name
+
+
+def test_every_name_of_the_table_of_releases_has_a_decision():
+    assert [key for key in torch_surface.spans() if surface.decision(*key) is None] == []
 
 
 def test_a_decision_that_is_not_sameness_says_how_or_why():
@@ -107,6 +98,29 @@ def test_a_setting_of_inductor_says_once_that_it_is_inductors(installed, recwarn
         assert fxjit.config.fallback_random
     said = [str(each.message) for each in recwarn if "torch._inductor" in str(each.message)]
     assert said == ['torch._inductor.config.epilogue_fusion: no effect on fxjit\'s own kernels; backend="inductor" follows it.']
+
+
+def test_functions_of_the_drop_in_take_what_torchs_take():
+    """By keyword too: a release that adds an argument is noticed here. In a process of its own, where torch has its functions
+    still."""
+    text = """if True:
+        import inspect, torch, torch._dynamo, torch._dynamo.decorators
+        import fxjit
+        modules = torch, torch.compiler, torch._dynamo, torch._dynamo.decorators
+        def taken(function):
+            return inspect.signature(function, follow_wrapped=False).parameters
+        theirs = {(module, name): taken(value) for module in modules for name, value in vars(module).items()
+                  if inspect.isfunction(value) and not name.startswith("_")}
+        theirs[torch._dynamo, "error_on_graph_break"] = ("error_on_graph_break",)
+        fxjit.install()
+        for (module, name), wanted in theirs.items():
+            ours = taken(getattr(module, name))
+            if not any(each.kind is each.VAR_KEYWORD for each in ours.values()):
+                lacked = [each for each in wanted if each not in ours]
+                assert not lacked, (module.__name__, name, lacked)
+    """
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
 def test_signed_zeros_and_strides_are_eagers_without_a_setting():

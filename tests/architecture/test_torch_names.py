@@ -116,14 +116,22 @@ def test_a_feature_that_is_off_breaks_the_graph_there(monkeypatch):
 
 
 def test_a_step_of_training_without_some_of_the_names():
-    """`python tools/torch_names.py sweep` does this for every name whose feature can be off."""
-    names = ["torch._functorch.aot_autograd.aot_module_simplified", "torch._higher_order_ops.scan.scan_op"]
-    command = [sys.executable, str(ROOT / "tools" / "torch_names.py"), "sweep", *names]
+    """Of some features one. `python tools/torch_names.py sweep` (`nox -s names`) does this for every name
+    that fxjit can do without."""
+    features = {
+        "torch._functorch.aot_autograd.aot_module_simplified": "compiled graphs",
+        "torch.fx.experimental.symbolic_shapes.ShapeEnv": "sizes that vary",
+        "torch._higher_order_ops.scan.scan_op": "higher-order operators",
+    }
+    unnoticed = ["torch._C._dynamo.eval_frame._FrameAction", "torch.utils._device.CURRENT_DEVICE"]
+    command = [sys.executable, str(ROOT / "tools" / "torch_names.py"), "sweep", *features, *unnoticed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    for name, feature in zip(names, ("compiled graphs", "higher-order operators"), strict=True):
+    for name, feature in features.items():
         said = f"{name}: fxjit works without its feature {feature!r} here: torch {torch.__version__} lacks {name}."
         assert said in done.stdout
+    for name in unnoticed:
+        assert f"{name}: nothing was missed" in done.stdout
 
 
 def test_arguments_that_only_some_releases_take():

@@ -313,3 +313,50 @@ def test_a_size_that_varies_is_told_right() -> None:
     compiled = fxjit.compile(lambda a: (a * 2, np.shape(a), np.size(a)), backend="eager", fullgraph=True)
     for rows in (3, 4, 5, 6):
         assert compiled(array(rows, 2))[1:] == ((rows, 2), rows * 2)
+
+
+def with_errstate(a: np.ndarray) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.cbrt(a / (a - a)) + np.log2(a - a)
+
+
+def writes(a: np.ndarray) -> Any:
+    np.add.at(a, ([0, 0], [1, 1]), 5)
+    a.flat[2:4] = 7
+    np.hypot(a[1:], 2.0, out=a[1:])
+    np.copyto(a, 0, where=a > 8)
+    np.fill_diagonal(a, -1)
+    return a.flat[3], [each for each in a[0].flat]
+
+
+#: What is called otherwise than by a function's name: tests/programs/test_numpy_surface.py has the functions.
+WAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "layouts": lambda a: (np.array(a, order="F"), a.copy(order="F"), np.zeros((2, 3), order="F"), np.asfortranarray(a),
+                          a.flatten("F"), a.ravel("F"), a.reshape((4, 3), order="F"), a.strides, a.T.strides),
+    "c_ and r_": lambda a: (np.c_[a, a], np.r_[a, a], np.r_[0:3, 5], np.mgrid[0:3, 0:2] + a.sum(), a[np.s_[1:, 0]]),
+    "ix_": lambda a: a[np.ix_([0, 1], [1, 2])],
+    "errstate": with_errstate,
+    "writes": writes,
+    "apply_along_axis": lambda a: (np.apply_along_axis(lambda row: row.sum() * row, 1, a),
+                                   np.apply_along_axis(np.sum, 0, a),
+                                   np.apply_along_axis(lambda row: np.outer(row, row), 0, a)),
+    "scalars in a list": lambda a: (np.array([a.sum(), 1.0]), np.array([a[0], a[1]]), np.sum([a.sum(), a.max()])),
+    "masks of ufuncs": lambda a: np.add(a, a, where=a > 1, out=np.zeros_like(a)),
+    "reductions of ufuncs": lambda a: (np.add.reduce(a), np.maximum.accumulate(a, axis=1), np.subtract.outer(a[0], a[1]),
+                                       np.logical_and.reduce([a > 1, a > 0.7])),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.filterwarnings("ignore")
+def test_ways_to_call_numpy(name: str, backend: str) -> None:
+    assert_same_as_eager(WAYS[name], array(3, 4), fullgraph=True, backend=backend, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_numpy_as_an_operator_raises_what_numpy_raises() -> None:
+    inverse = fxjit.compile(np.linalg.inv, backend="eager")
+    np.testing.assert_array_equal(inverse(np.eye(2)), np.eye(2))
+    with pytest.raises(np.linalg.LinAlgError):
+        inverse(np.zeros((2, 2)))

@@ -145,6 +145,25 @@ def test_a_marked_range_is_guarded() -> None:
     assert compiles() == 2
 
 
+def test_the_range_of_a_size_that_may_be_dynamic() -> None:
+    """As in torch 2.15: the range is the first one of the size, a later call replaces it, and `mark_dynamic` is stronger."""
+    x = torch.ones(5, 2)
+    fxjit.maybe_mark_dynamic(x, 0, min=6)
+    with pytest.raises(ConstraintViolationError, match="sizes from 6 to any"):
+        fxjit.compile(times_rows, backend="eager")(x)
+    fxjit.maybe_mark_dynamic(x, [0], min=2, max=10)
+    fxjit.reset()
+    compiled = fxjit.compile(times_rows, backend="eager")
+    assert_same_calls(compiled, times_rows, [(x,), *sizes(7)])
+    assert compiles() == 1
+    assert_same_calls(compiled, times_rows, sizes(12))
+    assert compiles() == 2
+    fxjit.mark_dynamic(x, 0, max=4)
+    fxjit.maybe_mark_dynamic(x, 0, min=2, max=10)
+    with pytest.raises(ConstraintViolationError, match="sizes from 0 to 4"):
+        fxjit.compile(lambda x: x + x.shape[0], backend="eager")(x)
+
+
 def test_a_size_marked_static_stays_one() -> None:
     compiled = fxjit.compile(times_rows, backend="eager", dynamic=True)
     for (x,) in sizes(3, 4, 7):

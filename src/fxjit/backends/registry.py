@@ -89,23 +89,23 @@ def check_backend_name(name: str) -> None:
     raise InvalidBackend(f"No backend is called {name!r}. {near(name, list_backends(exclude_tags=None))}")
 
 
-def lookup_backend(name: str | Backend) -> Backend:
+def lookup_backend(compiler_fn: str | Backend) -> Backend:
     """The backend of this name, imported if need be; a callable is a backend already."""
-    if not isinstance(name, str):
-        if not callable(name):
-            raise InvalidArgument(f"A backend is a name or a callable (gm, example_inputs), not {name!r}.")
-        return name
-    if name in _registered:
-        return _registered[name][0]
-    check_backend_name(name)
-    if name in _BUILTIN:
-        return _load(_BUILTIN[name])
+    if not isinstance(compiler_fn, str):
+        if not callable(compiler_fn):
+            raise InvalidArgument(f"A backend is a name or a callable (gm, example_inputs), not {compiler_fn!r}.")
+        return compiler_fn
+    if compiler_fn in _registered:
+        return _registered[compiler_fn][0]
+    check_backend_name(compiler_fn)
+    if compiler_fn in _BUILTIN:
+        return _load(_BUILTIN[compiler_fn])
     try:
-        loaded = _offered()[name].load()
+        loaded = _offered()[compiler_fn].load()
     except Exception as error:  # the package's import may raise anything
-        raise InvalidBackend(f"Backend {name!r} is installed but cannot be loaded: {error}") from error
+        raise InvalidBackend(f"Backend {compiler_fn!r} is installed but cannot be loaded: {error}") from error
     if not callable(loaded):
-        raise InvalidBackend(f"Backend {name!r} is installed but is no callable: {loaded!r}.")
+        raise InvalidBackend(f"Backend {compiler_fn!r} is installed but is no callable: {loaded!r}.")
     return loaded  # type: ignore[no-any-return]  # callable() does not narrow Any
 
 

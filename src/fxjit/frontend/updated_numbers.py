@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.effects import Effect, Restore, StoreAttr
 from fxjit.frontend.result import Break, Return
 from fxjit.frontend.values.base import Lazy
 from fxjit.frontend.values.constant import ConstantFromOutside
+from fxjit.frontend.values.numpy_ import number_of
 from fxjit.frontend.values.traits import Places
-from fxjit.guards.source import AttrSource, ConstSource, InstanceDictSource, ItemSource
+from fxjit.guards.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
 
 if TYPE_CHECKING:
     from fxjit.frontend.dynamic import ShapePolicy
@@ -40,18 +43,23 @@ def foresee_updated_numbers(policy: ShapePolicy, points: BreakPoints, effects: I
 
 
 def updated_numbers(effects: Iterable[Effect], read: Mapping[Source, Value]) -> Iterator[tuple[Source, int | float]]:
-    """The places of constant numbers in `read` that end up with another number of the same type, each with what was read."""
+    """The places of constant numbers in `read`, Python's or NumPy's, that end up with another number of the same type, each
+    with what was read."""
     for source, value in _written(effects):
-        before = read.get(source)
-        if not isinstance(before, ConstantFromOutside) or not before.was_read or isinstance(source.root, ConstSource):
-            continue
-        number, now = before.peek(), value.realized if isinstance(value, Lazy) else value
-        if now is None or now is before or type(number) not in (int, float) or now.pytype() is not type(number):
-            continue
-        assert isinstance(number, (int, float))
-        left = now.peek() if isinstance(now, ConstantFromOutside) else now.as_constant() if now.is_constant() else None
-        if left != number:
-            yield source, number
+        for place in (source, ApplySource(source, number_of)):
+            before = read.get(place)
+            if not isinstance(before, ConstantFromOutside) or not before.was_read or isinstance(source.root, ConstSource):
+                continue
+            number, now = before.peek(), value.realized if isinstance(value, Lazy) else value
+            of_numpy = place is not source
+            if now is None or now is before or type(number) not in (int, float):
+                continue
+            if now.pytype() is not type(number) and not (of_numpy and issubclass(now.pytype(), np.generic)):
+                continue
+            assert isinstance(number, (int, float))
+            left = now.peek() if isinstance(now, ConstantFromOutside) else now.as_constant() if now.is_constant() else None
+            if (left.item() if isinstance(left, np.generic) else left) != number:
+                yield place, number
 
 
 def _written(effects: Iterable[Effect]) -> Iterator[tuple[Source, Value]]:

@@ -22,7 +22,8 @@ from fxjit import process_state, tensor_shim, torch_private
 #: One condition of _conditions.c (kinds.Op).
 Op = tuple[Any, ...]
 _DeviceContext: Final = torch_private.optional("torch.utils._device.DeviceContext")
-_KEEPS_DEFAULT_DEVICE: Final = hasattr(torch.utils._device, "CURRENT_DEVICE")
+_KEEPS_DEFAULT_DEVICE: Final = not isinstance(
+    torch_private.optional("torch.utils._device.CURRENT_DEVICE"), torch_private.Absent)
 
 
 @dataclass(frozen=True, slots=True)

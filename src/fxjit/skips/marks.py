@@ -227,10 +227,10 @@ class error_on_graph_break:
     It holds for what is compiled while it is in force, on this thread; `fullgraph=True` is stronger.
     """
 
-    def __init__(self, error: bool) -> None:
-        if not isinstance(error, bool):
-            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error!r}.")
-        self.error = error
+    def __init__(self, error_on_graph_break: bool) -> None:
+        if not isinstance(error_on_graph_break, bool):
+            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error_on_graph_break!r}.")
+        self.error = error_on_graph_break
         self._before: list[bool] = []
 
     def __enter__(self) -> None:

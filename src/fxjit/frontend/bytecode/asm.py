@@ -245,7 +245,10 @@ class Asm:
 
     def subscript(self) -> None:
         """[container, key] -> [item]"""
-        self.emit("BINARY_SUBSCR")
+        if VERSION.subscript_is_operator:
+            self.binary("[]")
+        else:
+            self.emit("BINARY_SUBSCR")
 
     def store_subscript(self) -> None:
         """[value, container, key] -> []"""
@@ -364,6 +367,8 @@ class Asm:
 
     def call_ex(self, has_kwargs: bool) -> None:
         """[callable and NULL, args tuple, kwargs dict if `has_kwargs`] -> [result]"""
+        if VERSION.call_ex_has_keywords and not has_kwargs:
+            self.push_null()
         self.emit("CALL_FUNCTION_EX", int(has_kwargs))
 
     def make_function(self, code: CodeType, closure: Callable[[], None] | None) -> None:

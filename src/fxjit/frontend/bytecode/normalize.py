@@ -50,6 +50,10 @@ _RENAMED = {
     "PRECALL": "NOP",
     "KW_NAMES": "NOP",
     "LOAD_FAST_CHECK": "LOAD_FAST",
+    "LOAD_FAST_BORROW": "LOAD_FAST",
+    "LOAD_SMALL_INT": "LOAD_CONST",
+    "POP_ITER": "POP_TOP",
+    "NOT_TAKEN": "NOP",
     "JUMP_FORWARD": "JUMP",
     "JUMP_BACKWARD": "JUMP",
     "JUMP_BACKWARD_NO_INTERRUPT": "JUMP",
@@ -62,9 +66,19 @@ _RENAMED = {
 
 _SPLIT = {
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
 }
+
+UNREAD: dict[str, str] = {
+    "LOAD_SPECIAL": "one of __enter__, __exit__, __aenter__ and __aexit__ of a class: [manager] -> [function, manager]",
+    "LOAD_COMMON_CONSTANT": "AssertionError, NotImplementedError, tuple, all or any: [] -> [constant]",
+    "BUILD_INTERPOLATION": "a replacement field of a t-string: [value, text, format spec if arg & 1] -> [interpolation]",
+    "BUILD_TEMPLATE": "a t-string: [strings, interpolations] -> [template]",
+}
+"""Opcodes of 3.14 that nothing here reads yet, and their effect on the stack. They are new instructions, not new spellings:
+LOAD_SPECIAL takes the place of BEFORE_WITH and BEFORE_ASYNC_WITH."""
 
 _INTRINSICS_1 = (
     "INVALID",
@@ -182,7 +196,11 @@ def _plain(code: CodeType, native: str, arg: int) -> Canonical:
         return Canonical(opname, COMPARISONS[arg >> VERSION.compare_shift], to_bool)
     if opname in ("IS_OP", "CONTAINS_OP", "CALL_FUNCTION_EX"):
         return Canonical(opname, arg, bool(arg & 1))
+    if native == "LOAD_SMALL_INT":
+        return Canonical(opname, arg)
     argval = _ARGVALS.get(native if opname == "NOP" else opname, _number)(code, arg)
+    if opname == "BINARY_OP" and argval == "[]":
+        return Canonical("BINARY_SUBSCR", argval)
     if opname in ("CALL_INTRINSIC_1", "CALL_INTRINSIC_2") and argval in _OWN_OPCODE:
         return Canonical(str(argval), argval)
     if opname == "LOAD_FAST" and VERSION.function_attributes and _is_cell(code, arg):
@@ -195,14 +213,15 @@ def _is_cell(code: CodeType, arg: int) -> bool:
     return arg >= len(code.co_varnames) or code.co_varnames[arg] in code.co_cellvars
 
 
+def canonical_name(native: str) -> str:
+    """The canonical name of a native opcode; for a superinstruction, of its first half."""
+    return _SPLIT[native][0] if native in _SPLIT else _RENAMED.get(native, native)
+
+
 def native_opcodes() -> dict[str, str]:
-    """Every opcode that the running Python's compiler can leave in a code object -> its canonical name (for a
-    superinstruction, its first half's). The completeness tests walk it."""
+    """Every opcode that the running Python's compiler can leave in a code object -> its canonical name. The completeness tests
+    walk it."""
     skipped = {"CACHE", "EXTENDED_ARG", "RESERVED", "ENTER_EXECUTOR", "INTERPRETER_EXIT"}
     pseudo = {"JUMP", "JUMP_NO_INTERRUPT", "LOAD_SUPER_METHOD", "LOAD_ZERO_SUPER_ATTR", "LOAD_ZERO_SUPER_METHOD"}
-    found = {}
-    for name, number in OPCODES.items():
-        if number > 255 or name in skipped or name in pseudo or name.startswith("INSTRUMENTED_"):
-            continue
-        found[name] = _SPLIT[name][0] if name in _SPLIT else _RENAMED.get(name, name)
-    return found
+    return {name: canonical_name(name) for name, number in OPCODES.items()
+            if number < 256 and name not in skipped | pseudo and not name.startswith("INSTRUMENTED_")}

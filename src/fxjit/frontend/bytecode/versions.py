@@ -47,7 +47,12 @@ class Version:
     """A CALL that was specialised for a class runs `__init__` itself: the frame hook does not see that frame, and an exception
     that comes out of it looks for its handler one unit before the CALL. CALL_KW is never specialised."""
     with_exit_below: int
-    """How many stack entries stand between __exit__ and the top when WITH_EXCEPT_START runs: lasti, previous, exc."""
+    """How many stack entries stand between __exit__ and the top when WITH_EXCEPT_START runs: lasti, previous, exc; before
+    them, from 3.14 on, the manager: __exit__ is a function of its class there."""
+    subscript_is_operator: bool = False
+    """`a[b]` is BINARY_OP with an operator of its own; else BINARY_SUBSCR."""
+    call_ex_has_keywords: bool = False
+    """CALL_FUNCTION_EX always takes an entry for keyword arguments, NULL where there are none; else its argument says so."""
 
 
 _VERSIONS = {
@@ -104,6 +109,28 @@ _VERSIONS = {
         close_gives_result=True,
         class_call_runs_init=True,
         with_exit_below=3,
+    ),
+    # From CPython's documentation of `dis`, its table of magic numbers and the headers of 3.14. It has not been run: what is
+    # left to write is in `normalize.UNREAD`, and pythons.py refuses it until then.
+    (3, 14): Version(
+        "3.14",
+        null_below=False,
+        keywords_on_stack=True,
+        has_precall=False,
+        attr_has_method_bit=True,
+        compare_shift=5,
+        compare_bool_bit=16,
+        loop_end=("END_FOR", "POP_ITER"),
+        jump_tests_bool=True,
+        directed_jumps=False,
+        send_leaves_receiver=True,
+        function_attributes=True,
+        inlines_comprehensions=True,
+        close_gives_result=True,
+        class_call_runs_init=True,
+        with_exit_below=4,
+        subscript_is_operator=True,
+        call_ex_has_keywords=True,
     ),
 }
 

@@ -146,7 +146,7 @@ def _as_function(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     run._torchdynamo_disable = True  # type: ignore[attr-defined]  # the mark of torch.compiler.disable
     _C.set_flags(run.__code__, _C.TRANSFORMED)
-    if _skip_frames is not None:  # torch's frame evaluator passes it by, with all that it calls
+    if None not in (_skip_frames, _strategy, _actions):  # torch's frame evaluator passes it by, with all that it calls
         skip = _actions.SKIP
         _skip_frames(run.__code__, _strategy(skip, skip))
     return run
