@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fxjit
+from fxjit import torch_compat
 from fxjit.counters import counters
 
 SCALES = (0.1, 0.2, 0.3, 0.7, 1.0, 0.0, 2.5)
@@ -56,7 +57,9 @@ def test_a_float_that_varies_is_compiled_twice(what: str, backend: str) -> None:
         found, expected = compiled(x, scale), fn(x, scale)
         torch.testing.assert_close(found, expected)
         assert type(found) is type(expected)
-    assert compiles() == 2
+    # Before torch 2.13 the reference of a power compares its exponent with 1: an entry of its own for that value.
+    asks = what == "a power" and torch_compat.release(torch.__version__) <= (2, 12)
+    assert compiles() == 2 + asks
 
 
 @pytest.mark.parametrize("what", sorted(set(ONE_GRAPH) - {"rounded"}))

@@ -137,7 +137,7 @@ class _Environment(ShapeEnv):
     know those it imports `torch.export` and much of `torch._inductor`; and our reasons have stacks of our own."""
 
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[SLoc, str]:
-        return SLoc(framework_loc, None), ""
+        return SLoc(framework_loc or "", None), ""  # torch 2.11 has no text for None
 
 
 class ShapePolicy:

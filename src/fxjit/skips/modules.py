@@ -40,7 +40,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._functorch.eager_transforms": ("TRACE", ""),
     "torch._functorch.utils": ("TRACE", ""),
     "torch._functorch.vmap": ("TRACE", ""),
-    "torch.func": ("CALL", ""),
+    "torch.func._random": ("CALL", ""),
     "torch._higher_order_ops": ("CALL", ""),
     "torch._higher_order_ops.invoke_subgraph": ("TRACE", ""),
     "torch.overrides": ("TRACE", ""),
