@@ -370,8 +370,9 @@ def _undoing(result: TraceResult, graph: torch.fx.GraphModule) -> UndoableGraph 
     plan = result.undoable
     if plan is None or result.speculated is not None:
         return None
-    drawn_on = {"cpu", *map(str, _input_devices(graph))} if plan.draws else ()
-    return UndoableGraph(_positions(plan.written, graph), sorted(drawn_on))
+    if plan.draws and any(each.type != "cpu" for each in _input_devices(graph)):
+        return None  # the state of a GPU's generator cannot be read while a CUDA graph is captured
+    return UndoableGraph(_positions(plan.written, graph), plan.draws)
 
 
 def _positions(inputs: Sequence[torch.fx.Node], graph: torch.fx.GraphModule) -> tuple[int, ...]:

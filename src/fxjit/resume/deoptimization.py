@@ -52,7 +52,10 @@ class _Saved:
         self._states = [(each, each.get_state()) for each in generators]
         tensors = [each.detach() if each.requires_grad else each for each in (inputs[at] for at in written)]
         #: Buffers of earlier calls are used again: one call of torch fills them all.
-        self.copies = spare.pop() if spare else _buffers_for(tensors)
+        try:
+            self.copies = spare.pop()
+        except IndexError:  # none, or another thread has it
+            self.copies = _buffers_for(tensors)
         if tensors:
             _copy_all(self.copies, tensors)
         self._tensors = tensors
@@ -80,10 +83,10 @@ class UndoableGraph:
     """Run-time helper of new code, called with its graph and the inputs: where the graph fails by an error of its own, what it
     wrote and drew is undone before the exception goes on."""
 
-    def __init__(self, written: Sequence[int], drawn_on: Sequence[str]) -> None:
-        #: The inputs that the graph writes to, and the devices on which it draws random numbers.
-        self.written, self.drawn_on = tuple(written), tuple(drawn_on)
-        self._generators = _generators(map(torch.device, drawn_on)) if drawn_on else []
+    def __init__(self, written: Sequence[int], draws: bool) -> None:
+        #: The inputs that the graph writes to, and whether it draws random numbers on the CPU.
+        self.written, self.draws = tuple(written), draws
+        self._generators = _generators(()) if draws else []
         self._spare: list[list[torch.Tensor]] = []
 
     def __call__(self, graph: Callable[..., Any], *inputs: Any) -> Any:

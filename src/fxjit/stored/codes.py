@@ -58,7 +58,7 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
     if isinstance(value, FailedGraph):
         return ["failed", value.name]
     if isinstance(value, UndoableGraph):
-        return ["undoable", list(value.written), list(value.drawn_on)]
+        return ["undoable", list(value.written), value.draws]
     if isinstance(value, Held):
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):
