@@ -116,7 +116,8 @@ def test_which_errors_are_failures_of_a_compiler():
     assert failures == {"CompilerFailure", "BackendCompilerFailed", "CppCompileError", "TritonCompileError", "InternalError"}
     assert every - failures == {
         "FxjitError", "InvalidArgument", "ConfigError", "UnknownSetting", "InvalidBackend", "ExplainedError", "Unsupported",
-        "SkipFrame", "RecompileError", "RecompileLimitExceeded", "ConstraintViolationError", "AccuracyError"}
+        "SkipFrame", "RecompileError", "RecompileLimitExceeded", "ConstraintViolationError", "AccuracyError",
+        "ArtifactError"}
 
 
 def test_a_cpp_compiler_that_is_required_and_fails_is_suppressed_too(tmp_path):
