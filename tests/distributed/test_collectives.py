@@ -21,6 +21,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 Program = Callable[[torch.Tensor], Any]
 PROGRAMS: dict[str, Callable[[], Program]] = {}
 WORLD = [0, 1]
+#: Before torch 2.13 these have other names.
+all_gather_single, all_gather_single_autograd, reduce_scatter_single, reduce_scatter_single_autograd = (
+    getattr(functional, name, None) or getattr(functional, name.replace("single", "tensor"))
+    for name in ("all_gather_single", "all_gather_single_autograd", "reduce_scatter_single", "reduce_scatter_single_autograd"))
 
 
 def program(make: Callable[[], Program]) -> Callable[[], Program]:
@@ -46,13 +50,13 @@ def all_reduce_of_a_list_of_ranks(x: torch.Tensor) -> Any:
 @functional_program
 def gather_rows_and_columns(x: torch.Tensor) -> Any:
     group = distributed.group.WORLD
-    return functional.all_gather_single(x, 0, group), functional.all_gather_single(x, 1, group)
+    return all_gather_single(x, 0, group), all_gather_single(x, 1, group)
 
 
 @functional_program
 def scatter_rows_and_columns(x: torch.Tensor) -> Any:
     group = distributed.group.WORLD
-    return functional.reduce_scatter_single(x, "sum", 0, group), functional.reduce_scatter_single(x, "sum", 1, group)
+    return reduce_scatter_single(x, "sum", 0, group), reduce_scatter_single(x, "sum", 1, group)
 
 
 @functional_program
@@ -76,8 +80,8 @@ def coalesced(x: torch.Tensor) -> Any:
 @functional_program
 def with_gradients(x: torch.Tensor) -> Any:
     group = distributed.group.WORLD
-    gathered = functional.all_gather_single_autograd(x, 0, group)
-    scattered = functional.reduce_scatter_single_autograd(x.exp(), "sum", 0, group)
+    gathered = all_gather_single_autograd(x, 0, group)
+    scattered = reduce_scatter_single_autograd(x.exp(), "sum", 0, group)
     return gathered.sin().sum() + scattered.cos().sum() + functional.all_to_all_single_autograd(x, None, None, group).tanh()
 
 
@@ -167,7 +171,7 @@ def facts_about_meshes() -> Program:
         rows = mesh["rows"]
         numbers = (mesh.size(), mesh.size(0), mesh.ndim, rows.get_local_rank(), mesh.get_rank(), mesh.get_coordinate()[0],
                    rows.get_group().size(), mesh.shape[0])
-        gathered = functional.all_gather_single(x, 0, (mesh, 0)), functional.all_reduce(x, "sum", rows)
+        gathered = all_gather_single(x, 0, (mesh, 0)), functional.all_reduce(x, "sum", rows)
         distributed.all_reduce(y := x.detach() + 1, group=mesh.get_group("rows"))
         return [x * number for number in numbers], gathered, y
     return run
@@ -285,7 +289,7 @@ def test_answers_are_those_of_the_present_group(ranks, tmp_path):
 def order_of_calls() -> list[str]:
     """The calls of a native graph in which a gather has a product to overlap with."""
     def run(x: torch.Tensor, y: torch.Tensor) -> Any:
-        gathered = functional.all_gather_single(x, 0, distributed.group.WORLD)
+        gathered = all_gather_single(x, 0, distributed.group.WORLD)
         reduced = functional.all_reduce(y @ y.t(), "sum", distributed.group.WORLD)
         return gathered @ y, reduced + 1
 

@@ -14,6 +14,7 @@ from torch import distributed, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import fxjit
+from fxjit import torch_compat
 from fxjit.testing import CompileCounterWithBackend
 
 pytestmark = [
@@ -330,7 +331,9 @@ def graphs_of_changes() -> list[int]:
 
 
 def test_graphs_are_for_the_placements_the_mesh_and_the_dispatch_that_they_were_made_for(ranks):
-    assert ranks(graphs_of_changes) == [[1, 1, 2, 3, 4, 5, 5]] * 2
+    # Before torch 2.12 a tensor's mesh is a part of its metadata, which is compared: an equal mesh takes no graph of its own.
+    is_a_part = torch_compat.release(torch.__version__) >= (2, 12)
+    assert ranks(graphs_of_changes) == [[1, 1, 2, 3, 4, 5, 5] if is_a_part else [1, 1, 2, 3, 3, 4, 4]] * 2
 
 
 def mask_outside_of_graphs() -> None:

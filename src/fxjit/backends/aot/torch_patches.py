@@ -12,7 +12,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.fx
@@ -91,8 +91,7 @@ class _PlainTrees:
 
     @staticmethod
     def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
-        _C.safe_point()  # once for each node that AOTAutograd makes
-        budget.spend("AOTAutograd")
+        _pause()
         if is_leaf is not None or not (type(tree) is tuple and len(tree) == 2 and type(tree[0]) is tuple):
             yield from pytree.tree_iter(tree, is_leaf)
             return
@@ -106,10 +105,28 @@ class _PlainTrees:
                 yield from pytree.tree_iter(value)
 
 
+def _pause() -> None:
+    """Once for each node that AOTAutograd makes: signals are seen to, and the budget is looked at."""
+    _C.safe_point()
+    budget.spend("AOTAutograd")
+
+
+_create_node: Final = torch.fx.Graph.create_node
+
+
+@functools.wraps(_create_node)
+def _create_node_after_pause(*args: Any, **kwargs: Any) -> torch.fx.Node:
+    _pause()
+    return _create_node(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def quick_nodes() -> Iterator[None]:
-    """A third of the time that it takes to make a node, and AOTAutograd makes each of a graph's some six times."""
-    with _replaced(fx_graph, "pytree", _PlainTrees()):
+    """A third of the time that it takes to make a node, and AOTAutograd makes each of a graph's some six times. Before torch
+    2.13 nothing is searched for there."""
+    searches = "tree_iter" in _create_node.__code__.co_names
+    with (_replaced(fx_graph, "pytree", _PlainTrees()) if searches
+          else _replaced(torch.fx.Graph, "create_node", _create_node_after_pause)):
         yield
 
 
@@ -145,10 +162,10 @@ def replaced_kernels(kernels: Iterable[tuple[Any, Any, Callable[..., Any] | None
 
 
 @contextlib.contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(module, name)
-    setattr(module, name, value)
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(module, name, original)
+        setattr(owner, name, original)

@@ -48,7 +48,10 @@ def trace_and_compile(
 
         return run
 
-    with torch_patches.patched(), torch_patches.replaced_kernels(recurrent.kernels()), budget.limited(), timed("aot"):
+    # A graph that ends in another grad mode leaves torch 2.11 in it; what follows here asks for the caller's.
+    callers_mode = torch.set_grad_enabled(torch.is_grad_enabled())
+    kernels = torch_patches.replaced_kernels(recurrent.kernels())
+    with callers_mode, torch_patches.patched(), kernels, budget.limited(), timed("aot"):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,

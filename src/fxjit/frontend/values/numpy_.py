@@ -388,7 +388,7 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
 
 def _is_function(obj: object) -> bool:
     return issubclass(type(obj), numpy_calls.FUNCTION_TYPES) or (
-        isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, np.ufunc))
+        type(obj) is types.BuiltinFunctionType and issubclass(type(obj.__self__), np.ufunc))
 
 
 @wraps_if(_is_function, order=5)
