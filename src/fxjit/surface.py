@@ -71,8 +71,15 @@ def apply(module: ModuleType, made: Replacements) -> None:
 def warn_of_setting(place: str, name: str) -> None:
     """For an assignment to a setting of torch's, unless torch assigns it: says once if it has no effect on fxjit."""
     row = decision(place, name)
-    if row is not None and row.decision == WARNS and not _is_torchs_doing():
+    if row is not None and row.decision == WARNS and _is_setting(place, name) and not _is_torchs_doing():
         _warn(row)
+
+
+def _is_setting(place: str, name: str) -> bool:
+    """Whether torch's module of settings declares it: until torch 2.12 it assigns its own state (`_is_dirty`) as it does
+    settings."""
+    declared = getattr(sys.modules.get(place), "_config", None)
+    return declared is None or name in declared
 
 
 def _is_torchs_doing() -> bool:

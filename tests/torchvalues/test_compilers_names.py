@@ -80,10 +80,14 @@ def comptimes_fallback(x):
     return x + len(seen)
 
 
+#: From torch 2.12 on.
+OVERRIDE_CUDAGRAPHS = getattr(torch._dynamo, "override_cudagraphs", lambda fwd: torch.no_grad())
+
+
 def under_managers(x):
     with torch._dynamo.disable_nested_graph_breaks():
         x = x + 1
-    with torch._dynamo.override_cudagraphs(fwd=False):
+    with OVERRIDE_CUDAGRAPHS(fwd=False):
         return x * 2
 
 
