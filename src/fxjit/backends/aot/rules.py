@@ -228,9 +228,9 @@ def _cannot_desugar(candidate: Candidate) -> bool:
 # Predicates of what AOTAutograd made
 
 
-def _raised(text: str) -> Callable[[Candidate], bool]:
-    """Whether AOTAutograd raised a RuntimeError that says so."""
-    return lambda candidate: isinstance(candidate.error, RuntimeError) and text in str(candidate.error)
+def _raised(*texts: str) -> Callable[[Candidate], bool]:
+    """Whether AOTAutograd raised a RuntimeError that says so, in the words of one release or of another."""
+    return lambda candidate: isinstance(candidate.error, RuntimeError) and any(text in str(candidate.error) for text in texts)
 
 
 def _mutates_aliased_input(candidate: Candidate) -> bool:
@@ -325,7 +325,8 @@ RULES: tuple[Rule, ...] = (
          "The graph writes to an expanded tensor, which eager refuses when it runs."),
     Rule("mutates-saved-activation", "AOTAutograd", _raised("has been modified by an inplace operation"),
          "The graph writes over a saved activation, which eager refuses once somebody asks for the derivative."),
-    Rule("sparse-gradients", "AOTAutograd", _raised("dispatch_on_subclass called with NO overloaded args"),
+    Rule("sparse-gradients", "AOTAutograd",
+         _raised("dispatch_on_subclass called with NO overloaded args", "cannot access PyObject for Tensor"),
          "The derivative adds sparse gradients of symbolic sizes."),
     Rule("untracked-base", "AOTAutograd", _raised("is not tracked with proxy"),
          "The graph writes to inputs of symbolic sizes that share storage with each other, and whose base is no input."),
