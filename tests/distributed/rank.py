@@ -33,6 +33,7 @@ def main(address: str, rank: int, world_size: int, folder: str) -> None:
             store = torch.distributed.FileStore(f"{folder}/store{count}", world_size)
             limit = datetime.timedelta(seconds=60)
             torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
+            torch.distributed.barrier()  # a rank that ends its group while another one still connects to it would fail that
             try:
                 parent.send(("returned", _run(modules, path, name, args)))
             except BaseException:  # whatever it was, the parent shows it
