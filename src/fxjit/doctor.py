@@ -50,6 +50,7 @@ def examine() -> list[Finding]:
         _python,
         _torch,
         _torch_names,
+        _libraries,
         _extension,
         _tensors,
         _compiler,
@@ -144,6 +145,20 @@ def _torch_names() -> Finding:
     if off:
         return Finding("torch's names", "warn", "some features are off: " + "; ".join(off))
     return Finding("torch's names", "ok", f"all {len(torch_private.rows())} private names that fxjit reads are there")
+
+
+def _libraries() -> Finding:
+    """Which of the libraries that speed torch up on a CPU it was built with."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch's libraries", "warn", "unknown without torch")
+    from torch.backends import mkl, mkldnn, openmp
+
+    parts = {"MKL": mkl, "oneDNN": mkldnn, "OpenMP": openmp}
+    lacking = [name for name, part in parts.items() if not part.is_available()]  # type: ignore[no-untyped-call]  # not in the stubs
+    if not lacking:
+        return Finding("torch's libraries", "ok", ", ".join(parts))
+    advice = "Results are right without; products, convolutions or threads of torch itself are slower."
+    return Finding("torch's libraries", "warn", f"torch was built without {' and '.join(lacking)}", advice)
 
 
 def _extension() -> Finding:

@@ -7,7 +7,9 @@ import os
 import warnings
 
 import pytest
+import torch
 
+import fxjit
 from fxjit import config, doctor, torch_compat
 from fxjit.__main__ import main
 
@@ -18,6 +20,21 @@ def test_everything_is_examined(capsys):
     for what in ("Python", "torch", "extension", "tensors", "C++ compiler", "SIMD", "GPU", "Triton", "cache", "settings"):
         assert what in out
     assert "-march=native" in out
+
+
+@pytest.mark.parametrize("library, name", [("mkl", "MKL"), ("mkldnn", "oneDNN"), ("openmp", "OpenMP")])
+def test_a_torch_without_a_library_is_told_and_computes_the_same(monkeypatch, library, name):
+    monkeypatch.setattr(getattr(torch.backends, library), "is_available", lambda: False)
+    (told,) = (each for each in doctor.examine() if each.what == "torch's libraries")
+    assert told.state == "warn" and name in told.text and told.advice
+    layers = torch.nn.Conv2d(3, 8, 1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 256, 32), torch.nn.GELU()
+    model, x = torch.nn.Sequential(*layers), torch.randn(4, 3, 16, 16)
+    outcomes = []
+    with torch.backends.mkldnn.flags(enabled=library != "mkldnn"):
+        for call in (model, fxjit.compile(model, backend="native", fullgraph=True)):
+            result = call(x)
+            outcomes.append((result, *torch.autograd.grad(result.sin().sum(), list(model.parameters()))))
+    torch.testing.assert_close(outcomes[1], outcomes[0])
 
 
 def test_no_compiler(monkeypatch, capsys):
