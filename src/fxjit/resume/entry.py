@@ -59,8 +59,7 @@ def plan(result: TraceResult) -> Plan:
 def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, *,
              starts_over: bool = False, undoing: UndoableGraph | None = None) -> CodeType:
     """The frame's new code; `compiled` is the graph's callable, None where there is no graph, and `undoing` what calls it, if
-    anything. `starts_over`: the user's code
-    runs from its beginning where the graph fails."""
+    anything. `starts_over`: the user's code runs from its beginning where the graph fails."""
     return _Entry(result, planned, compiled, starts_over, undoing).write()
 
 
