@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fxjit import schemas
-from fxjit.errors import TraceSignal
+from fxjit.errors import TraceSignal, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import SequenceValue, TupleValue
@@ -49,9 +49,13 @@ def recorded(t: Tracer, target: Callable[..., Any], args: Sequence[Any], kwargs:
             signal = found
         except Exception:  # torch._numpy refuses fakes in ways of its own; the node may take them
             pass
+    recorder.failed = None  # its traceback holds the recorder
     t.discard(nodes)
-    if signal is not None:
-        raise signal
+    try:
+        if signal is not None:
+            leave_trace(signal)
+    finally:
+        del signal  # a cycle with its traceback
     return None
 
 

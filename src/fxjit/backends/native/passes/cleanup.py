@@ -131,6 +131,6 @@ def hashable(x: Any) -> Any:
 
 
 PASSES = (
-    split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead, share_equal,
-    mark_in_place, write_by_aten, delay_wait_tensor,
+    split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead,
+    share_equal, mark_in_place, write_by_aten, delay_wait_tensor,
 )  # fmt: skip

@@ -124,7 +124,7 @@ _RULES: Final[dict[Any, Callable[..., Parts]]] = {
     aten.zeros_like.default: _zeros,
 }  # fmt: skip
 #: The arguments by name that rules have understood.
-_KEYWORDS: Final = {aten.full.default: {"dtype", "device", "pin_memory", "layout"},
+_KEYWORDS: Final[dict[Any, set[str]]] = {aten.full.default: {"dtype", "device", "pin_memory", "layout"},
                     aten.zeros_like.default: {"dtype", "device", "pin_memory", "layout", "memory_format"},
                     aten._to_copy.default: {"dtype"}}
 
@@ -152,7 +152,9 @@ def _is_candidate(node: Node) -> bool:
     if node.target is aten.abs.default:
         given: Any = node.args[0]
         return _is_plain(given.meta.get("val")) if isinstance(given, Node) else False
-    if node.target not in _RULES or not _is_plain(node.meta.get("val")) or node.kwargs.keys() - _KEYWORDS.get(node.target, ()):
+    if node.target not in _RULES or not _is_plain(node.meta.get("val")):
+        return False
+    if node.kwargs.keys() - _KEYWORDS.get(node.target, set()):
         return False
     if node.target in (aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor) and _number(node.args[1]) != 2:
         return False
