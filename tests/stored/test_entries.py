@@ -17,6 +17,7 @@ import fxjit
 from fxjit import config
 from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
+from fxjit.frontend.entries import skip_reasons
 
 NewProcess = Callable[[str], ModuleType]
 HEAD = "import torch\nfrom torch import nn\n"
@@ -130,6 +131,43 @@ def fn(pair, config, many):
 def make():
     return fn, (Pair(torch.arange(4), 2), Config(), {"one": torch.ones(4), "three": torch.ones(4, dtype=torch.float64)})
 """,
+    "breaks inside callees": """
+OFFSET = 1.0
+def inner(x, n):
+    y = x.sin() * n
+    with torch.no_grad():
+        print("inside")
+        z = y + 2
+    return (lambda v: v * y)(z) + OFFSET
+def outer(x):
+    return inner(x + 1, 2).exp()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = 3.0
+    def forward(self, x):
+        y = outer(x) * self.factor
+        return y - 1 if y.sum() > 0 else y
+def make():
+    return Net(), (torch.linspace(-1, 1, 12).requires_grad_(),)
+""",
+    "a graph in parts": """
+import functools
+@functools.lru_cache(maxsize=4)
+def factor(n):
+    return n * 2.0
+class Table:
+    @staticmethod
+    @functools.cache
+    def row(n):
+        return torch.arange(n).float()
+def fn(x, y):
+    with torch.inference_mode():
+        z = x.detach() * factor(3)
+    return (x * Table.row(4)).sin(), [(y * factor(5)).cos()], z * 2
+def make():
+    return fn, (torch.linspace(-1, 1, 4).requires_grad_(), torch.ones(4).requires_grad_())
+""",
     "a context manager": """
 def fn(x):
     with torch.no_grad():
@@ -200,6 +238,12 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "what a function made by others calls": ("functions made by others", "x / 2", "x / 4"),
     "the class of a module": ("modules of a class of their own", "import torch._VF as VF",
                               "import types\nVF = types.SimpleNamespace(tanh=torch.sin)"),
+    "the code of a callee that breaks": ("breaks inside callees", "z = y + 2", "z = y - 2"),
+    "the code of what calls it": ("breaks inside callees", "inner(x + 1, 2)", "inner(x + 2, 2)"),
+    "a global that it reads after the break": ("breaks inside callees", "OFFSET = 1.0", "OFFSET = 2.0"),
+    "the function under a cache": ("a graph in parts", "return n * 2.0", "return n * 3.0"),
+    "a size of a cache": ("a graph in parts", "maxsize=4", "maxsize=0"),
+    "a part": ("a graph in parts", "torch.inference_mode()", "torch.no_grad()"),
     "an argument's number": ("a break", "requires_grad_(), 3", "requires_grad_(), 4"),
     "an argument's type": ("containers", "torch.ones(4, dtype=torch.float64)", "torch.ones(4, dtype=torch.float16)"),
     "an argument's size": ("a function", "torch.ones(4))", "torch.ones(3, 4))"),
@@ -226,6 +270,49 @@ def test_a_change_between_processes_is_traced(
     traces.clear()
     run(new_process(text.replace(before, after)), backend="eager")
     assert traces
+
+
+SKIPS = HEAD + """
+class Manager:
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        return False
+MANAGER, BREAKS = Manager(), True
+def given_up(x):
+    with MANAGER:
+        if BREAKS:
+            print("inside")
+        return x + 1
+def nothing(n):
+    return n * FACTOR
+FACTOR = 3
+def make():
+    return None
+"""
+
+
+def call_skips(module: ModuleType) -> int:
+    """Each function does what eager's does; how many frames were given up."""
+    skipped = counters["frames"]["skipped"]
+    for fn, given in ((module.given_up, torch.ones(3)), (module.nothing, 4)):
+        assert_same(fxjit.compile(fn, backend="eager")(given), fn(given))
+    return counters["frames"]["skipped"] - skipped
+
+
+def test_what_was_given_up_runs_as_it_stands(new_process: NewProcess, traces: list[str]) -> None:
+    """With the same report, and the same mark where there was one, in the second process; where a fact is another, it is
+    traced."""
+    assert call_skips(new_process(SKIPS)) == 2 and traces == ["given_up", "nothing"]
+    traces.clear()
+    again = new_process(SKIPS)
+    assert call_skips(again) == 2 and not traces and counters["cache"]["skip hit"] == 2
+    assert "with" in skip_reasons(again.given_up.__code__)[0] and not skip_reasons(again.nothing.__code__)
+    for before, after, expected in (("BREAKS = Manager(), True", "BREAKS = Manager(), False", ["given_up"]),
+                                    ("FACTOR = 3", "FACTOR = 5", ["nothing"])):
+        traces.clear()
+        call_skips(new_process(SKIPS.replace(before, after)))
+        assert traces == expected
 
 
 STATES: dict[str, Callable[[], object]] = {

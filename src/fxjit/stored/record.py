@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from fxjit.backends.graph.recipe import Recipe
+from fxjit.backends.graph.recipe import AnyRecipe
+from fxjit.events import FrameSkipped
 from fxjit.guards.kinds import GuardSet
 
 from .state import State
@@ -26,7 +27,7 @@ class Compiled:
     new_code: CodeType
     #: The callable of the graph in the new code, and what the driver noted of it.
     graph: Callable[..., Any] | None
-    recipes: Sequence[Recipe | None]
+    recipes: Sequence[AnyRecipe | None]
     #: Why it holds in this process alone, or has a form that data cannot say.
     bound: Sequence[str]
     #: The names of the operators in its graph.
@@ -36,8 +37,20 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A frame that was given up: it runs as it stands, and the guards say what that was decided by."""
+
+    guards: GuardSet
+    arg_names: tuple[str, ...]
+    event: FrameSkipped
+    #: Why it holds in this process alone.
+    bound: Sequence[str]
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry that came from the disk or from an artifact: its key, and itself as data."""
+    """An entry, or a skip, that came from the disk or from an artifact: its key, and itself as data."""
 
     key: str
     packed: Any
