@@ -281,7 +281,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if _nothing_captured(result, graph):
         _captured_nothing(options, frame)
         return None
-    compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.Recipe | None]()
+    compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
     offer = _offer_for(options, frame.code, stored)
     if graph is not None:
         allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
@@ -327,8 +327,6 @@ def _not_as_data(options: Options, result: TraceResult, offer: Offer) -> Iterato
         yield f"the backend {options.backend_name}, whose code has no form on the disk"
     elif options.tells_failures:
         yield "a setting that checks the backend"
-    if isinstance(result.end, Break) and result.end.inner:
-        yield "a break inside functions that the frame called"
     if result.speculated is not None:
         yield "a branch that was speculated on"
     if offer.deferred:
@@ -523,9 +521,10 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), _tracing(mode, trace.policy.contexts):
             compile_part = functools.partial(_run_backend, options)
-            compiled = split_by_ddp_bucket(graph, examples, compile_part)
+            with recipe.noted():
+                compiled = split_by_ddp_bucket(graph, examples, compile_part)
             if compiled is not None:
-                recipe.note(None)
+                recipe.note(None)  # where it is cut is no fact that its guards name
             compiled = compiled or compile_part(graph, examples)
     except FxjitError:
         raise

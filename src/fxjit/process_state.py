@@ -8,10 +8,11 @@ of which no code depends on it are not checked for it. How each is compared agai
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +21,9 @@ from fxjit import torch_private
 #: torch's names of backend and operator, in the order of `_tensor.c`'s number.
 _PRODUCTS = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul")
 _REDUCED = {"tf32": 2, "bf16": 3}  # at::Float32Precision's numbers; all else is full precision
+
+#: Functions under `functools.lru_cache` whose cache compiled code looks at: eager's numbers come of real calls.
+counted: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 _queried: ContextVar[set[str] | None] = ContextVar("queried", default=None)
 

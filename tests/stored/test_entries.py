@@ -130,6 +130,43 @@ def fn(pair, config, many):
 def make():
     return fn, (Pair(torch.arange(4), 2), Config(), {"one": torch.ones(4), "three": torch.ones(4, dtype=torch.float64)})
 """,
+    "breaks inside callees": """
+OFFSET = 1.0
+def inner(x, n):
+    y = x.sin() * n
+    with torch.no_grad():
+        print("inside")
+        z = y + 2
+    return (lambda v: v * y)(z) + OFFSET
+def outer(x):
+    return inner(x + 1, 2).exp()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = 3.0
+    def forward(self, x):
+        y = outer(x) * self.factor
+        return y - 1 if y.sum() > 0 else y
+def make():
+    return Net(), (torch.linspace(-1, 1, 12).requires_grad_(),)
+""",
+    "a graph in parts": """
+import functools
+@functools.lru_cache(maxsize=4)
+def factor(n):
+    return n * 2.0
+class Table:
+    @staticmethod
+    @functools.cache
+    def row(n):
+        return torch.arange(n).float()
+def fn(x, y):
+    with torch.inference_mode():
+        z = x.detach() * factor(3)
+    return (x * Table.row(4)).sin(), [(y * factor(5)).cos()], z * 2
+def make():
+    return fn, (torch.linspace(-1, 1, 4).requires_grad_(), torch.ones(4).requires_grad_())
+""",
     "a context manager": """
 def fn(x):
     with torch.no_grad():
@@ -200,6 +237,12 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "what a function made by others calls": ("functions made by others", "x / 2", "x / 4"),
     "the class of a module": ("modules of a class of their own", "import torch._VF as VF",
                               "import types\nVF = types.SimpleNamespace(tanh=torch.sin)"),
+    "the code of a callee that breaks": ("breaks inside callees", "z = y + 2", "z = y - 2"),
+    "the code of what calls it": ("breaks inside callees", "inner(x + 1, 2)", "inner(x + 2, 2)"),
+    "a global that it reads after the break": ("breaks inside callees", "OFFSET = 1.0", "OFFSET = 2.0"),
+    "the function under a cache": ("a graph in parts", "return n * 2.0", "return n * 3.0"),
+    "a size of a cache": ("a graph in parts", "maxsize=4", "maxsize=0"),
+    "a part": ("a graph in parts", "torch.inference_mode()", "torch.no_grad()"),
     "an argument's number": ("a break", "requires_grad_(), 3", "requires_grad_(), 4"),
     "an argument's type": ("containers", "torch.ones(4, dtype=torch.float64)", "torch.ones(4, dtype=torch.float16)"),
     "an argument's size": ("a function", "torch.ones(4))", "torch.ones(3, 4))"),

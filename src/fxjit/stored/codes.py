@@ -1,17 +1,19 @@
 """New code as data: instructions, names and tables as they are, constants as values, references and what only an entry has.
 
 Constants of an entry's code are its graph, the run-time helper of a graph that fails, objects by name, code objects of the
-program (by their place in the frame's own code), the frame's code as it stands, and resume functions.
+program (by their place in the frame's own code, or in that of a function that a guard names), the frame's code as it stands,
+resume functions, and what runs in inner frames of a nested break.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import CodeType
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType, FunctionType
 from typing import Any, Final
 
+from fxjit import _C
 from fxjit.frontend.bytecode.asm import Held
 from fxjit.resume import cache
 from fxjit.resume.deoptimization import FailedGraph, UndoableGraph, as_it_stands
@@ -33,12 +35,27 @@ class FrameCode:
     code: CodeType
     #: The callable of the entry's graph.
     graph: Callable[..., Any] | None
+    #: The code of functions that the entry's guards name, each by the place of its source.
+    guarded: Mapping[int, CodeType] = field(default_factory=dict)
 
     @property
     def original(self) -> CodeType:
         """The program's own code object: that which a resume function enters, or the frame's."""
-        found = cache.resume_point_of(self.code)
-        return self.code if found is None else found[0]
+        return _original(self.code)
+
+    def originals(self) -> Iterator[tuple[int | None, CodeType]]:
+        """The program's code objects: the frame's (None), and those of the functions that guards name."""
+        yield None, self.original
+        yield from ((place, _original(code)) for place, code in self.guarded.items())
+
+    def at(self, place: int | None) -> CodeType:
+        """The one of that number."""
+        return self.original if place is None else _original(self.guarded[place])
+
+
+def _original(code: CodeType) -> CodeType:
+    found = cache.resume_point_of(code)
+    return code if found is None else found[0]
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -63,21 +80,30 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):
         return _pack_inner(value, frame)
+    if isinstance(value, FunctionType) and _is_ours(value.__code__):  # of an inner frame with globals of its own
+        return ["function", _pack_inner(value.__code__, frame), pack(value.__globals__)]
     return ["value", pack(value)]
 
 
 def _pack_inner(code: CodeType, frame: FrameCode) -> Any:
-    place = next((place for place, each in _inside(frame.original, ()) if each is code), None)
-    if place is not None:
-        return ["inside", list(place)]
+    for whose, original in frame.originals():
+        place = next((place for place, each in _inside(original, ()) if each is code), None)
+        if place is not None:
+            return ["inside", whose, list(place)]
     found = cache.resume_point_of(code)
-    if found is not None and found[0] is frame.original:
-        return ["resume", _pack_resume_function(code, found[1], frame)]
-    if frame.code in (frame.original, code) or found is None:
-        plain = as_it_stands(frame.code, code.co_argcount)
-        if _same_text(plain, code):
-            return ["as it stands", code.co_argcount]
+    if found is not None:
+        return ["resume", *_pack_resume_function(code, found[0], found[1], frame)]
+    if _C.get_flags(code) & _C.TRANSFORMED:
+        return ["inner frame", pack_code(code, frame)]
+    plain = as_it_stands(frame.code, code.co_argcount)
+    if _same_text(plain, code):
+        return ["as it stands", code.co_argcount]
     raise NotStorable(f"code of {code.co_qualname} that is not the frame's own")
+
+
+def _is_ours(code: CodeType) -> bool:
+    """Whether it was written for inner frames of a nested break."""
+    return bool(_C.get_flags(code) & _C.TRANSFORMED) or cache.resume_point_of(code) is not None
 
 
 def _same_text(first: CodeType, second: CodeType) -> bool:
@@ -98,13 +124,17 @@ def _inside(code: CodeType, place: tuple[int, ...]) -> Iterator[tuple[tuple[int,
             yield from _inside(each, (*place, index))
 
 
-def _pack_resume_function(code: CodeType, point: ResumePoint, frame: FrameCode) -> dict[str, Any]:
-    if point.inner is not None:
-        raise NotStorable("a resume function that begins with another")
-    made = cache.resume_function_of(frame.original, point)
-    entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), point.constructs]
-    return {"point": entered, "code": pack_code(code, frame), "stack": list(made.stack), "locals": list(made.locals),
-            "freevars": list(made.freevars), "first": made.first, "indices": list(made.indices)}
+def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint, frame: FrameCode) -> list[Any]:
+    """Whose it is, how it enters that, and its code. The function that it begins with has the same form."""
+    whose = next((place for place, each in frame.originals() if each is original), -1)
+    if whose == -1:
+        raise NotStorable(f"a resume function of {original.co_qualname}, which no guard names")
+    made = cache.resume_function_of(original, point)
+    inner = None if point.inner is None else _pack_inner(point.inner.code, frame)[1:]
+    entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), inner,
+               point.constructs]
+    return [whose, {"point": entered, "code": pack_code(code, frame), "stack": list(made.stack), "locals": list(made.locals),
+                    "freevars": list(made.freevars), "first": made.first, "indices": list(made.indices)}]
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -129,9 +159,15 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
         return UndoableGraph(*rest)
     if kind == "held":
         return Held(_read_constant(rest[0], frame))
+    if kind == "function":
+        return FunctionType(_read_constant(rest[0], frame), unpack(rest[1]))
+    if kind == "inner frame":
+        code = read_code(rest[0], frame)
+        _C.set_flags(code, _C.TRANSFORMED)
+        return code
     if kind == "inside":
-        found = frame.original
-        for index in rest[0]:
+        found = frame.at(rest[0])
+        for index in rest[1]:
             found = found.co_consts[index]
         if not isinstance(found, CodeType):
             raise Changed("the frame's code has other constants")
@@ -139,22 +175,21 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
     if kind == "as it stands":
         return as_it_stands(frame.code, rest[0])
     if kind == "resume":
-        return _read_resume_function(rest[0], frame)
+        return _read_resume_function(rest[0], rest[1], frame).code
     if kind == "value":
         return unpack(rest[0])
     raise ValueError(f"{kind} is no kind of constant")
 
 
-def _read_resume_function(packed: dict[str, Any], frame: FrameCode) -> CodeType:
+def _read_resume_function(whose: int | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
     """The resume function that the process has for this point, or the stored one, which it then has."""
-    index, nulls, exits, locals_, handled, constructs = packed["point"]
-    point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), None, constructs)
-    code = read_code(packed["code"], FrameCode(frame.code, None))
+    index, nulls, exits, locals_, handled, first, constructs = packed["point"]
+    inner = None if first is None else _read_resume_function(first[0], first[1], frame)
+    point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), inner, constructs)
+    code = read_code(packed["code"], replace(frame, graph=None))
     made = ResumeFunction(code, tuple(packed["stack"]), tuple(packed["locals"]), tuple(packed["freevars"]), packed["first"],
                           tuple(packed["indices"]))
-    kept = cache.keep(frame.original, point, made)
+    kept = cache.keep(frame.at(whose), point, made)
     if kept.code is not code and code_digest(kept.code) != code_digest(code):
         raise Changed("the resume function is another one")
-    return kept.code
-
-
+    return kept

@@ -19,6 +19,7 @@ from typing import Any
 import torch.fx
 
 from fxjit import _C, config, events, logs
+from fxjit.backends.graph.recipe import only
 from fxjit.backends.native.runtime import cc
 from fxjit.backends.store.artifacts import FACTS, cached_facts, put_facts, shipped_facts
 from fxjit.backends.store.graphs import entries_of_graph
@@ -32,8 +33,8 @@ from fxjit.skips import torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 from .codes import FrameCode, pack_code, read_code
-from .graphs import pack_graph, read_captured, read_graph
-from .guards import SourceTable, pack_guards, read_guards, read_sources
+from .graphs import keys_of, pack_graph, read_captured, read_graph
+from .guards import SourceTable, codes_found, codes_named, pack_guards, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable
 from .record import Compiled, Stored
@@ -95,15 +96,15 @@ def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
         raise NotStorable("guards that the program does without")
     recipe = None
     if compiled.graph is not None:
-        recipe = compiled.recipes[0] if len(compiled.recipes) == 1 else None
+        recipe = only(compiled.recipes)
         if recipe is None:
-            raise NotStorable("a graph in several parts, or one that the store does not have")
+            raise NotStorable("a graph that the store does not have")
+    graph = None if recipe is None else pack_graph(recipe)
     table = SourceTable()
     guards = pack_guards(compiled.guards, table)
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
-            "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph)),
-            "graph": None if recipe is None else pack_graph(recipe), "ops": list(compiled.ops),
-            "compiler": None if recipe is None or recipe.key is None else cc.which()}
+            "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table))),
+            "graph": graph, "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
 
 
 def _key_of(code: CodeType, options: Any) -> str | None:
@@ -146,7 +147,8 @@ def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
             raise Changed("its kernels are of another compiler")
         arg_names = tuple(packed["arg_names"])
         scope = Scope.of(arg_names, code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
-        guards = read_guards(packed["guards"], read_sources(packed["sources"]), scope)
+        sources = read_sources(packed["sources"])
+        guards = read_guards(packed["guards"], sources, scope)
         tree = build_tree(guards, arg_names, code.co_freevars)
         if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
             failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
@@ -154,7 +156,7 @@ def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
         graph = None
         if packed["graph"] is not None:
             graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
-        new_code = read_code(packed["code"], FrameCode(code, graph))
+        new_code = read_code(packed["code"], FrameCode(code, graph, codes_found(packed["guards"], sources, scope)))
     except (Changed, NotStorable) as why:
         log.info("a stored entry of %s does not fit: %s", code.co_qualname, str(why))
         return None
@@ -188,9 +190,8 @@ def saved(options: Any) -> Saved:
     for code, entry in entries.under(options):
         try:
             stored = packed_entry(code, options, entry.payload.record)
-            graph = stored.packed["graph"]
-            if graph is not None and graph["key"] is not None:
-                found.update(entries_of_graph(graph["key"]))
+            for graph in keys_of(stored.packed["graph"]):
+                found.update(entries_of_graph(graph))
         except (NotStorable, LookupError) as why:
             left_out.append((code.co_qualname, str(why)))
             continue

@@ -7,7 +7,7 @@ memory otherwise.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,8 @@ from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
 from fxjit.backends.aot.runtime.wrappers import compiled_call
 from fxjit.backends.eager import as_a_block
 from fxjit.backends.graph.facts import changes_state
-from fxjit.backends.graph.recipe import Recipe
+from fxjit.backends.graph.recipe import AnyRecipe, PartsRecipe, RecordedRecipe, SizedRecipe, with_sizes
+from fxjit.backends.graph.split import in_inference_mode, run_in_order
 from fxjit.backends.native.stored import NativePrograms
 from fxjit.backends.store.graphs import StoredGraph
 
@@ -29,21 +30,59 @@ from .values import pack, unpack
 _ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
 
 
-def pack_graph(recipe: Recipe) -> dict[str, Any]:
-    """As plain data. Raises NotStorable."""
+def pack_graph(recipe: AnyRecipe) -> dict[str, Any]:
+    """As plain data: "kind" says which recipe. Raises NotStorable."""
+    if isinstance(recipe, PartsRecipe):
+        return _pack_parts(recipe)
+    if isinstance(recipe, RecordedRecipe):
+        return {"kind": "recorded", "inner": pack_graph(recipe.recipe)}
+    if isinstance(recipe, SizedRecipe):
+        return {"kind": "sized", "inner": pack_graph(recipe.recipe), "sizes": [list(each) for each in recipe.sizes],
+                "captured": _pack_captured(recipe.captured)}
     aliases = recipe.aliases
     if aliases is not None and aliases.has_wrappers:
         raise NotStorable("a graph over wrapper subclasses")
     shared = None if aliases is None else [list(aliases.itemsizes), list(aliases.mutated), sorted(map(list, aliases.aliases))]
     rule = recipe.rule
     decision = None if rule is None else [rule.id, rule.stage, rule.reason]
-    return {"key": recipe.key, "rule": decision, "because": recipe.because, "aliases": shared,
+    return {"kind": "whole", "key": recipe.key, "rule": decision, "because": recipe.because, "aliases": shared,
             "creation": [list(each) for each in recipe.creation], "captured": _pack_captured(recipe.captured),
             "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
 
 
+def _pack_parts(recipe: PartsRecipe) -> dict[str, Any]:
+    """Values are numbered: the graph's inputs, then what each part gives."""
+    places = {node: place for place, node in enumerate(recipe.captured.graph.find_nodes(op="placeholder"))}
+    inputs, steps = len(places), []
+    for step in recipe.steps:
+        given = [places[node] for node in step.inputs]
+        places |= {node: len(places) + nth for nth, node in enumerate(step.outputs)}
+        steps.append([pack_graph(step.recipe), given, [places[node] for node in step.outputs], step.inference])
+    results = _pack_argument(recipe.captured.graph.output_node().args[0], places)
+    return {"kind": "parts", "inputs": inputs, "steps": steps, "results": results, "captured": _pack_captured(recipe.captured),
+            "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
+
+
+def keys_of(packed: dict[str, Any] | None) -> Iterator[str]:
+    """The store's graphs in a graph as data."""
+    if packed is None:
+        return
+    if packed["kind"] == "whole" and packed["key"] is not None:
+        yield packed["key"]
+    for inner in (*(step[0] for step in packed.get("steps", ())), packed.get("inner")):
+        yield from keys_of(inner)
+
+
 def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
     """The callable. Raises Changed."""
+    if packed["kind"] == "parts":
+        return _read_parts(packed)
+    if packed["kind"] == "recorded":
+        return torch.enable_grad()(read_graph(packed["inner"]))  # type: ignore[no-any-return]  # a decorator without types
+    if packed["kind"] == "sized":
+        return with_sizes(read_graph(packed["inner"]), [(position, dim) for position, dim in packed["sizes"]])
+    if packed["kind"] != "whole":
+        raise ValueError(f"{packed['kind']} is no kind of graph")
     if packed["key"] is None:
         gm = read_captured(packed)
         if packed["rule"] is not None:
@@ -63,6 +102,20 @@ def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
         return captured()(*args)
 
     return compiled_call(result.graphs, None, call_context(run_captured, aliases, result, None, creation))
+
+
+def _read_parts(packed: dict[str, Any]) -> Callable[..., Any]:
+    """The parts, one after the other; nodes stand for the numbered values."""
+    graph = torch.fx.Graph()
+    values = [graph.placeholder(f"value_{place}") for place in range(packed["inputs"])]
+    calls = []
+    for inner, given, made, inference in packed["steps"]:
+        values += [graph.placeholder(f"value_{place}") for place in made]
+        call = read_graph(inner)
+        calls.append((in_inference_mode(call) if inference else call, [values[place] for place in given],
+                      [values[place] for place in made]))
+    run = run_in_order(values[:packed["inputs"]], calls, _read_argument(packed["results"], values))
+    return as_a_block(run) if packed["changes_state"] else run
 
 
 def _as_captured(packed: dict[str, Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -120,6 +173,8 @@ def read_captured(packed: dict[str, Any]) -> torch.fx.GraphModule:
     """The captured graph. Raises Changed."""
     graph = torch.fx.Graph()
     made: list[torch.fx.Node] = []
+    while packed["kind"] == "recorded":
+        packed = packed["inner"]
     for op, name, target, args, kwargs in packed["captured"]:
         read_args, read_kwargs = _read_argument(args, made), _read_argument(kwargs, made)
         if op == "placeholder":

@@ -138,7 +138,7 @@ def _pack_identity(guard: IdIs) -> list[Any]:
 _WRITERS: Final[dict[type[Guard], Callable[[Any], list[Any]]]] = {
     TypeIs: lambda guard: [_alive(guard.type, guard)],
     IdIs: _pack_identity,
-    CodeIs: lambda guard: [code_digest(guard.code)],
+    CodeIs: lambda guard: [code_digest(guard.code) if guard.code is not None else _alive(None, guard)],
     SameObject: lambda guard: [],
     NotSameObject: lambda guard: [],
     ConstIs: lambda guard: [pack(guard.value) if guard._held is None or guard._held.alive else _alive(None, guard)],
@@ -162,6 +162,16 @@ def read_guards(packed: Sequence[list[Any]], sources: Sequence[Source], scope: S
     for kind, places, *data in packed:
         guards.add(_READERS[kind](tuple(sources[place] for place in places), data, scope))
     return guards
+
+
+def codes_named(guards: GuardSet, table: SourceTable) -> dict[int, types.CodeType]:
+    """The code of functions that guards name, each by the place of its source."""
+    return {table.place(guard.source): guard.code for guard in guards if isinstance(guard, CodeIs) and guard.code is not None}
+
+
+def codes_found(packed: Sequence[list[Any]], sources: Sequence[Source], scope: Scope) -> dict[int, types.CodeType]:
+    """The same of guards as data, for a frame on which they hold."""
+    return {places[0]: _fetched(sources[places[0]], scope).__code__ for kind, places, *_ in packed if kind == "CodeIs"}
 
 
 def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import torch
 
+from fxjit import process_state
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
 
@@ -31,6 +32,7 @@ _DESCRIPTORS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, 
                        types.MemberDescriptorType, types.ClassMethodDescriptorType)
 #: Packages of which modules are imported to read a reference.
 _IMPORTED: Final = ("torch", "fxjit")
+_CACHED: Final = type(functools.lru_cache(len))
 _MISSING: Final = object()
 
 
@@ -98,6 +100,7 @@ def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
         module, name = obj.__self__.__name__, obj.__name__
     if isinstance(module, str) and isinstance(name, str):
         yield "name", module, name
+        yield "name", module, f"{name}.__func__"  # under a staticmethod or classmethod
         yield from (("name", module, each) for each in _names_in_module(obj, module))
     if isinstance(obj, type) and module == "builtins":
         yield from (("name", "types", each) for each, value in vars(types).items() if value is obj)
@@ -156,6 +159,8 @@ def _at(module: str, name: str) -> Any:
             place = namespace_of(place).get(part, _MISSING)
         elif isinstance(place, types.ModuleType):
             place = vars(place).get(part, _MISSING)
+        elif isinstance(place, _WRAPPED) and part == "__func__":
+            place = place.__func__
         else:
             return _MISSING
     return place
@@ -221,6 +226,9 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
         return [type(obj).__name__, _meaning(obj.__func__, pinned, inside)]
     if isinstance(obj, types.FunctionType):
         return _function(obj, inside)
+    if type(obj) is _CACHED:
+        inner = _meaning(obj.__wrapped__, is_pinned(getattr(obj, "__module__", None)), inside)
+        return ["cached", *obj.cache_parameters().values(), inner, obj in process_state.counted]
     if isinstance(obj, type):
         return ["class", [f"{base.__module__}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]
     if is_plain(obj):

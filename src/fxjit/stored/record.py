@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from fxjit.backends.graph.recipe import Recipe
+from fxjit.backends.graph.recipe import AnyRecipe
 from fxjit.guards.kinds import GuardSet
 
 from .state import State
@@ -26,7 +26,7 @@ class Compiled:
     new_code: CodeType
     #: The callable of the graph in the new code, and what the driver noted of it.
     graph: Callable[..., Any] | None
-    recipes: Sequence[Recipe | None]
+    recipes: Sequence[AnyRecipe | None]
     #: Why it holds in this process alone, or has a form that data cannot say.
     bound: Sequence[str]
     #: The names of the operators in its graph.

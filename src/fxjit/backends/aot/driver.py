@@ -54,7 +54,6 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
         for split in (split_by_inference_mode, split_by_autograd_component):
             in_parts = split(gm, example_inputs, functools.partial(compile_with_aot, backend=backend))
             if in_parts is not None:
-                recipe.note(None)
                 return in_parts
     except CannotSplit as problem:
         rules.check("split", rules.Candidate(gm, example_inputs, problem))
@@ -64,18 +63,21 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
         if not missing.args or not isinstance(missing.args[0], sympy.Symbol):
             raise
     # Torch's pass that makes tensors of numbers (the mean's divisor, say) wants a node for each size a number is made of.
-    recipe.note(None)
     wider, inputs, places = with_size_inputs(gm, example_inputs)
-    compiled = _compile_whole(wider, inputs, backend)
-    return lambda *args: compiled(*args, *(args[position].shape[dim] for position, dim in places))
+    with recipe.noted() as notes:
+        compiled = _compile_whole(wider, inputs, backend)
+    inner = recipe.only(notes)
+    recipe.note(None if inner is None else recipe.SizedRecipe(inner, gm, tuple(places)))
+    return recipe.with_sizes(compiled, places)
 
 
 def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> Call:
     """One autograd node for all of the graph; from the store, if it is there."""
     if not torch.is_grad_enabled() and (recording := with_recording_off(gm)) is not None:
-        recipe.note(None)
-        with torch.enable_grad():
+        with torch.enable_grad(), recipe.noted() as notes:
             compiled_on = _compile_whole(recording, example_inputs, backend)
+        inner = recipe.only(notes)
+        recipe.note(None if inner is None else recipe.RecordedRecipe(inner))
         return torch.enable_grad()(compiled_on)  # type: ignore[no-any-return]  # a decorator without types
     rules.check("captured graph", rules.Candidate(gm, example_inputs))
     captured = gm

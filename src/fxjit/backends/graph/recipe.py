@@ -1,16 +1,16 @@
 """Recipes: how the callable of a captured graph is made again without the graph's trace, as backends note them.
 
-A callable has a recipe where it is one compiled graph that the store has, or one that runs as it was captured. Of every other
-None is noted.
+A callable has a recipe where it is one compiled graph that the store has, one that runs as it was captured, or parts of a
+graph that have recipes. Of every other None is noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch.fx
@@ -34,10 +34,50 @@ class Recipe:
     creation: tuple[CreationRecord, ...] = ()
 
 
-_noted: ContextVar[list[Recipe | None] | None] = ContextVar("noted", default=None)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of a graph that runs by itself: the nodes whose values it takes and gives."""
+
+    recipe: AnyRecipe
+    inputs: tuple[torch.fx.Node, ...]
+    outputs: tuple[torch.fx.Node, ...]
+    inference: bool
 
 
-def note(recipe: Recipe | None) -> None:
+@dataclass(frozen=True, slots=True)
+class PartsRecipe:
+    """A graph whose parts run one after the other (split.py)."""
+
+    captured: torch.fx.GraphModule
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRecipe:
+    """A graph that runs with autograd's recording on, wherever it is called."""
+
+    recipe: AnyRecipe
+
+    @property
+    def captured(self) -> torch.fx.GraphModule:
+        return self.recipe.captured
+
+
+@dataclass(frozen=True, slots=True)
+class SizedRecipe:
+    """A graph that is given sizes of its inputs, too: each the position of an input, and a dimension."""
+
+    recipe: AnyRecipe
+    captured: torch.fx.GraphModule
+    sizes: tuple[tuple[int, int], ...]
+
+
+AnyRecipe: TypeAlias = Recipe | PartsRecipe | RecordedRecipe | SizedRecipe
+
+_noted: ContextVar[list[AnyRecipe | None] | None] = ContextVar("noted", default=None)
+
+
+def note(recipe: AnyRecipe | None) -> None:
     """A callable was made; None: in a way that has no recipe."""
     notes = _noted.get()
     if notes is not None:
@@ -45,11 +85,21 @@ def note(recipe: Recipe | None) -> None:
 
 
 @contextmanager
-def noted() -> Iterator[list[Recipe | None]]:
+def noted() -> Iterator[list[AnyRecipe | None]]:
     """Gives what is noted inside. A callable has a recipe if that is all that was noted."""
-    notes: list[Recipe | None] = []
+    notes: list[AnyRecipe | None] = []
     token = _noted.set(notes)
     try:
         yield notes
     finally:
         _noted.reset(token)
+
+
+def only(notes: Sequence[AnyRecipe | None]) -> AnyRecipe | None:
+    """The recipe of what was made while `notes` were taken."""
+    return notes[0] if len(notes) == 1 else None
+
+
+def with_sizes(call: Callable[..., Any], sizes: Sequence[tuple[int, int]]) -> Callable[..., Any]:
+    """`call`, given sizes of its inputs, too."""
+    return lambda *args: call(*args, *(args[position].shape[dim] for position, dim in sizes))

@@ -27,8 +27,10 @@ from fxjit.schemas import name_of, writes, written
 from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
+from . import recipe
 from .facts import changes_state, needed, storages_of, tensors_of
 
+Node = torch.fx.Node
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _ENTER = torch_private.optional("torch.autograd.grad_mode._enter_inference_mode")
 _EXIT = torch_private.optional("torch.autograd.grad_mode._exit_inference_mode")
@@ -58,7 +60,7 @@ def compile_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], se
     parts = [Part(gm, [node for node in segments if segments[node] == number], required) for number in numbers]
     if not all(can_be_passed(node) for part in parts for node in part.outputs):
         return None
-    return run_in_order(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
+    return _run_parts(gm, [(part.compiled(compile_part, inputs), part) for part in parts])
 
 
 def split_by_inference_mode(
@@ -78,8 +80,9 @@ def split_by_inference_mode(
     for block, part in parts:
         with torch.inference_mode(block.inference):
             compiled = part.compiled(compile_part, inputs)
-        steps.append((_in_inference_mode(compiled) if block.inference else compiled, part))
-    run = run_in_order(gm, steps)
+        part.inference = block.inference
+        steps.append((in_inference_mode(compiled) if block.inference else compiled, part))
+    run = _run_parts(gm, steps)
     return as_a_block(run) if any(map(changes_state, gm.graph.nodes)) else run
 
 
@@ -90,11 +93,19 @@ def can_be_passed(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and not is_wrapper(value) and not value.is_neg() and not value.is_conj()
 
 
-def run_in_order(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
+def _run_parts(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
     """Runs the compiled parts of the graph, one after the other."""
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    results = gm.graph.output_node().args[0]
+    recipes = [part.step() for _, part in steps]
+    whole = None if None in recipes else recipe.PartsRecipe(gm, tuple(each for each in recipes if each is not None))
+    recipe.note(whole)
     calls = [(step, part.inputs, part.outputs) for step, part in steps]
+    return run_in_order(gm.graph.find_nodes(op="placeholder"), calls, gm.graph.output_node().args[0])
+
+
+def run_in_order(placeholders: Sequence[Node], calls: Sequence[tuple[Callable[..., Any], Sequence[Node], Sequence[Node]]],
+                 results: Any) -> Callable[..., Any]:
+    """Runs functions one after the other, each with the nodes whose values it takes and gives; what comes of it is `results`,
+    made of nodes."""
 
     def run(*args: Any) -> Any:
         values = dict(zip(placeholders, args, strict=True))
@@ -127,13 +138,25 @@ class Part:
                 copies[node] = graph.call_method("detach", (copies[node],))
                 copies[node].meta = node.meta | {"example_value": node.meta["example_value"].detach()}
         graph.output(tuple(copies[node] for node in self.outputs))
+        self.inference = False
+        self.recipe: recipe.AnyRecipe | None = None
         self.trivial = all(node.target == "detach" for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
 
     def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:
         if self.trivial:
+            self.recipe = recipe.Recipe(self.module)
             return self.module.forward
-        return compile_part(self.module, [given[node] if node in given else _example(node) for node in self.inputs])
+        with recipe.noted() as notes:
+            compiled = compile_part(self.module, [given[node] if node in given else _example(node) for node in self.inputs])
+        self.recipe = recipe.only(notes)
+        return compiled
+
+    def step(self) -> recipe.Step | None:
+        """As the recipe of the whole graph has it; None where the part has no recipe."""
+        if self.recipe is None:
+            return None
+        return recipe.Step(self.recipe, tuple(self.inputs), tuple(self.outputs), self.inference)
 
 
 def autograd_segments(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> dict[torch.fx.Node, int] | None:
@@ -310,7 +333,7 @@ def _stands_alone(part: Part, block: _Block) -> bool:
     return not made or len(memories) == len(set(memories)) or not any(writes(node) for node in block.nodes)
 
 
-def _in_inference_mode(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def in_inference_mode(compiled: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         with torch._C._InferenceMode(True):
             return compiled(*args)

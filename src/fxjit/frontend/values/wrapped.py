@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
+from fxjit import process_state
 from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -134,7 +134,7 @@ class CachedFunctionValue(Value):
         handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
-        if self.fn in _COUNTED:
+        if self.fn in process_state.counted:
             t.break_("call-builtin", function=self.fn.__qualname__, args="its program looks at `cache_info()`")
         _called(t).add(self.fn)
         if self.maxsize == 0:  # nothing is kept, and nothing is hashed
@@ -165,8 +165,8 @@ class CachedFunctionValue(Value):
 
     def _uncached(self, t: Tracer, name: str) -> Value:
         """The program looks at the cache itself: from now on the running program makes the calls, and this trace too."""
-        if self.fn not in _COUNTED:
-            _COUNTED.add(self.fn)
+        if self.fn not in process_state.counted:
+            process_state.counted.add(self.fn)
             if self.fn in _called(t):
                 leave_trace(RestartTrace(f"the calls of {self.describe()} are counted"))
         t.break_("call-builtin", function=name, args=self.describe())
@@ -191,8 +191,6 @@ class CachedFunctionValue(Value):
 
 
 _CACHE_METHODS: Final = ("cache_info", "cache_clear", "cache_parameters")
-#: Cached functions whose cache compiled code looks at: eager's numbers come of real calls.
-_COUNTED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _KEYWORDS: Final = object()  # stands between positional and keyword arguments in a key
 
 
