@@ -22,7 +22,6 @@ from .errors import ArtifactError, InvalidArgument
 from .frontend import entries
 from .options import RegionOptions, region_options
 from .skips import marks
-from .stored import entries_module
 
 log = logs.artifact("cache")
 _NO_FUNCTION: Final = "give it the function or the module that was saved: fxjit.load(path, model)"
@@ -46,17 +45,13 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> SaveReport:
         path: the file, which is replaced.
 
     Raises:
-        ArtifactError: it has not been called yet, nothing of it has a form on the disk, or this torch lacks what writes it; the
-            message has the reasons.
+        ArtifactError: it has not been called yet, or nothing of it has a form on the disk; the message has the reasons.
         InvalidArgument: not something compiled, or a path that cannot be written to.
     """
     options, target = _parts("save", compiled)
     file = file_of("save", path)
+    found = importlib.import_module("fxjit.stored.entries").saved(options)
     name = _name_of(target)
-    if (stored := entries_module()) is None:
-        raise ArtifactError(f"{name} cannot be saved: this torch lacks what fxjit writes compiled graphs with "
-                            "(`python -m fxjit doctor` names it).")
-    found = stored.saved(options)
     if not found.entries:
         if not found.left_out:
             raise ArtifactError(f"{name} has nothing to save: it was not called yet, or nothing of it was compiled "

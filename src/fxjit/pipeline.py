@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import dis
 import functools
+import importlib
 import operator
 import threading
 import time
@@ -63,7 +64,6 @@ from fxjit.resume.entry import assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
-from fxjit.stored import entries_module
 from fxjit.stored.record import Compiled
 from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -315,8 +315,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
-    if config.store_entries and (module := entries_module()) is not None:
-        module.keep(frame.code, options, record)
+    if config.store_entries:
+        importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
     _report(options, frame, result, graph, new_code, seconds)
     return entry
 

@@ -21,7 +21,6 @@ from .errors import FxjitError, is_foreign
 from .frontend import entries
 from .options import RegionOptions, region_options
 from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
-from .stored import entries_module
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
@@ -245,9 +244,7 @@ def _tensorless(code: CodeType, key: Any) -> None:
 def _stored(key: RegionOptions, code: CodeType, args: tuple[object, ...], closure: Any, globals_: dict[str, Any],
             builtins: dict[str, Any]) -> _C.Entry | None:
     """An entry from the disk that fits the frame, so that the compiler is not even imported."""
-    stored = entries_module()
-    if stored is None:
-        return None
+    stored = importlib.import_module("fxjit.stored.entries")
     found: _C.Entry | None = stored.find(key, stored.Frame(code, args, closure, globals_, builtins))
     return found
 

@@ -50,10 +50,6 @@ class MissingName(Exception):
         self.row = row
 
 
-#: What an access of a missing name, its import, or a call with another signature raises.
-LACKING: Final = (AttributeError, ImportError, TypeError, MissingName)
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One private name: `shape` is its kind (class, exception, function, module, value), then the members (`.name`) or the

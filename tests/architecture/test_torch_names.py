@@ -122,7 +122,6 @@ def test_a_step_of_training_without_some_of_the_names():
         "torch._functorch.aot_autograd.aot_module_simplified": "compiled graphs",
         "torch.fx.experimental.symbolic_shapes.ShapeEnv": "sizes that vary",
         "torch._higher_order_ops.scan.scan_op": "higher-order operators",
-        "torch._ops._Ops": "compiled graphs on the disk",
     }
     unnoticed = ["torch._C._dynamo.eval_frame._FrameAction", "torch.utils._device.CURRENT_DEVICE"]
     command = [sys.executable, str(ROOT / "tools" / "torch_names.py"), "sweep", *features, *unnoticed]

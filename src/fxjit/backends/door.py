@@ -12,6 +12,8 @@ from fxjit.counters import counters
 from .eager import eager
 
 Backend = Callable[..., Any]
+#: What an access of a missing name, its import, or a call with another signature raises.
+LACKING = (AttributeError, ImportError, TypeError, torch_private.MissingName)
 
 
 def needs(feature: str) -> Callable[[Backend], Backend]:
@@ -25,7 +27,7 @@ def needs(feature: str) -> Callable[[Backend], Backend]:
             if torch_private.is_on(feature):
                 try:
                     return backend(gm, example_inputs, **options)  # type: ignore[no-any-return]  # a backend is any callable
-                except torch_private.LACKING:
+                except LACKING:
                     if torch_private.is_on(feature, thoroughly=True):
                         raise
             counters["run_as_captured"]["torch-lacks-name"] += 1
