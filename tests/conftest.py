@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +15,28 @@ from fxjit import config
 config.progress = 0.0
 os.environ.setdefault("FXJIT_PROGRESS", "0")
 
+# Whoever starts the tests in the background of a shell has Ctrl-C ignored in them, and in all that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
     parser.addoption("--stored-entries", metavar="FOLDER",
                      help="keep compiled entries in this folder: in a second run with it, programs start compiled")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def older_objects_are_not_traversed() -> None:
+    """What earlier modules left (a million objects in a whole run) is taken out of the collector's sight: a test that collects
+    garbage goes over its own module's objects only."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

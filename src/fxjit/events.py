@@ -209,9 +209,21 @@ def report_skip(
     cause: GraphBreak | Explained | None = None,
 ) -> FrameSkipped:
     """A frame that was to be compiled and is given up. (Frames that are not ours are no event: `log_passed_by`.)"""
-    why = cause.why if isinstance(cause, GraphBreak) else cause
-    filled = explain_reason(reason, **{"function": code.co_qualname, **context})
-    event = FrameSkipped(code, filled, user_frames(user_stack), why)
+    event = skip_event(code, reason, context, user_stack, cause.why if isinstance(cause, GraphBreak) else cause)
+    tell_skip(event)
+    return event
+
+
+def skip_event(code: CodeType, reason: str, context: Mapping[str, Any], user_stack: UserStack | None = None,
+               cause: Explained | None = None) -> FrameSkipped:
+    """The event of a frame that is given up, not told yet."""
+    why = explain_reason(reason, **{"function": code.co_qualname, **context})
+    return FrameSkipped(code, why, user_frames(user_stack), cause)
+
+
+def tell_skip(event: FrameSkipped) -> None:
+    """Counts, logs and passes on a frame that is given up."""
+    code, why = event.code, event.cause
     counters["frames"]["skipped"] += 1
     counters["skip"][event.reason] += 1
     if _skips_log.isEnabledFor(logs.INFO) and _first_time("skip", event.why, (code,)):
@@ -220,7 +232,14 @@ def report_skip(
         _skips_log.info("%s\n%s%s%s", head, event.why.text("Skip Reason: "), cause_text,
                         stack_text((*_callers(), *event.user_stack)))
     record_event(event)
-    return event
+
+
+def tell_empty(event: FrameSkipped, users: bool) -> None:
+    """As `tell_skip`, of a frame of which nothing goes in a graph: only of what the user compiled that is an event."""
+    if users:
+        tell_skip(event)
+    else:
+        log_passed_by(event.code, "nothing of it goes in a graph")
 
 
 def log_passed_by(code: CodeType, rule: str) -> None:

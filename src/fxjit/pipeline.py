@@ -18,7 +18,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch.fx
@@ -64,7 +64,7 @@ from fxjit.resume.entry import assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
-from fxjit.stored.record import Compiled
+from fxjit.stored.record import Compiled, Skipped
 from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -138,14 +138,15 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
     if known:
         events.report_recompile(frame.code, why, len(known) + 1)
     events.report_frame_started(frame.code)
+    relied_on: list[GuardSet] = []
     try:
         with (progress.compiling(frame.code), debug.compile_folder(frame.code), generated.noted() as texts,
-              process_state.bound()):
-            entry = _compile(options, frame)
+              process_state.bound() as unsaid):
+            entry = _compile(options, frame, relied_on)
             texts.holder = None if entry is None else entry.payload
             return entry
     except SkipFrameSignal as signal:
-        _skip(options, frame, signal)
+        _skip(options, frame, signal, relied_on, unsaid)
         return None
     except FxjitError as error:
         if config.suppress_errors and isinstance(error, CompilerFailure):
@@ -202,7 +203,8 @@ def _warn_limit(code: types.CodeType, setting: str, limit: int, because: str) ->
         "why each was compiled.", RuntimeWarning, stacklevel=2)
 
 
-def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
+def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Sequence[GuardSet] = (),
+          bound: Iterable[str] = ()) -> None:
     """The frame cannot be compiled in part: it runs as it stands, now and (unless a module becomes another by that) later;
     what it calls is still compiled."""
     cause = None
@@ -215,9 +217,19 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal) -> None:
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
     if isinstance(broke, BreakGraph):
         cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
-    events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
+    event = events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
     if signal.reason not in _SKIPPED_ONLY_NOW:
         entries.mark_skipped(frame.code, options, signal.reason)
+        for guards in relied_on:
+            _keep_skip(options, frame, guards, event, bound)
+
+
+def _keep_skip(options: Options, frame: Frame, guards: GuardSet, event: events.FrameSkipped, bound: Iterable[str]) -> None:
+    """For the disk and for artifacts: what the next process is spared to trace."""
+    record = Skipped(guards, frame.arg_names, event, [*bound], present())
+    entries.note_skip(frame.code, options, record)
+    if config.store_entries:
+        importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
 
 
 _SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-python-replaced", "skip-torch-replaced")
@@ -233,13 +245,14 @@ def _tell_of_users_error(frame: Frame, broke: BreakGraph) -> None:
     events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
 
 
-def _compile(options: Options, frame: Frame) -> _C.Entry | None:
+def _compile(options: Options, frame: Frame, relied_on: list[GuardSet]) -> _C.Entry | None:
     """Trace, give the graph to the backend, write the new bytecode, build the guards, store the entry."""
     ensure_tensor_shim()
     seconds: dict[str, float] = {}
     name = frame.code.co_qualname
     with _stage("trace", name, seconds):
-        result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic))
+        result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic,
+                                                                          relied_on))
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
@@ -247,7 +260,7 @@ def _compile(options: Options, frame: Frame) -> _C.Entry | None:
         pass
     finally:
         trace.release()
-    return _compile(options, frame)
+    return _compile(options, frame, relied_on)
 
 
 def _finish(options: Options, frame: Frame, result: TraceResult, trace: Trace,
@@ -279,7 +292,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if _nothing_captured(result, graph):
-        _captured_nothing(options, frame)
+        _captured_nothing(options, frame, None if trace.has_symbols else result.guards)
         return None
     compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
     offer = _offer_for(options, frame.code, stored)
@@ -436,15 +449,13 @@ def _is_arithmetic(node: torch.fx.Node) -> bool:
 _ARITHMETIC = frozenset(getattr(operator, name) for name in operator.__all__)
 
 
-def _captured_nothing(options: Options, frame: Frame) -> None:
+def _captured_nothing(options: Options, frame: Frame, guards: GuardSet | None) -> None:
     """The frame is passed by from now on. One that the user compiled is reported, and traced for some other calls before."""
-    users = entries.is_users(frame.code, options)
-    if users:
-        events.report_skip(frame.code, "skip-nothing-captured", {})
-    else:
-        events.log_passed_by(frame.code, "nothing of it goes in a graph")
-    if not users or entries.count_empty(frame.code, options) >= config.recompile_limit:
-        entries.mark_skipped(frame.code, options, "skip-nothing-captured")
+    event = events.skip_event(frame.code, "skip-nothing-captured", {})
+    events.tell_empty(event, entries.is_users(frame.code, options))
+    if guards is not None:
+        _keep_skip(options, frame, guards, event, process_state.bound_by())
+    entries.count_empty(frame.code, options, config.recompile_limit)
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:

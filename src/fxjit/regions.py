@@ -133,8 +133,8 @@ def _entry_for(
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         if stored:
-            entry = _stored(region.key, code, args, closure, globals_, builtins)
-            if entry is not None or not _may_compile(code, region.key):
+            settled, entry = _stored(region.key, code, args, closure, globals_, builtins)
+            if settled or not _may_compile(code, region.key):
                 return entry
         return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
@@ -242,10 +242,11 @@ def _tensorless(code: CodeType, key: Any) -> None:
 
 
 def _stored(key: RegionOptions, code: CodeType, args: tuple[object, ...], closure: Any, globals_: dict[str, Any],
-            builtins: dict[str, Any]) -> _C.Entry | None:
-    """An entry from the disk that fits the frame, so that the compiler is not even imported."""
+            builtins: dict[str, Any]) -> tuple[bool, _C.Entry | None]:
+    """Whether something on the disk fits the frame, so that the compiler is not even imported: an entry, or (None) that it
+    runs as it stands."""
     stored = importlib.import_module("fxjit.stored.entries")
-    found: _C.Entry | None = stored.find(key, stored.Frame(code, args, closure, globals_, builtins))
+    found: tuple[bool, _C.Entry | None] = stored.find(key, stored.Frame(code, args, closure, globals_, builtins))
     return found
 
 

@@ -218,7 +218,7 @@ def _imports(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
     inside: set[int] = set()
     type_checking: set[int] = set()
     for node in ast.walk(parsed(path)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and id(node) not in inside:
             inside.update(id(each) for each in ast.walk(node))
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             type_checking.update(id(each) for each in ast.walk(node))
@@ -241,6 +241,13 @@ def _imports(path: Path) -> Iterator[tuple[str, ast.AST, bool]]:
                 yield name, node, later or id(node) in inside
 
 
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for an attribute of a name, ".c" for one of anything else: what `IMPORTING` asks of."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def imported_by_name(node: ast.AST, path: Path) -> Iterator[tuple[str, bool]]:
     """Modules that a string names, and whether it is resolved later: "module:attribute" anywhere, the argument of
     `import_module` and its like, and a key of `sys.modules`."""
@@ -250,9 +257,9 @@ def imported_by_name(node: ast.AST, path: Path) -> Iterator[tuple[str, bool]]:
         if found is not None:
             yield found[1], True
         return
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
+    if isinstance(node, ast.Subscript) and dotted(node.value) == "sys.modules":
         name = node.slice
-    elif isinstance(node, ast.Call) and node.args and re.search(IMPORTING, ast.unparse(node.func)):
+    elif isinstance(node, ast.Call) and node.args and re.search(IMPORTING, dotted(node.func)):
         name = node.args[0]
     else:
         return

@@ -448,29 +448,35 @@ ELSEWHERE: dict[str, tuple[str, str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ELSEWHERE)
-def test_what_else_decides_an_operators_derivative_is_part_of_the_graph(folder: Path, tmp_path: Path, where: str) -> None:
-    """Each time another process, in which the package has the same version and the same file, but the factor is another."""
-    name = "scaling"
-    head, backward = (text.replace("{name}", name) for text in ELSEWHERE[where])
+def test_what_else_decides_an_operators_derivative_is_part_of_the_graph(folder: Path, tmp_path: Path) -> None:
+    """Each time another process, in which the packages have the same version and the same files, but the factor is another."""
     home = tmp_path / "site-packages"
-    (home / name).mkdir(parents=True)
-    text = PACKAGE.format(name=name).replace(f"torch.ops.{name}.tripled_backward(grad)", backward)
-    (home / name / "__init__.py").write_text(head + text)
-    (home / f"{name}-1.0.dist-info").mkdir()
-    (home / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    code = (f"import sys, torch\nsys.path.insert(0, {str(home)!r})\nimport fxjit, {name}\n"
-            "fxjit.config.small_graphs_as_captured = False\nx = torch.ones(3, requires_grad=True)\n"
-            f"fxjit.compile(lambda x: {name}.tripled(x).sin() * 1 + 1)(x).sum().backward()\nprint(x.grad[0].item())\n")
+    names = {where: f"scaling_{place}" for place, where in enumerate(ELSEWHERE)}
+    for where, name in names.items():
+        head, backward = (text.replace("{name}", name) for text in ELSEWHERE[where])
+        (home / name).mkdir(parents=True)
+        text = PACKAGE.format(name=name).replace(f"torch.ops.{name}.tripled_backward(grad)", backward)
+        (home / name / "__init__.py").write_text(head + text)
+        (home / f"{name}-1.0.dist-info").mkdir()
+        (home / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    code = (f"import importlib, sys, torch\nsys.path.insert(0, {str(home)!r})\nimport fxjit\n"
+            "fxjit.config.small_graphs_as_captured = False\n"
+            "for name in sys.argv[1:]:\n"
+            "    module = importlib.import_module(name)\n"
+            "    x = torch.ones(3, requires_grad=True)\n"
+            "    fxjit.compile(lambda x: module.tripled(x).sin() * 1 + 1)(x).sum().backward()\n"
+            "    print(x.grad[0].item())\n")
     for factor in ("1", "10", "38"):
-        (home / name / "helper.py").write_text(f"FACTOR = {factor}.0\ndef factor():\n    return {factor}.0\n")
+        for name in names.values():
+            (home / name / "helper.py").write_text(f"FACTOR = {factor}.0\ndef factor():\n    return {factor}.0\n")
         environment = config.child_environment(FXJIT_CACHE_DIR=str(folder.parent), PYTHONDONTWRITEBYTECODE="1")
         environment["TEST_FACTOR"] = factor
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        command = [sys.executable, "-W", "ignore", "-c", code, *names.values()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         expected = torch.tensor(3.0).cos().item() * float(factor)
-        torch.testing.assert_close(float(done.stdout), expected)
+        for where, found in zip(names, done.stdout.split(), strict=True):
+            assert float(found) == pytest.approx(expected), where
 
 
 def test_an_operator_of_the_programs_own_is_compiled_each_time(installed: Any) -> None:

@@ -15,7 +15,7 @@ from tests.fuzz import contexts
 
 import fxjit
 
-FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:16").split(":"))
+FIRST, LAST = (int(part) for part in os.environ.get("FXJIT_FUZZ_CONTEXTS", "0:8").split(":"))
 #: What the caller has set around the call.
 AROUND = (contextlib.nullcontext, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16), contextlib.nullcontext)
 

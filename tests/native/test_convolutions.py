@@ -42,12 +42,14 @@ def assert_layer_same_as_eager(layer: torch.nn.Module, x: torch.Tensor, around=l
             assert size == 1 or stride == wanted
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize(
-    "shape",
-    [(2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2), (6, 4, 4, 3, 4), (6, 4, 4, 5, 5), (3, 8, 2, 1, 1), (3, 130, 140, 4, 4)],
-)
-@pytest.mark.parametrize("bias", [True, False])
+PIXELWISE = [
+    (2, 6, 5, 4, 4), (1, 3, 8, 3, 3), (6, 4, 4, 2, 2), (6, 4, 4, 3, 4), (6, 4, 4, 5, 5), (3, 8, 2, 1, 1), (3, 130, 140, 4, 4),
+]  # fmt: skip
+
+
+# Each shape in both layouts, with a bias in one of them by turns.
+@pytest.mark.parametrize("shape,layout,bias", [(shape, layout, (k + at) % 2 == 0) for k, shape in enumerate(PIXELWISE)
+                                               for at, layout in enumerate(LAYOUTS)], ids=str)
 def test_pixelwise_convolutions(shape, bias, layout, left):
     images, channels, results, height, width = shape
     layer = torch.nn.Conv2d(channels, results, 1, bias=bias)
@@ -91,8 +93,9 @@ DEPTHWISE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", list(DEPTHWISE))
+# All in plain memory, every third in channels-last memory, of which less is a kernel.
+@pytest.mark.parametrize("case,layout", [*((case, LAYOUTS[0]) for case in DEPTHWISE),
+                                         *((case, LAYOUTS[1]) for case in list(DEPTHWISE)[::3])], ids=str)
 def test_depthwise(case, layout, left):
     height, width, window, step, padding, dilation = DEPTHWISE[case]
     layer = torch.nn.Conv2d(6, 6, window, step, padding, dilation, groups=6, bias=case != "2x2")

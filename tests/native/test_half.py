@@ -44,8 +44,10 @@ def test_floats_about_every_half_are_rounded(kernels: Kernels) -> None:
     assert_same_bits(kernels(lambda x: [x.half()], x)(x)[0], x.half(), torch.int16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("length", [1, 17, 64, 200])
+# Each type with a length of whole vectors or less, and with one of which something is left over.
+@pytest.mark.parametrize(("dtype", "length"), [
+    (torch.float16, 64), (torch.float16, 200), (torch.bfloat16, 1), (torch.bfloat16, 17), (torch.float32, 64),
+    (torch.float32, 17), (torch.float64, 1), (torch.float64, 200)])  # fmt: skip
 def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_kernels_same: Callable[..., None]) -> None:
     """Wherever in a row it stands; zeros of both signs and infinities are numbers like others."""
     x = torch.randn(length + 4, length).to(dtype)
@@ -183,8 +185,10 @@ def in_rows(dtype: torch.dtype, rows: int, length: int) -> list[torch.Tensor]:
     return [x.to(dtype), torch.randn(rows, length).to(dtype), torch.randn(length).to(dtype)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("length", [3, 15, 16, 17, 64, 200, 257, 1024, 1025, 2500])
+# Every length, and for each type: less than a vector, whole ones, what is left over, a whole tile or a little more, several.
+@pytest.mark.parametrize(("dtype", "length"), [
+    *((torch.float16, length) for length in (3, 16, 17, 257, 1025)),
+    *((torch.bfloat16, length) for length in (15, 64, 200, 1024, 2500))])  # fmt: skip
 def test_rows_are_converted_around_loops(dtype: torch.dtype, length: int, assert_kernels_same: Callable[..., None]) -> None:
     """What a loop reads and stores may be converted in arrays beside it: whole rows, tiles of long ones, what is left over."""
 

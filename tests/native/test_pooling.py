@@ -34,8 +34,10 @@ def pooled(x, y, grad):
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
-@pytest.mark.parametrize("dtype,interpret", [*((dtype, False) for dtype in FLOATS), (torch.float32, True)], ids=str)
+# Each type in one layout, float32 in both, also as Triton's kernels.
+@pytest.mark.parametrize("dtype,form,interpret", [
+    *((dtype, FORMATS[k % 2], False) for k, dtype in enumerate(FLOATS)),
+    (torch.float32, FORMATS[1], False), (torch.float32, FORMATS[0], True), (torch.float32, FORMATS[1], True)], ids=str)
 def test_planes(kernels, assert_same, dtype, form, interpret):
     if interpret:
         pytest.importorskip("triton")
@@ -72,9 +74,9 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("name", list(LAYERS))
+# Each layer in both layouts, one with fixed sizes and the other with varying ones, by turns.
+@pytest.mark.parametrize("name,dynamic,form", [(name, dynamic, FORMATS[(k + bool(dynamic)) % 2])
+                                               for k, name in enumerate(LAYERS) for dynamic in (None, True)], ids=str)
 def test_gradients(name, dynamic, form):
     results = []
     fxjit.reset()

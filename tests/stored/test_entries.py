@@ -17,6 +17,7 @@ import fxjit
 from fxjit import config
 from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
+from fxjit.frontend.entries import skip_reasons
 
 NewProcess = Callable[[str], ModuleType]
 HEAD = "import torch\nfrom torch import nn\n"
@@ -269,6 +270,49 @@ def test_a_change_between_processes_is_traced(
     traces.clear()
     run(new_process(text.replace(before, after)), backend="eager")
     assert traces
+
+
+SKIPS = HEAD + """
+class Manager:
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        return False
+MANAGER, BREAKS = Manager(), True
+def given_up(x):
+    with MANAGER:
+        if BREAKS:
+            print("inside")
+        return x + 1
+def nothing(n):
+    return n * FACTOR
+FACTOR = 3
+def make():
+    return None
+"""
+
+
+def call_skips(module: ModuleType) -> int:
+    """Each function does what eager's does; how many frames were given up."""
+    skipped = counters["frames"]["skipped"]
+    for fn, given in ((module.given_up, torch.ones(3)), (module.nothing, 4)):
+        assert_same(fxjit.compile(fn, backend="eager")(given), fn(given))
+    return counters["frames"]["skipped"] - skipped
+
+
+def test_what_was_given_up_runs_as_it_stands(new_process: NewProcess, traces: list[str]) -> None:
+    """With the same report, and the same mark where there was one, in the second process; where a fact is another, it is
+    traced."""
+    assert call_skips(new_process(SKIPS)) == 2 and traces == ["given_up", "nothing"]
+    traces.clear()
+    again = new_process(SKIPS)
+    assert call_skips(again) == 2 and not traces and counters["cache"]["skip hit"] == 2
+    assert "with" in skip_reasons(again.given_up.__code__)[0] and not skip_reasons(again.nothing.__code__)
+    for before, after, expected in (("BREAKS = Manager(), True", "BREAKS = Manager(), False", ["given_up"]),
+                                    ("FACTOR = 3", "FACTOR = 5", ["nothing"])):
+        traces.clear()
+        call_skips(new_process(SKIPS.replace(before, after)))
+        assert traces == expected
 
 
 STATES: dict[str, Callable[[], object]] = {

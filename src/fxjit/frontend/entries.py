@@ -39,6 +39,7 @@ class _State:
     in_vain: dict[int, int] = field(default_factory=dict)  # by id of the key: `compiles_in_vain`
     owed: set[int] = field(default_factory=set)  # ids of keys: `owe`
     empty: dict[int, int] = field(default_factory=dict)  # by id of the key: `count_empty`
+    skips: dict[int, list[Any]] = field(default_factory=dict)  # by id of the key: `note_skip`
     told: set[tuple[int, str]] = field(default_factory=set)  # ids of keys, and reasons: `first_time`
     # What takes an entry away when an object goes that it is for.
     watches: weakref.WeakKeyDictionary[_C.Entry, list[weakref.ref[Any]]] = field(default_factory=weakref.WeakKeyDictionary)
@@ -235,11 +236,26 @@ def first_time(code: CodeType, key: object, reason: str) -> bool:
     return new
 
 
-def count_empty(code: CodeType, key: object) -> int:
-    """Counts a trace that put nothing in a graph, and gives how many there were: other arguments may do more."""
+def count_empty(code: CodeType, key: object, limit: int) -> None:
+    """Counts a trace that put nothing in a graph. The frame is passed by from now on; one that the user compiled only when
+    there were as many as `limit`, since other arguments may do more."""
     empty = _note(code).empty
     empty[id(key)] = empty.get(id(key), 0) + 1
-    return empty[id(key)]
+    if not is_users(code, key) or empty[id(key)] >= limit:
+        mark_skipped(code, key, "skip-nothing-captured")
+
+
+def note_skip(code: CodeType, key: object, record: object) -> None:
+    """What a trace that gave the frame up knows of why, for the disk and for artifacts."""
+    _note(code).skips.setdefault(id(key), []).append(record)
+
+
+def skips_under(key: object) -> Iterator[tuple[CodeType, Any]]:
+    """All such records of a key, with their code objects."""
+    for code in list(_codes.values()):
+        state = _C.get_state(code)
+        for record in state.skips.get(id(key), ()) if isinstance(state, _State) else ():
+            yield code, record
 
 
 def mark_limit(code: CodeType, key: object) -> None:

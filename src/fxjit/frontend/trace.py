@@ -23,7 +23,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import config, process_state, torch_private
-from fxjit.errors import BreakGraph, InternalError, RestartTrace, leave_trace
+from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend import writes
@@ -129,7 +129,7 @@ class Trace:
         self._has_wrappers = False
         self._inputs: list[tuple[Source, Any]] = []
         self._scratch: dict[object, dict[str, Any]] = {}
-        self._has_symbols = False
+        self.has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.speculation = Speculation()
         self.rng_steps = RngSteps()
@@ -165,7 +165,7 @@ class Trace:
 
     def _symbolic_input(self, number: int | float, source: Source) -> Value:
         self.guard(TypeIs(source, type(number)))  # a trace may rely on nothing else about the number
-        self._has_symbols = True
+        self.has_symbols = True
         if isinstance(number, float):
             return self._symbolic_float(number, source)
         symbol = self.policy.symbolic_int(number, source)
@@ -186,7 +186,7 @@ class Trace:
     def random_input(self, number: int | float, source: Source) -> SymValue:
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a random number")
-        self._has_symbols = True
+        self.has_symbols = True
         made = self.policy.random_number(number, source)
         self.new_source_state("random symbols")["all"] = self.policy.random_symbols
         if isinstance(made, SymbolicFloat):
@@ -245,14 +245,14 @@ class Trace:
             given, given_source = as_base_tensor(tensor, source)
         fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else self.policy.fake(given, source)
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
-        self._has_symbols |= bool(symbolic) or open_strides
+        self.has_symbols |= bool(symbolic) or open_strides
         spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)
         self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
         self.speculation.met(node, fake)
         if wrapper:
-            self._has_symbols |= guard_wrapper(self, tensor, fake, source, self._note_object)
+            self.has_symbols |= guard_wrapper(self, tensor, fake, source, self._note_object)
         return node, fake
 
     def _note_object(self, tensor: torch.Tensor, source: Source) -> None:
@@ -457,7 +457,7 @@ class Trace:
         """Operators called inside run on fake tensors, with shapes propagated symbolically."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.policy.fake_mode)
-            if self._has_symbols:
+            if self.has_symbols:
                 stack.enter_context(python_dispatcher())
                 stack.enter_context(unguarded_convolutions())
             yield
@@ -679,13 +679,15 @@ class Trace:
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
         self.policy.check_marks()
-        if self._has_symbols:
+        if self.has_symbols:
             for guard in shape_guards(self.policy.shape_env, self._inputs):
                 self.guards.add(guard)
 
 
-def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tuple[TraceResult, Trace]:
-    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole."""
+def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
+                relied_on: list[GuardSet] | None = None) -> tuple[TraceResult, Trace]:
+    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole, and then `relied_on` is given the
+    guards of what that was decided by, where sizes do not vary."""
     break_points = BreakPoints()
     break_points.speculates = config.capture_checks and history.speculates
     code = decode(frame.code)
@@ -702,7 +704,9 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None) -> tu
                 trace.release()
                 restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
                 restart.__context__ = None  # and this, the break, the frames of the trace
-            except BaseException:  # whatever it is: the process state that the trace set is put back
+            except BaseException as error:  # whatever it is: the process state that the trace set is put back
+                if isinstance(error, SkipFrameSignal) and relied_on is not None and not trace.has_symbols:
+                    relied_on.append(trace.guards)
                 contexts.abandon(trace)
                 trace.release()
                 raise

@@ -1,4 +1,5 @@
-"""Entries on the disk: `keep` writes one that was compiled, `find` installs one that fits a frame.
+"""Entries on the disk: `keep` writes one that was compiled, `find` installs one that fits a frame. Skips are kept among them:
+a frame that was given up runs as it stands where the guards of that trace hold.
 
 A file has the entries of one code object under one key (key.py), newest first: guards with their sources, the new code, and
 the recipe of its graph. An entry is installed if every object that it names is what it was, its guards hold for this very
@@ -10,7 +11,9 @@ hold the frame's objects.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -29,6 +32,7 @@ from fxjit.frontend import entries
 from fxjit.guards.kinds import GuardSet
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
+from fxjit.reasons import Explained
 from fxjit.skips import torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -37,7 +41,7 @@ from .graphs import keys_of, pack_graph, read_captured, read_graph
 from .guards import SourceTable, codes_found, codes_named, pack_guards, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable
-from .record import Compiled, Stored
+from .record import Compiled, Skipped, Stored
 
 log = logs.artifact("cache")
 
@@ -65,10 +69,10 @@ class Payload:
     deferred: Sequence[Any] = ()
 
 
-def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
-    """Writes the entry, where data can say all of it."""
+def keep(code: CodeType, options: Any, record: Compiled | Skipped) -> None:
+    """Writes the entry or the skip, where data can say all of it."""
     try:
-        stored = packed_entry(code, options, compiled)
+        stored = packed_entry(code, options, record)
     except NotStorable as why:
         counters["cache"]["entry not kept"] += 1
         log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(why))
@@ -79,21 +83,30 @@ def keep(code: CodeType, options: Any, compiled: Compiled) -> None:
     log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
 
 
-def packed_entry(code: CodeType, options: Any, record: Compiled | Stored) -> Stored:
-    """An entry of a code object as data, with its key. Raises NotStorable."""
+def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stored) -> Stored:
+    """An entry, or a skip, of a code object as data, with its key. Raises NotStorable."""
     if isinstance(record, Stored):
         return record
+    if record.bound:
+        raise NotStorable(", ".join(sorted(record.bound)))
+    if options.guard_filter is not None or not config.guard_nn_modules:
+        raise NotStorable("guards that the program does without")
     try:
-        return Stored(entries_key(code, options, record.state), _pack(code, options, record))
+        packed = _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record)
+        return Stored(entries_key(code, options, record.state), packed)
     except (Changed, CppCompileError) as why:
         raise NotStorable(str(why)) from None
 
 
-def _pack(code: CodeType, options: Any, compiled: Compiled) -> dict[str, Any]:
-    if compiled.bound:
-        raise NotStorable(", ".join(sorted(compiled.bound)))
-    if options.guard_filter is not None or not config.guard_nn_modules:
-        raise NotStorable("guards that the program does without")
+def _pack_skip(skipped: Skipped) -> dict[str, Any]:
+    table, event = SourceTable(), skipped.event
+    guards = pack_guards(skipped.guards, table)
+    told = [dataclasses.astuple(event.why), None if event.cause is None else dataclasses.astuple(event.cause)]
+    stack = [[frame.filename, frame.lineno, frame.name] for frame in event.user_stack]
+    return {"sources": table.rows, "guards": guards, "arg_names": list(skipped.arg_names), "skip": [*told, stack]}
+
+
+def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
     recipe = None
     if compiled.graph is not None:
         recipe = only(compiled.recipes)
@@ -115,22 +128,24 @@ def _key_of(code: CodeType, options: Any) -> str | None:
         return None
 
 
-def find(options: Any, frame: Frame) -> _C.Entry | None:
-    """A stored entry that fits the frame, installed on its code object; None: the frame is to be traced."""
+def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
+    """A stored entry that fits the frame, installed on its code object, or None where it was given up as it is now; False: the
+    frame is to be traced."""
     known = entries.of(frame.code, options)
     if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= config.recompile_limit)):
-        return None
+        return False, None
     key = _key_of(frame.code, options)
     candidates = [] if key is None or not ensure_tensor_shim() else [*_candidates(key)]
     with entries.compiling(frame.code, options) if candidates else contextlib.nullcontext(False) as alone:
         for packed in candidates if alone else ():
-            entry = _install(options, frame, Stored(str(key), packed))
-            if entry is not None:
-                counters["cache"]["entry hit"] += 1
-                log.info("%s starts compiled (%s)", frame.code.co_qualname, key)
-                return entry
+            settled, entry = _install(options, frame, Stored(str(key), packed))
+            if settled:
+                counters["cache"]["skip hit" if entry is None else "entry hit"] += 1
+                how = "runs as it stands, as before" if entry is None else "starts compiled"
+                log.info("%s %s (%s)", frame.code.co_qualname, how, key)
+                return True, entry
     counters["cache"]["entry miss"] += 1
-    return None
+    return False, None
 
 
 def _candidates(key: str) -> Iterator[Any]:
@@ -140,35 +155,71 @@ def _candidates(key: str) -> Iterator[Any]:
             yield from facts["entries"]
 
 
-def _install(options: Any, frame: Frame, stored: Stored) -> _C.Entry | None:
-    code, packed = frame.code, stored.packed
+def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry | None]:
+    """As `find`, of one entry."""
+    code = frame.code
     try:
-        if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
-            raise Changed("its kernels are of another compiler")
-        arg_names = tuple(packed["arg_names"])
-        scope = Scope.of(arg_names, code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
-        sources = read_sources(packed["sources"])
-        guards = read_guards(packed["guards"], sources, scope)
-        tree = build_tree(guards, arg_names, code.co_freevars)
-        if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
-            failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
-            raise Changed("a guard does not hold" if failure is None else failure[1].describe())
-        graph = None
-        if packed["graph"] is not None:
-            graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
-        new_code = read_code(packed["code"], FrameCode(code, graph, codes_found(packed["guards"], sources, scope)))
+        if "skip" not in stored.packed:
+            return True, _read_entry(options, frame, stored)
+        _read_skip(options, frame, stored)
+        return True, None
     except (Changed, NotStorable) as why:
         log.info("a stored entry of %s does not fit: %s", code.co_qualname, str(why))
-        return None
     except Exception as problem:  # whatever the file says, the frame can be traced
         log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, str(problem))
-        return None
-    entry = _C.Entry(tree, new_code, Payload(guards, arg_names, code.co_freevars, stored))
+    return False, None
+
+
+def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
+    """Installs it. Raises Changed."""
+    code, packed = frame.code, stored.packed
+    if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
+        raise Changed("its kernels are of another compiler")
+    guards, tree, codes = _checked(frame, packed)
+    graph = None
+    if packed["graph"] is not None:
+        graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
+    new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
+    entry = _C.Entry(tree, new_code, Payload(guards, tuple(packed["arg_names"]), code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())
     shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
-    ops = tuple(packed["ops"])
     events.report_frame_compiled(events.FrameCompiled(code, shown, tuple(guards), len(ops), ops))
     return entry
+
+
+def _checked(frame: Frame, packed: dict[str, Any]) -> tuple[GuardSet, _C.GuardTree, dict[int, CodeType]]:
+    """The guards, seen to hold on the frame, and the code of functions that they name. Raises Changed."""
+    names, free = tuple(packed["arg_names"]), frame.code.co_freevars
+    scope = Scope.of(names, free, frame.args, frame.closure, frame.globals, frame.builtins)
+    sources = read_sources(packed["sources"])
+    guards = read_guards(packed["guards"], sources, scope)
+    tree = build_tree(guards, names, free)
+    if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+        failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+        raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+    return guards, tree, codes_found(packed["guards"], sources, scope)
+
+
+def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
+    """Gives the frame up as before: with the mark and the report. Raises Changed."""
+    code = frame.code
+    _checked(frame, stored.packed)
+    why, cause, stack = stored.packed["skip"]
+    explained, broke = _explained(why), None if cause is None else _explained(cause)
+    user_stack = tuple(traceback.FrameSummary(file, line, name) for file, line, name in stack)
+    event = events.FrameSkipped(code, explained, user_stack, broke)
+    entries.note_skip(code, options, stored)
+    if explained.id == "skip-nothing-captured":
+        events.tell_empty(event, entries.is_users(code, options))
+        entries.count_empty(code, options, config.recompile_limit)
+    else:
+        events.tell_skip(event)
+        entries.mark_skipped(code, options, explained.id)
+
+
+def _explained(told: list[Any]) -> Explained:
+    name, reason, explanation, hints, context = told
+    return Explained(name, reason, explanation, tuple(hints), context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +238,17 @@ def saved(options: Any) -> Saved:
     by_key: dict[str, list[Any]] = {}
     found: dict[str, bytes] = {}
     functions, left_out = list[str](), list[tuple[str, str]]()
-    for code, entry in entries.under(options):
+    compiled = [(code, entry.payload.record) for code, entry in entries.under(options)]
+    for code, record in (*compiled, *entries.skips_under(options)):
         try:
-            stored = packed_entry(code, options, entry.payload.record)
-            for graph in keys_of(stored.packed["graph"]):
+            stored = packed_entry(code, options, record)
+            for graph in keys_of(stored.packed.get("graph")):
                 found.update(entries_of_graph(graph))
         except (NotStorable, LookupError) as why:
             left_out.append((code.co_qualname, str(why)))
             continue
         by_key.setdefault(stored.key, []).append(stored.packed)
-        functions.append(code.co_qualname)
+        if "skip" not in stored.packed:
+            functions.append(code.co_qualname)
     found.update((f"{key}{FACTS}", json.dumps({"entries": packed}).encode()) for key, packed in by_key.items())
     return Saved(found, tuple(functions), tuple(left_out))

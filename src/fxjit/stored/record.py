@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from fxjit.backends.graph.recipe import AnyRecipe
+from fxjit.events import FrameSkipped
 from fxjit.guards.kinds import GuardSet
 
 from .state import State
@@ -36,8 +37,20 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A frame that was given up: it runs as it stands, and the guards say what that was decided by."""
+
+    guards: GuardSet
+    arg_names: tuple[str, ...]
+    event: FrameSkipped
+    #: Why it holds in this process alone.
+    bound: Sequence[str]
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry that came from the disk or from an artifact: its key, and itself as data."""
+    """An entry, or a skip, that came from the disk or from an artifact: its key, and itself as data."""
 
     key: str
     packed: Any
