@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -36,11 +36,15 @@ def older_objects_are_not_traversed() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def torchs_trace_is_not_captured() -> None:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
     """pytest gives its handlers to each logger that does not propagate; torch writes a trace of each graph (texts, stacks)
     where its trace logger has a handler, which would be a tenth of the time of all tests."""
-    logging.getLogger("torch.__trace").propagate = True
+    trace = logging.getLogger("torch.__trace")
+    for handler in [*trace.handlers]:
+        if type(handler).__module__ == "_pytest.logging":
+            trace.removeHandler(handler)
+    return (yield)
 
 
 def pytest_unconfigure() -> None:
