@@ -96,6 +96,10 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
         return Stored(entries_key(code, options, record.state), packed)
     except (Changed, CppCompileError) as why:
         raise NotStorable(str(why)) from None
+    except NotStorable:
+        raise
+    except Exception as error:  # of the program's own objects and classes, which are asked for their names
+        raise NotStorable(f"an object that raises {type(error).__name__} when it is looked at ({error})") from None
 
 
 def _pack_skip(skipped: Skipped) -> dict[str, Any]:
