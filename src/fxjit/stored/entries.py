@@ -87,13 +87,13 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
     """An entry, or a skip, of a code object as data, with its key. Raises NotStorable."""
     if isinstance(record, Stored):
         return record
-    if record.bound:
-        raise NotStorable(", ".join(sorted(record.bound)))
-    if options.guard_filter is not None or not config.guard_nn_modules:
-        raise NotStorable("guards that the program does without")
     try:
-        packed = _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record)
-        return Stored(entries_key(code, options, record.state), packed)
+        key = entries_key(code, options, record.state)
+        if record.bound:
+            raise NotStorable(", ".join(sorted(record.bound)))
+        if options.guard_filter is not None or not config.guard_nn_modules:
+            raise NotStorable("guards that the program does without")
+        return Stored(key, _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record))
     except (Changed, CppCompileError) as why:
         raise NotStorable(str(why)) from None
     except NotStorable:
