@@ -94,14 +94,14 @@ def _replace_cache_artifacts(compiler: ModuleType) -> None:
 
     def save_cache_artifacts() -> Any:
         content, names = _bundle().bundled_cache()
-        return (content, _told(names)) if names else None
+        return (content, _cache_info(names)) if names else None
 
     def load_cache_artifacts(serialized_artifacts: bytes) -> Any:
         if not _bundle().is_bundle(serialized_artifacts):
             return theirs(serialized_artifacts)
-        return _told(_bundle().add_content(serialized_artifacts, "what load_cache_artifacts was given"))
+        return _cache_info(_bundle().add_content(serialized_artifacts, "what load_cache_artifacts was given"))
 
-    def _told(names: Sequence[str]) -> Any:
+    def _cache_info(names: Sequence[str]) -> Any:
         told = info()
         told.artifacts["fxjit"] = list(names)
         return told
