@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -33,6 +34,13 @@ def older_objects_are_not_traversed() -> None:
     garbage goes over its own module's objects only."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def torchs_trace_is_not_captured() -> None:
+    """pytest gives its handlers to each logger that does not propagate; torch writes a trace of each graph (texts, stacks)
+    where its trace logger has a handler, which would be a tenth of the time of all tests."""
+    logging.getLogger("torch.__trace").propagate = True
 
 
 def pytest_unconfigure() -> None:

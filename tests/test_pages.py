@@ -18,10 +18,25 @@ PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md")) if pat
 BLOCKS = {f"{name}-{number}": block for name, path in PAGES.items()
           for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), 1)}
 
-#: Runs each block in a process of its own, forked from one that has imported torch and done nothing else.
+#: Runs each block in a process of its own, forked from one that has imported what compiled code needs and done nothing else.
 RUNNER = """
-import json, os, sys, traceback
+import contextlib, importlib, json, os, sys, traceback
 import torch, fxjit
+reading, writing = os.pipe()
+if os.fork() == 0:
+    with os.fdopen(writing, "w") as said:
+        sys.stdout = sys.stderr
+        net = torch.nn.Linear(2, 2)
+        fxjit.compile(net, dynamic=True)(torch.ones(3, 2)).sum().backward()
+        said.write(" ".join(sys.modules))
+    os._exit(0)
+os.close(writing)
+with os.fdopen(reading) as said:
+    for name in said.read().split():
+        if name.startswith(("torch.", "fxjit.", "sympy.")):
+            with contextlib.suppress(ImportError):  # a name that is no module's own
+                importlib.import_module(name)
+os.wait()
 for name, block in json.load(sys.stdin).items():
     sys.stdout.flush()
     if (child := os.fork()) == 0:

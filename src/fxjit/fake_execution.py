@@ -2,15 +2,19 @@
 of composite kernels.
 
 Where a torch lacks one of the exceptions, it is never raised, and what torch raises instead is an operator's own error.
+Fake kernels that give another dtype than the operator's are corrected when this module is imported: before a first compile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from . import torch_private
+import torch
+
+from . import torch_compat, torch_private
 
 #: A branch depends on a symbol that only a run knows.
 DECIDES_ON_DATA: Final[type[Exception]] = torch_private.optional(
@@ -32,3 +36,27 @@ SYMBOL_NOT_FOUND: Final[type[Exception]] = torch_private.optional(
 #: A context under which composite operators run as torch's decompositions in Python, which do without what their C++ looks at.
 python_dispatcher: Final[Callable[[], contextlib.AbstractContextManager[Any]]] = torch_private.get_or(
     "torch._dispatch.python.enable_python_dispatcher", contextlib.nullcontext)
+
+
+def _with_indices(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake kernel of `torch.unique` or its like, with inverse and counts of the dtype that they have: int64."""
+
+    @functools.wraps(kernel)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        values, *indices = kernel(*args, **kwargs)
+        return values, *(each.new_empty(each.shape, dtype=torch.int64) for each in indices)
+
+    return run
+
+
+def _correct_kernels() -> None:
+    """Replaces the fake kernels of torch that give wrong dtypes, for all fake tensors of the process: AOTAutograd's, too."""
+    if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
+        kernels = torch_private.get_or("torch._subclasses.fake_impls.op_implementations_dict", {})
+        aten = torch.ops.aten
+        for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
+            if operator in kernels:
+                kernels[operator] = _with_indices(kernels[operator])
+
+
+_correct_kernels()

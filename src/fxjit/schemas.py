@@ -204,7 +204,7 @@ def signatures(target: Any) -> tuple[Signature, ...]:
     if isinstance(target, types.FunctionType):
         return (_of_function(target),) if is_known(target) else ()
     overloads = overloads_of(target)
-    if not overloads and isinstance(target, str) and _is_in_place_name(target):
+    if not overloads and isinstance(target, str) and is_in_place_name(target):
         return (Signature(("self",), 1, {}, {}, ("self",), bases=("self",)),)
     return tuple(map(_of_schema, overloads))
 
@@ -381,13 +381,13 @@ def _of_function(function: types.FunctionType) -> Signature:
     return Signature(
         names, len(first), {},
         {each.name: each.default for each in parameters if each.default is not each.empty},
-        names[:1] if _is_in_place_name(function.__name__) else (),
+        names[:1] if is_in_place_name(function.__name__) else (),
         tuple((flag, name) for flag, name in _WRITES_IF.items() if flag in names and name in names),
         updates_statistics=_updates_statistics(function.__name__, names),
     )  # fmt: skip
 
 
-def _is_in_place_name(name: str) -> bool:
+def is_in_place_name(name: str) -> bool:
     """torch's convention for what writes to its first argument."""
     return name.endswith("_") and not name.startswith("__")
 

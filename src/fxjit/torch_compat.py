@@ -48,6 +48,12 @@ def taken(cls: type, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in fields}
 
 
+def gives_indices_the_dtype_of_values(version: str) -> bool:
+    """Whether the fake kernels of `torch.unique` and its like give inverse and counts the dtype of the values. The operators
+    give int64, and so do the fake kernels from torch 2.12 on."""
+    return release(version) < (2, 12)
+
+
 @functools.cache
 def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
     """Whether ATen's softshrink converts its bound to a half type before it subtracts it on a CPU (torch 2.15 does, 2.13 does

@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "collector": set(),
     "generated": set(),
     "schemas": {"tensor_wrappers", "torch_private"},
-    "fake_execution": {"torch_private"},
+    "fake_execution": {"torch_compat", "torch_private"},
     "tensor_wrappers": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},

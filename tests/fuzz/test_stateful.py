@@ -46,6 +46,26 @@ def test_a_wrong_backend_is_seen_and_the_program_made_smaller(number: int) -> No
     assert len(small.steps) == 1 and "EVENTS" not in small.source()
 
 
+TRAINED = stateful_programs.Function(
+    "f0", [(0, "w.opt.zero_grad()"), (0, "torch.nn.functional.cross_entropy(w.net(x), torch.arange(len(x)) % 4).backward()"),
+           (0, "w.opt.step()"), (0, "y = 0")])  # fmt: skip
+
+
+def test_numbers_that_eager_has_lost_are_rounding_and_others_are_not() -> None:
+    """Seed 700401: in float32 the gradient of one of the last layer's biases has the wrong sign, and Rprop goes by signs."""
+    steps = ["settle(f0, w, numbers(3, 4), times=25)", "f0(w, numbers(2, 4))"]
+    program = stateful_programs.Program(700401, [TRAINED], steps)
+    for change, rounding in (("bias.data[1] += 0.33", True), ("weight.data[0, 0] += 0.33", False)):
+        with stateful.process_restored():
+            plain, changed = (stateful.Run(program, None, None) for _ in range(2))
+            for step in steps:
+                expected, _ = plain.step(step), changed.step(step)
+            found = stateful.difference(expected, changed.step(f"w.net.last.{change}"), exact=False)
+            assert found is not None and stateful.is_rounding(program, len(steps), expected, found) == rounding
+            plain.close()
+            changed.close()
+
+
 def test_a_change_of_state_is_seen() -> None:
     """What a snapshot compares: one step changed in one thing is one difference."""
     for step in (

@@ -14,6 +14,7 @@ the second route, what shares memory with an input (AOTAutograd by itself copies
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 import traceback
@@ -146,13 +147,22 @@ def eager_results(sample: Sample, tensors: list[torch.Tensor], grad: bool) -> li
 
 
 def gradients(outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    leaves = [each for each in tensors if each.requires_grad]
-    differentiable = [each for each in outputs if each.requires_grad]
-    if not leaves or not differentiable:
-        return []
-    weights = [cotangent(each) for each in differentiable]
-    found = torch.autograd.grad(differentiable, leaves, weights, allow_unused=True)
-    return [each for each in found if each is not None]
+    return gradients_of_batch([outputs], [tensors])[0]
+
+
+def gradients_of_batch(
+    outputs: Sequence[Sequence[torch.Tensor]], tensors: Sequence[Sequence[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """Those of each sample, from one call: a compiled batch has one backward graph, which is freed behind it."""
+    leaves = [(k, each) for k, sample in enumerate(tensors) for each in sample if each.requires_grad]
+    differentiable = [each for sample in outputs for each in sample if each.requires_grad]
+    found: list[list[torch.Tensor]] = [[] for _ in tensors]
+    if leaves and differentiable:
+        weights = [cotangent(each) for each in differentiable]
+        each_gradient = torch.autograd.grad(differentiable, [leaf for _, leaf in leaves], weights, allow_unused=True)
+        for (k, _), gradient in zip(leaves, each_gradient, strict=True):
+            found[k] += [gradient] if gradient is not None else []
+    return found
 
 
 def cotangent(output: torch.Tensor) -> torch.Tensor:
@@ -365,15 +375,15 @@ def run_batch(
     torch.manual_seed(7)
     flat = list(compiled(*(tensor for tensors in ours for tensor in tensors)))
     wrong: dict[int, str] = {}
-    at = 0
-    for sample, tensors, want, out, before in zip(batch, ours, expected, outputs, theirs):
-        mine = flat[at : at + len(out)]
-        at += len(out)
+    parts = iter(flat)
+    results = [list(itertools.islice(parts, len(out))) for out in outputs]
+    found = gradients_of_batch(results, ours) if grad else [[] for _ in batch]
+    for sample, tensors, want, out, before, mine, given in zip(batch, ours, expected, outputs, theirs, results, found):
         alike = all(shares(a, tensors) == shares(b, before) for a, b in zip(mine, out))
         if route == "compile" and len(mine) == len(out) and not alike:
             wrong[sample.number] = "shares memory with other inputs than eager's result does"
             continue
-        mine = mine + (gradients(mine, tensors) if grad else [])
+        mine = mine + given
         text = compare(op, sample, mine, want, dtype, grad)
         if text is None:
             text = compare(op, sample, tensors, before, dtype, None)

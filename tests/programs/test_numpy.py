@@ -11,6 +11,7 @@ import torch
 from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
+from fxjit.frontend.values import numpy_agreement
 
 
 def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -360,3 +361,27 @@ def test_numpy_as_an_operator_raises_what_numpy_raises() -> None:
     np.testing.assert_array_equal(inverse(np.eye(2)), np.eye(2))
     with pytest.raises(np.linalg.LinAlgError):
         inverse(np.zeros((2, 2)))
+
+
+def escapes(c: np.ndarray) -> Any:
+    """A Mandelbrot set: its loop is unrolled."""
+    z, steps = np.zeros_like(c), np.zeros(c.shape, dtype=np.int64)
+    for _ in range(6):
+        inside = np.abs(z) <= 2
+        z = np.where(inside, z * z + c, z)
+        steps = steps + inside
+    return z, steps
+
+
+def plane() -> np.ndarray:
+    return np.linspace(-2, 1, 6)[None, :] + 1j * np.linspace(-1.5, 1.5, 5)[:, None]
+
+
+def test_each_call_of_a_loop_is_tried_beside_numpy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    original = numpy_agreement._agreed
+    monkeypatch.setattr(numpy_agreement, "_TRIED", {})
+    monkeypatch.setattr(numpy_agreement, "_agreed", lambda what, *given: tried.append(what.name) or original(what, *given))
+    assert_same_arrays(escapes, plane)
+    rounds = [name for name in tried if name not in ("zeros_like", "zeros")]
+    assert rounds == ["absolute", "le", "mul", "add", "where", "add"]  # of one round

@@ -255,6 +255,26 @@ def test_results_whose_size_depends_on_data(backend: str, fn: Callable[[torch.Te
     assert compiles() == 1
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_indices_and_counts_of_unique_values(backend: str) -> None:
+    """Their dtype is not the values', though torch 2.11's fake kernels say so."""
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        for values, inverse, counts in (
+            torch.unique(x, return_inverse=True, return_counts=True),
+            torch.unique(x, dim=0, return_inverse=True, return_counts=True),
+            torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+        ):
+            found += [values, inverse * 2, counts / 2, x.new_zeros(2, dtype=counts.dtype)]
+        return found
+
+    with config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
+        assert_same_calls(compiled, fn, [(torch.randn(9).round(),) for _ in range(3)])
+    assert compiles() == 1
+
+
 def test_shape_environments_go_with_their_entries() -> None:
     def alive() -> int:
         gc.collect()

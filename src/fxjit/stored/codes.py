@@ -80,7 +80,7 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):
         return _pack_inner(value, frame)
-    if isinstance(value, FunctionType) and _is_ours(value.__code__):  # of an inner frame with globals of its own
+    if isinstance(value, FunctionType) and _is_generated(value.__code__):  # of an inner frame with globals of its own
         return ["function", _pack_inner(value.__code__, frame), pack(value.__globals__)]
     return ["value", pack(value)]
 
@@ -101,7 +101,7 @@ def _pack_inner(code: CodeType, frame: FrameCode) -> Any:
     raise NotStorable(f"code of {code.co_qualname} that is not the frame's own")
 
 
-def _is_ours(code: CodeType) -> bool:
+def _is_generated(code: CodeType) -> bool:
     """Whether it was written for inner frames of a nested break."""
     return bool(_C.get_flags(code) & _C.TRANSFORMED) or cache.resume_point_of(code) is not None
 

@@ -98,7 +98,7 @@ def _read(function: types.FunctionType, texts: Texts) -> None:
 
 _UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS")
 #: What is only looked through for what is in it.
-_PLACES = (types.ModuleType, torch._ops._OpNamespace, torch._ops._Ops, torch._ops.OpOverloadPacket)
+_PLACES = (types.ModuleType, torch._ops.OpOverloadPacket)  # `torch.ops` and its namespaces are modules
 
 
 def _globals_of(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:

@@ -83,6 +83,12 @@ class ArrayValue(Value):
         """Something like it, for numpy_calls.py to try NumPy on."""
         return numpy_agreement.stand_in(self.tensor.fake, self.scalar)
 
+    def facts(self) -> Any:
+        """What decides on `stand_in`, and on what may be made of a view, for numpy_agreement.py."""
+        fake = self.tensor.fake
+        sizes, strides = numpy_agreement.hints(fake.shape), numpy_agreement.hints(fake.stride())
+        return fake.dtype, sizes, strides, self.scalar, fake.requires_grad
+
     def graph_arg(self, t: Tracer) -> Any:
         arrays = t.new_source_state("numpy").get("arrays")
         if arrays is None:
@@ -217,6 +223,9 @@ class ArrayViewValue(ArrayValue):
 
     def stand_in(self) -> Any:
         return self._recipe.stand_in(self._t)
+
+    def facts(self) -> Any:
+        return None
 
     def rebuild(self, cg: Rebuilder) -> None:
         made = self._recipe

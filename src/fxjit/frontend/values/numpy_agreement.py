@@ -38,6 +38,9 @@ class Traced(Protocol):
     def stand_in(self) -> Any:
         """Something like it, to try NumPy on."""
 
+    def facts(self) -> Any:
+        """What decides on the stand-in, as a key; None: what it is like is not told by a key."""
+
 
 class Operation:
     """The called operation: NumPy's own callable, and its counterpart in the graph (None: there is none). `sized`: shapes and
@@ -122,7 +125,85 @@ class Agreement:
 
 
 def agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Traced]) -> Agreement:
-    """What the counterpart and NumPy agree on for stand-ins of the arguments. Raises Differs."""
+    """What the counterpart and NumPy agree on for stand-ins of the arguments. Raises Differs. A call like one that was tried
+    before in this process, as every round of an unrolled loop has, is not tried again."""
+    key = _key(what, args, kwargs, arrays)
+    found = _TRIED.get(key) if key is not None else None
+    if found is None:
+        try:
+            found = _kept(_agreed(what, args, kwargs, arrays), list(arrays))
+        except Differs as why:
+            found = why
+        if key is not None:
+            if len(_TRIED) >= _MOST_TRIED:
+                _TRIED.clear()
+            _TRIED[key] = found
+    if isinstance(found, Differs):
+        raise Differs(str(found), found.final)
+    nodes = list(arrays)
+    relation = {part: nodes[kind] if isinstance(kind, int) else kind for part, kind in found.relation.items()}
+    return Agreement(found.example, relation)
+
+
+#: What came of calls, by what decides on it.
+_TRIED: Final[dict[Any, Agreement | Differs]] = {}
+_MOST_TRIED: Final = 4096
+
+
+class _NotComparable(Exception):
+    """An argument that is no plain value."""
+
+
+def _key(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Traced]) -> Any:
+    """What decides whether the counterpart agrees, as a key; None where that is not known."""
+    indices = {node: index for index, node in enumerate(arrays)}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            if value in indices:
+                return "array", indices[value]
+            return "number", plain(filled(value, {}))
+        if isinstance(value, (list, tuple)):
+            return type(value), tuple(map(plain, value))
+        if isinstance(value, dict):
+            return "dict", tuple((name, plain(item)) for name, item in value.items())
+        if isinstance(value, slice):
+            return "slice", plain(value.start), plain(value.stop), plain(value.step)
+        if isinstance(value, (float, complex, np.generic)):
+            return type(value), repr(value)  # zeros have signs, and NaN is nothing
+        if isinstance(value, (bool, int, str, type(None), type(Ellipsis), type, np.dtype, torch.dtype)):
+            return type(value), value
+        raise _NotComparable
+
+    facts = [array.facts() for array in arrays.values()]
+    if None in facts:
+        return None
+    try:
+        return what, plain(args), plain(kwargs), tuple(facts), tnp.dtype(None).name
+    except _NotComparable:
+        return None
+
+
+def _kept(agreement: Agreement, nodes: list[Any]) -> Agreement:
+    """The agreement without memory for elements, and with the places of arguments instead of nodes."""
+    relation: dict[int, Any] = {}
+
+    def part(value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and any(isinstance(item, (np.ndarray, np.generic)) for item in value):
+            items = [made.setdefault(id(item), part(item)) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        made_of = np.lib.stride_tricks.as_strided(np.empty(1, value.dtype), value.shape, value.strides) if isinstance(
+            value, np.ndarray) else value
+        if id(value) in agreement.relation:
+            kind = agreement.relation[id(value)]
+            relation[id(made_of)] = nodes.index(kind) if isinstance(kind, torch.fx.Node) else kind
+        return made_of
+
+    made: dict[int, Any] = {}
+    return Agreement(part(agreement.example), relation)
+
+
+def _agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Traced]) -> Agreement:
     examples = taken({node: array.stand_in() for node, array in arrays.items()},
                      lambda given: what.real(*filled(args, given), **filled(kwargs, given)))
     try:

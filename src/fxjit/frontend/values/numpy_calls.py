@@ -42,6 +42,7 @@ from fxjit.frontend.values.numpy_agreement import (
 )
 from fxjit.frontend.values.numpy_contexts import settings_now
 from fxjit.frontend.values.numpy_operator import NumPyCall, Slot, node_target
+from fxjit.frontend.values.numpy_recording import recorded
 from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
 
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
@@ -227,7 +228,10 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
             int(size)  # what varies and is a fact of the result is one of this call
         return t.make(example)
     assert what.target is not None
-    emitted = t.emit(what.target, in_graph(node_args), in_graph(node_kwargs))
+    node_args, node_kwargs = in_graph(node_args), in_graph(node_kwargs)
+    emitted = recorded(t, what.target, node_args, node_kwargs, {each: array.tensor for each, array in arrays.items()})
+    if emitted is None:
+        emitted = t.emit(what.target, node_args, node_kwargs)
 
     def result(tensor: Value, part: Any) -> Value:
         related = relation.get(id(part))
