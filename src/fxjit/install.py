@@ -9,6 +9,7 @@ edits. "inductor" is the name of torch.compile's default there, and so of ours; 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
@@ -72,6 +73,7 @@ def install() -> None:
             _replaced.claim(torch.compiler, name, ours)
         else:
             _replaced.put(torch.compiler, name, ours)
+    _replace_cache_artifacts(torch.compiler)
     dropin.follow_compiler(torch.compiler, _replaced)
     dropin.follow_environment()
     if torch_private.is_on("logs of torch"):
@@ -81,6 +83,35 @@ def install() -> None:
         _FOLLOWED[name](sys.modules[name])
     if _finder.waiting:
         sys.meta_path.insert(0, _finder)
+
+
+def _replace_cache_artifacts(compiler: ModuleType) -> None:
+    """torch's pair, whose file is bytes: they hold what fxjit has compiled. Bytes that torch wrote stay with torch."""
+    info = torch_private.get_or("torch.compiler._cache.CacheInfo", None)
+    if info is None:
+        return
+    theirs = copy_of(compiler.load_cache_artifacts)
+
+    def save_cache_artifacts() -> Any:
+        content, names = _bundle().bundled_cache()
+        return (content, _cache_info(names)) if names else None
+
+    def load_cache_artifacts(serialized_artifacts: bytes) -> Any:
+        if not _bundle().is_bundle(serialized_artifacts):
+            return theirs(serialized_artifacts)
+        return _cache_info(_bundle().add_content(serialized_artifacts, "what load_cache_artifacts was given"))
+
+    def _cache_info(names: Sequence[str]) -> Any:
+        told = info()
+        told.artifacts["fxjit"] = list(names)
+        return told
+
+    _replaced.claim(compiler, "save_cache_artifacts", save_cache_artifacts)
+    _replaced.claim(compiler, "load_cache_artifacts", load_cache_artifacts)
+
+
+def _bundle() -> Any:
+    return importlib.import_module("fxjit.backends.store.bundle")  # heavy
 
 
 def uninstall() -> None:

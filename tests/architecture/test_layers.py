@@ -174,6 +174,7 @@ LATE_IMPORTS = {
     ("doctor", "api"),
     ("doctor", "counters"),
     ("doctor", "tensor_shim"),
+    ("install", "backends.store.bundle"),
     ("install", "explain"),
     ("install", "module"),
     ("options", "repro"),

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from tests.stored.test_entries import HEAD, PROGRAMS, run
 
 import fxjit
 from fxjit import config
 from fxjit.backends.store.bundle import MAGIC, sealed
-from fxjit.errors import InvalidArgument
+from fxjit.errors import ArtifactError, InvalidArgument
 
 TEXT = HEAD + PROGRAMS["a function"]
 NewProcess = Callable[[str], ModuleType]
@@ -37,6 +38,25 @@ def test_another_cache_has_all_of_it(new_process: NewProcess, traces: list[str],
         assert fxjit.load_cache_artifacts(str(file)) > 0
         run(new_process(TEXT), backend=backend)
     assert not traces
+
+
+def test_under_torchs_names_it_is_bytes(new_process: NewProcess, traces: list[str], tmp_path: Path) -> None:
+    """`torch.compiler.save_cache_artifacts()` and `load_cache_artifacts(content)` under the drop-in."""
+    fxjit.install()
+    try:
+        with config.patch(cache_dir=str(tmp_path / "first")):
+            run(new_process(TEXT), backend="eager")
+            content, info = torch.compiler.save_cache_artifacts()
+        assert info.artifacts["fxjit"]
+        traces.clear()
+        with config.patch(cache_dir=str(tmp_path / "second")):
+            assert torch.compiler.load_cache_artifacts(content).artifacts == info.artifacts
+            run(new_process(TEXT), backend="eager")
+            with pytest.raises(ArtifactError):
+                torch.compiler.load_cache_artifacts(content[:-1])
+        assert not traces
+    finally:
+        fxjit.uninstall()
 
 
 def test_a_file_of_another_version_is_left_alone(

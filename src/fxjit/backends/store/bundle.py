@@ -28,7 +28,8 @@ from fxjit.errors import ArtifactError
 from .artifacts import is_entry, open_cache, ship, used_entries
 from .graphs import own_code
 
-__all__ = ["VERSIONS", "add_to_cache", "machine", "read_bundle", "ship", "write_bundle"]
+__all__ = ["VERSIONS", "add_content", "add_to_cache", "bundled_cache", "is_bundle", "machine", "read_bundle", "ship",
+           "write_bundle"]
 log = logs.artifact("cache")
 FORMAT = "fxjit artifacts "
 MAGIC = f"{FORMAT}2\n".encode()
@@ -56,8 +57,7 @@ def write_bundle(path: Path, entries: Iterable[tuple[str, bytes]] | None = None,
     """Writes entries, by default all of the cache that this process made or used; how many. The file appears when it is whole.
     OSError where it cannot be written."""
     found = sorted(used_entries() if entries is None else entries)
-    manifest = {"for": machine(), "entries": [[name, len(content)] for name, content in found], "function": function}
-    content = sealed(manifest, b"".join(content for _, content in found))
+    content = bundled(found, function)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)
@@ -67,6 +67,23 @@ def write_bundle(path: Path, entries: Iterable[tuple[str, bytes]] | None = None,
         raise
     log.info("%d entries written to %s", len(found), path)
     return len(found)
+
+
+def bundled(entries: list[tuple[str, bytes]], function: dict[str, Any] | None = None) -> bytes:
+    """The content of a file with these entries."""
+    manifest = {"for": machine(), "entries": [[name, len(content)] for name, content in entries], "function": function}
+    return sealed(manifest, b"".join(content for _, content in entries))
+
+
+def bundled_cache() -> tuple[bytes, list[str]]:
+    """As a file has them: all entries of the cache that this process made or used, and their names."""
+    found = sorted(used_entries())
+    return bundled(found), [name for name, _ in found]
+
+
+def is_bundle(content: bytes) -> bool:
+    """Whether fxjit wrote it, in whatever version."""
+    return content.startswith(FORMAT.encode())
 
 
 def sealed(manifest: dict[str, Any], body: bytes) -> bytes:
@@ -98,17 +115,22 @@ def read_bundle(content: bytes, path: object) -> Bundle:
 def add_to_cache(path: Path) -> int:
     """Puts the entries of a file into the cache; how many. None of a file for another machine, with one line in the log.
     OSError, ArtifactError."""
-    bundle = read_bundle(path.read_bytes(), path)
+    return len(add_content(path.read_bytes(), path))
+
+
+def add_content(content: bytes, path: object) -> list[str]:
+    """The same of the content of a file; their names. ArtifactError."""
+    bundle = read_bundle(content, path)
     differs = bundle.differs()
     if differs is not None:
         log.warning("%s is not for this process, which compiles for itself: it was written with %s.", path, differs)
-        return 0
+        return []
     cache = open_cache()
     for name, content in bundle.entries.items():
         key, dot, suffix = name.partition(".")
         cache.put(key, dot + suffix, content)
     log.info("%d entries read from %s", len(bundle.entries), path)
-    return len(bundle.entries)
+    return list(bundle.entries)
 
 
 def _manifest(head: bytes) -> dict[str, Any] | None:
