@@ -13,6 +13,7 @@ from tests.differential import outcome_with_tracebacks
 import fxjit
 from fxjit import _C
 from fxjit.counters import counters
+from fxjit.resume import deoptimization
 from fxjit.resume.deoptimization import UndoableGraph
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -338,3 +339,16 @@ def test_inputs_are_copied_only_for_effects_that_would_be_lost():
         compiled(torch.ones(2), torch.ones(2), [])
         (entry,) = (entry for key in _C.keys(fn.__code__) for entry in _C.entries(fn.__code__, key))
         assert any(isinstance(each, UndoableGraph) for each in entry.code.co_consts) == copies
+
+
+def test_what_a_signal_raises_while_inputs_are_copied_has_no_context(monkeypatch):
+    class TimeIsUp(Exception):
+        pass
+
+    def interrupted(tensors):
+        raise TimeIsUp
+
+    monkeypatch.setattr(deoptimization, "_buffers_for", interrupted)
+    with pytest.raises(TimeIsUp) as caught:
+        UndoableGraph((0,), draws=False)(lambda x: (x,), torch.ones(2))
+    assert caught.value.__context__ is None

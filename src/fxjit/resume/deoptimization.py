@@ -53,9 +53,10 @@ class _Saved:
         tensors = [each.detach() if each.requires_grad else each for each in (inputs[at] for at in written)]
         #: Buffers of earlier calls are used again: one call of torch fills them all.
         try:
-            self.copies = spare.pop()
+            found = spare.pop()
         except IndexError:  # none, or another thread has it
-            self.copies = _buffers_for(tensors)
+            found = None  # and made behind this block: what a signal raises meanwhile has no context
+        self.copies = _buffers_for(tensors) if found is None else found
         if tensors:
             _copy_all(self.copies, tensors)
         self._tensors = tensors
