@@ -445,6 +445,7 @@ SOFTMAX = {
 }  # fmt: skip
 
 
+# Each type across memory and along it; a dimension counted from the end in one of them.
 @pytest.mark.parametrize("dtype,dim", [*((torch.float32, dim) for dim in (0, 1, 2)),
                                        *((torch.bfloat16, dim) for dim in (0, 1, -1))], ids=str)
 def test_softmax(kernels, assert_same, dim, dtype):
