@@ -61,11 +61,16 @@ def exp2_ratio(r: Any) -> Any:
     return mp.expm1(r * mp.ln2) / r if abs(r) > 1e-9 else mp.ln2 + r * mp.ln2**2 / 2
 
 
-
 def mills_ratio(u: Any) -> Any:
     """(1 - u) / 4 * q(u) is the normal distribution's tail above a, over exp(-a^2/2); u = a / (a + 4)."""
     a = 4 * u / (1 - u)
     return mp.erfc(a / mp.sqrt(2)) * mp.exp(a * a / 2) / (1 - u) * 2
+
+
+def centre_ratio(s: Any) -> Any:
+    """The normal distribution at a is 1/2 + a * q(a^2)."""
+    a = mp.sqrt(s)
+    return mp.erf(a / mp.sqrt(2)) / (2 * a) if a > 1e-9 else 1 / mp.sqrt(2 * mp.pi)
 
 
 def one(x: Any) -> Any:
@@ -78,6 +83,7 @@ FITS = {
     "LOG": Fit(log_rest, 0.5**0.5 - 1, 2**0.5 - 1, 9, lambda f: f**2),
     "ATANH": Fit(atanh_rest, 0, 1 / 9, 5, lambda z: z),
     "MILLS": Fit(mills_ratio, 0, 0.8, 11, lambda u: 1 / mills_ratio(u)),
+    "CENTRE": Fit(centre_ratio, 0, 1, 7, lambda s: mp.sqrt(s) / (mp.erfc(mp.sqrt(s / 2)) / 2)),
     "LOG2_WIDE": Fit(atanh_ratio_to_base_2, 0, 0.029438, 5, one, double=True),
     "EXP2": Fit(exp2_ratio, -0.5, 0.5, 5, lambda r: r / 2**r),
     "EXP2_WIDE": Fit(exp2_ratio, -0.5, 0.5, 6, lambda r: r / 2**r, double=True),

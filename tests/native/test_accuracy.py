@@ -40,7 +40,8 @@ def test_no_function_is_less_accurate_than_eager(dtype: torch.dtype, arity: int)
 
 
 #: The largest errors of float32's functions, which no other order of additions excuses: most are calculated in double and
-#: rounded once, some in float. Eager's own, of all numbers: exp 0.56, exp2 0.85, expm1 1.0, log 0.97, log1p 1.0, pow 0.78.
+#: rounded once, some in float. Eager's own, of all numbers, on a processor without AVX-512: exp 0.56, exp2 0.85, expm1 1.0,
+#: log 0.97, log1p 1.0, pow 0.78.
 BOUNDS = {
     "exp": 0.57, "exp2": 0.57, "expm1": 0.75, "log": 0.77, "log1p": 0.95, "pow, 2.5": 0.54, "softplus": 1.25,
     "sin": 0.51, "cos": 0.51, "tanh": 0.51, "log2": 0.51, "log10": 0.51, "atan": 0.51, "asinh": 0.51, "hypot": 0.51,
@@ -78,7 +79,7 @@ def test_gelu_and_its_derivative_are_nearer_than_eager() -> None:
     """Interval by interval: the largest error of all numbers is that of a tail which eager has as 0."""
     gelu = torch.nn.functional.gelu
     slope = torch.ops.aten.gelu_backward
-    for low, high in ((-5, -3), (-3, -1), (-0.7, -0.1), (-0.1, 0), (0, 0.1), (0.1, 1), (1, 3), (3, 10)):
+    for low, high in ((-5, -3), (-3, -1), (-1, -0.7), (-0.7, -0.1), (-0.1, 0), (0, 0.1), (0.1, 1), (1, 3), (3, 10)):
         x = torch.linspace(low, high, 20001)
         wide, ones = x.double(), torch.ones_like(x)
         cdf = torch.special.erfc(wide * -(0.5**0.5)) / 2
@@ -139,13 +140,15 @@ EDGES = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.0, -1.0, 3.0, -
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_infinity_and_nan_are_where_eager_has_them(dtype: torch.dtype) -> None:
+    """oneDNN's gelu, which on processors with AVX-512 eager's is, makes NaN of infinity: compared is ATen's own."""
     one = torch.tensor(EDGES).to(dtype).repeat(3)
     functions = [function for function in rows() if function.arity == 1]
     ours = compiled_all([function.call for function in functions], one)(one)
+    with torch.backends.mkldnn.flags(enabled=False):
+        eagers = [function.call(one) for function in functions]
     different = [
         function.name
-        for function, result in zip(functions, ours, strict=True)
-        for eager in [function.call(one)]
+        for function, result, eager in zip(functions, ours, eagers, strict=True)
         if not (result.isnan().equal(eager.isnan()) and result.isinf().equal(eager.isinf()))
     ]
     assert not different

@@ -49,6 +49,16 @@ MILLS: Final = (
     "0x1.8a4e86p-4f",
     "-0x1.4b7cd8p-5f",
 )
+#: 2^-28.8, from 0 to 1
+CENTRE: Final = (
+    "0x1.988454p-2f",
+    "-0x1.10588p-4f",
+    "0x1.46e08ap-7f",
+    "-0x1.38dc66p-10f",
+    "0x1.0634b2p-13f",
+    "-0x1.17e3b4p-16f",
+    "0x1.6e70fap-19f",
+)
 #: 2^-36.3, from 0 to 0.029438
 LOG2_WIDE: Final = (
     "0x1.71547652bee71p+1",
