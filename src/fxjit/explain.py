@@ -6,6 +6,7 @@ The run has entries of its own, so it neither uses nor changes what was compiled
 from __future__ import annotations
 
 import html
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from . import _C, api, events
+from . import _C, api, config, events
 from .errors import ConfigError, InvalidArgument
 from .events import FrameCompiled, FrameSkipped, GraphBreak, RunsAsCaptured
 from .options import RegionOptions
@@ -34,6 +35,10 @@ class Explanation:
     """Graphs, by number from 1, that the backend runs operator by operator, each with its rule (docs/rules.md)."""
     tiers: list[str] = field(default_factory=list)
     """Of what was compiled before: each graph that a helper process was given (`config.tiers`), and what became of it."""
+    stored: tuple[str, ...] = ()
+    """With `config.store_entries`, functions of what was compiled before that the next process starts with compiled."""
+    not_stored: tuple[tuple[str, str], ...] = ()
+    """Those that it traces again, each with why."""
     phases: dict[str, float] = field(default_factory=dict)
     guards_of: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     """File and first line of each function that was compiled -> its guards in words."""
@@ -77,6 +82,9 @@ class Explanation:
         for number, why in self.run_as_captured:
             lines.append(f"Graph {number} runs as it was captured ({why.rule}): {why.reason}")
         lines += self.tiers
+        if self.stored:
+            lines.append("Kept on the disk for the next process: " + ", ".join(self.stored))
+        lines += [f"Traced again by each process: {function}: {why}" for function, why in self.not_stored]
         lines.append(f"Guards: {len(self.out_guards)}")
         lines.append(f"Compile times: {self.compile_times}")
         return "\n".join(lines)
@@ -115,6 +123,9 @@ def _explain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     found = Explanation(str(getattr(fn, "__qualname__", type(fn).__name__)))
     chosen = _options_of(fn)
     found.tiers = _tiers(fn, chosen)
+    if chosen is not None and config.store_entries:
+        kept = importlib.import_module("fxjit.stored.entries").saved(chosen)
+        found.stored, found.not_stored = kept.functions, kept.left_out
 
     def keep_graph(gm: Any, example_inputs: Any) -> Any:
         return gm.forward if chosen is None else chosen.backend(gm, example_inputs)

@@ -235,6 +235,12 @@ def test_what_has_no_form_is_named_with_its_reason(
     assert name == "fn" and "no name leads to" in why and why in caplog.text
     assert len(report.functions) == 1
 
+    with config.patch(store_entries=True):
+        explained = fxjit.explain(compiled)(*GIVEN)
+    assert (explained.stored, explained.not_stored) == (report.functions, report.left_out)
+    assert f"Kept on the disk for the next process: {report.functions[0]}\n" in str(explained)
+    assert f"Traced again by each process: fn: {why}\n" in str(explained)
+
     counter = fxjit.testing.CompileCounter()
     compiled = fxjit.compile(new_process(ADD).fn, backend=counter)
     compiled(*GIVEN)
