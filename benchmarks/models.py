@@ -24,7 +24,9 @@ import numpy as np
 import torch
 
 import fxjit
+from benchmarks import library_layers as _library_layers  # noqa: F401 - its programs sign up in LIBRARIES
 from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
+from benchmarks.library_programs import LIBRARIES
 from benchmarks.programs import MORE, PROGRAMS, Program
 from benchmarks.timing import markdown, measured_beside
 
@@ -139,7 +141,7 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
 
 
 def _builder(name: str) -> Callable[[], Program]:
-    return PROGRAMS[name] if name in PROGRAMS else MORE[name]
+    return (PROGRAMS | MORE | LIBRARIES)[name]
 
 
 def _eager_seconds(name: str) -> float:
@@ -279,6 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="every program of the list")
     parser.add_argument("--more", action="store_true", help="the other programs too")
+    parser.add_argument("--libraries", action="store_true", help="the programs of many packages")
     parser.add_argument("--names", action="store_true", help="print the programs' names")
     parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
@@ -294,15 +297,17 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     options = _parser().parse_args(argv)
     names = list(PROGRAMS) + (list(MORE) if options.more else [])
+    if options.libraries:
+        names = list(LIBRARIES)
     if options.here:
         _here(options)
         return
     if options.names:
         print("\n".join(names))
         return
-    chosen = options.only or (names if options.list or options.more else [])
+    chosen = options.only or (names if options.list or options.more or options.libraries else [])
     if not chosen:
-        _parser().error("say --list, --more or --only NAME")
+        _parser().error("say --list, --more, --libraries or --only NAME")
     ways = [False, True] if options.beside else [options.torch]
     lines = []
     for name in chosen:

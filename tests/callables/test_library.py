@@ -15,6 +15,7 @@ import logging
 import math
 import operator
 import os
+import pickle
 import re
 import typing
 import warnings
@@ -507,3 +508,57 @@ def test_the_plain_format_takes_no_specification():
         return refused, f"{Named()} {Named():own}", x + 1
 
     assert_same_as_eager(f, X)
+
+
+class Real:
+    def __float__(self):
+        return 2.5
+
+
+class Whole:
+    def __index__(self):
+        return 5
+
+
+class Number(float):
+    pass
+
+
+def test_math_asks_its_arguments_for_numbers():
+    def program(x):
+        found = []
+        for function, argument in ((math.sqrt, [1]), (math.sqrt, "a"), (math.factorial, 2.5), (math.floor, [1])):
+            try:
+                found.append(function(argument))
+            except TypeError as error:
+                found.append(str(error))
+        found += [math.sqrt(Real()), math.floor(Real()), math.factorial(Whole()), math.atan2(Real(), Whole()),
+                  math.floor(Number(2.5)), math.prod([1, 2, x.shape[0]]), math.dist((1, 2), (3, x.shape[0])),
+                  math.isqrt(x.shape[0])]
+        return found, x + 1
+
+    assert_same_as_eager(program, torch.ones(4))
+
+
+@pytest.mark.parametrize("function", [math.sqrt, math.floor, math.isfinite, math.log1p, lambda x: math.pow(x, 0.5),
+                                      lambda x: math.hypot(x, 3.0), lambda x: math.atan2(1.0, x)])
+def test_math_takes_the_number_of_a_tensor(function):
+    """It is data: the graph breaks, and no TypeError is raised that eager does not raise."""
+    def program(x):
+        try:
+            return function(x.sum()), x + 1
+        except TypeError:
+            return "refused", x
+
+    x = torch.ones(4)
+    assert repr(fxjit.compile(program, backend="eager")(x)) == repr(program(x))
+
+
+def test_pickled_constants():
+    def program(x, options):
+        same = "ab" * x.shape[0]
+        return pickle.dumps({}), pickle.dumps((1, "a", {"b": 2.5})), pickle.dumps(options), pickle.dumps([same, same]), x + 1
+
+    compiled = fxjit.compile(program, backend="eager")
+    for options in ({}, {"a": 1}, {"a": [1, None]}):
+        assert repr(compiled(torch.ones(2), options)) == repr(program(torch.ones(2), options))

@@ -15,6 +15,7 @@ import linecache
 import math
 import operator
 import os
+import pickle
 import re
 import sys
 import time
@@ -35,7 +36,9 @@ from fxjit.frontend.values.calls import (
     handles,
     handles_code,
     pure,
+    unknown_call,
 )
+from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -244,17 +247,29 @@ def _math(fn: Callable[..., Any]) -> None:
                 return computed
         if len(args) == 1 and not args[0].is_constant():
             value = args[0]
-            if slot is not None:
+            if slot is not None and hasattr(value.pytype(), f"__{slot}__"):
                 return protocol.unary(t, slot, value)
             if symbolic is not None and value.node is not None and value.pytype() in (int, float):
                 return t.emit(symbolic, args)
-            if hasattr(value, "bind_special") and fn.__name__ in _TAKES_FLOAT:
-                return fold_call(t, fn, [protocol.unary(t, "float", value)])
         fixed = [_specialized(t, arg) for arg in args]
-        return fold_call(t, fn, [_iterable(t, arg) for arg in fixed], kwargs)
+        if fn.__name__ in _ITERATES:
+            return fold_call(t, fn, [_iterable(t, arg) for arg in fixed], kwargs)
+        return fold_call(t, fn, [_number(t, arg, fn.__name__ in _TAKES_INTEGERS) for arg in fixed], kwargs)
 
 
-_TAKES_FLOAT = frozenset({"sqrt", "exp", "log", "sin", "cos", "tan", "floor", "isnan", "isinf", "isfinite", "log2"})
+#: Functions of math that iterate over their arguments, and those that take integers; all others take real numbers.
+_ITERATES = frozenset({"fsum", "prod", "dist", "sumprod"})
+_TAKES_INTEGERS = frozenset({"comb", "factorial", "gcd", "isqrt", "lcm", "perm"})
+
+
+def _number(t: Tracer, value: Value, is_integer: bool) -> Value:
+    """The number that a function in C makes of an argument: what `__index__` gives, or `__float__` where it takes any."""
+    if value.is_constant():
+        return value
+    for name in ("index",) if is_integer else ("float", "index"):
+        if hasattr(value.pytype(), f"__{name}__"):
+            return protocol.unary(t, name, value)
+    return value
 
 
 def _specialized(t: Tracer, value: Value) -> Value:
@@ -476,6 +491,29 @@ pure([typing.get_origin, typing.get_args, typing.get_type_hints, re.compile, re.
       re.search, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
+
+
+@handles(pickle.dumps)
+def _dumps(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Pickled constants. What is met twice is written once if it is the same object, which no guard on values says."""
+    try:
+        memoised = list(_memoised([concrete(each) for each in args]))
+    except NotConcrete:
+        unknown_call(t, pickle.dumps, args)
+    if len(set(memoised)) < len(memoised):
+        unknown_call(t, pickle.dumps, args)
+    return fold_call(t, pickle.dumps, args, kwargs)
+
+
+def _memoised(value: Any) -> Iterator[str]:
+    """What pickle may write a reference to instead, of a value made of constants; numbers it always writes."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _memoised(each)
+    elif value is not None and type(value) not in (bool, int, float):
+        yield repr(value)
 
 
 def _inspects(fn: Any, cls: Any) -> None:

@@ -12,6 +12,7 @@ from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -166,7 +167,7 @@ def _item(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
 
 @method("tolist")
 def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    constant = getattr(tensor.fake, "constant", None)
+    constant = known_elements(tensor)
     if constant is not None:
         return _nested(t, constant.tolist())
     if tensor.fake.dim() == 0:

@@ -118,11 +118,39 @@ for _fn, _answer in (
     (torch.compiler.is_exporting, False),
     (optional("torch._jit_internal.is_scripting"), False), (optional("torch.jit._trace.is_tracing"), False),
     (torch._C._get_tracing_state, None), (optional("torch._C._is_tracing"), False),
-    (optional("torch._C._are_functorch_transforms_active"), False),
     (torch._C._len_torch_dispatch_stack, 0), (optional("torch.fx._symbolic_trace.is_fx_tracing"), False),
-    (optional("torch._C._functorch.peek_interpreter_stack"), None), (torch._C._functorch.maybe_current_level, None),
 ):
     handles(_fn)(_known_handler(_answer))
+
+
+def _require_no_transform(t: Tracer, function: str) -> None:
+    entered = overrides.entered_transforms(t)
+    if entered:
+        t.break_("call-higher-order", function=entered[-1], why=f"its function asks for the level it runs at (`{function}`)")
+
+
+def _level_handler(fn: Any, answer: object) -> Handler:
+    """Queries of the level of transforms: known outside of them; the stand-ins of a function that one is given have none."""
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        _require_no_transform(t, name_of(fn))
+        return t.make(answer)
+    return call
+
+
+for _fn, _answer in (
+    (optional("torch._C._functorch.peek_interpreter_stack"), None), (torch._C._functorch.maybe_current_level, None),
+    (optional("torch._C._are_functorch_transforms_active"), False),
+):
+    handles(_fn)(_level_handler(_fn, _answer))
+
+
+@handles(torch.autograd.forward_ad.unpack_dual)
+def _unpack_dual(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """No tensor is dual where no level was entered, which is guarded as ambient state."""
+    if len(args) != 1 or kwargs:
+        t.break_("call-autograd-engine", function="unpack_dual")
+    _require_no_transform(t, "unpack_dual")
+    return t.call(t.make(torch.autograd.forward_ad.UnpackedDualTensor), [args[0], t.make(None)])
 
 
 @handles(torch._C._len_torch_function_stack)

@@ -20,7 +20,7 @@ from torch.utils import _pytree
 from fxjit import config, torch_private
 from fxjit.frontend.callables.higher_order import Body, Layout, alike, flatten, trace_body, unflatten
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import set_grad_mode
@@ -183,9 +183,12 @@ def _traced(t: Tracer, name: str, stand_ins: Callable[[], Sequence[Value]], call
     if not config.capture_func_transforms:
         _refuse(t, name, "`config.capture_func_transforms` is off")
     before = torch.is_grad_enabled()
+    entered = overrides.entered_transforms(t)
     with t.capture_subgraph(name) as nodes:
         set_grad_mode(t, grad_mode or before)
+        entered.append(name)
         body = trace_body(t, name, stand_ins, call)
+        entered.pop()
         set_grad_mode(t, before)
     read = body.reads()
     graph = body.graph(t, read)

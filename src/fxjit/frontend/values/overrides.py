@@ -40,6 +40,12 @@ def entered_modes(t: Tracer) -> list[Value]:
     return modes
 
 
+def entered_transforms(t: Tracer) -> list[str]:
+    """The transforms of torch.func whose functions are being traced, innermost last."""
+    found: list[str] = t.new_source_state(FAMILY).setdefault("transforms", [])
+    return found
+
+
 def is_subscripts(mode: Value) -> bool:
     cls: Any = mode.pytype()
     return (cls.__module__, cls.__qualname__) == _SUBSCRIPTS

@@ -6,6 +6,7 @@ attempts follows Objects/abstract.c, Objects/object.c and Objects/typeobject.c o
 
 from __future__ import annotations
 
+import math
 import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": abs, "int": int, "float": float,
     "index": operator.index, "complex": complex, "round": round,
+    "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil,
 }
 SWAPPED: Final = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 #: Special method names of the binary operators: (left, right, in place).

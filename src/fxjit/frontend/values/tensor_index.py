@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides
+from fxjit.frontend.values import overrides, scalar_indices
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
@@ -24,7 +24,7 @@ def load(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
     found = _as_operator(t, tensor, key)
     if found is not None:
         return found
-    part, rest = _select_symbols(t, tensor, index_of(t, key))
+    part, rest = _select_symbols(t, tensor, scalar_indices.with_numbers(t, index_of(t, key)))
     return part if rest is None else t.emit(operator.getitem, [part, rest])
 
 
@@ -44,7 +44,10 @@ def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> None:
     """`tensor[key] = value`, in the graph, on the tensor itself."""
     if value.is_constant() and isinstance(value.as_constant(), np.generic):
         value = t.make(value.as_constant().item())
-    part, rest = _select_symbols(t, tensor, index_of(t, key))
+    key = scalar_indices.with_numbers(t, index_of(t, key))
+    if scalar_indices.store(t, tensor, key, value.realize()):
+        return
+    part, rest = _select_symbols(t, tensor, key)
     t.emit(operator.setitem, [part, t.make(...) if rest is None else rest, value])
 
 
@@ -75,35 +78,10 @@ def _select_symbols(t: Tracer, tensor: GraphTensor, key: Value) -> tuple[Value, 
     the number that they are now, and each other one compiled for; as arguments of `select` they stay symbols."""
     keys = list(key.realized()) if isinstance(key, TupleValue) else [key]
     symbols = [place for place, each in enumerate(keys) if isinstance(getattr(each, "sym", None), torch.SymInt)]
-    dims = _dims(tensor.fake.dim(), keys) if symbols else None
+    dims = scalar_indices.dims_of(tensor.fake.dim(), keys) if symbols else None
     if dims is None:
         return tensor, key
     part: Value = tensor
     for place in reversed(symbols):
         part = t.emit(torch.select, [part, t.make(dims[place]), keys.pop(place)])
     return part, TupleValue(keys) if keys else None
-
-
-def _dims(ndim: int, keys: list[Value]) -> list[int] | None:
-    """The dimension that each part of a key begins at. None where that is for eager to find out."""
-    widths = [_width(each) for each in keys]
-    used = sum(width for width in widths if width is not None)
-    if used > ndim or widths.count(None) > 1 or -1 in widths:
-        return None
-    dims = [0]
-    for width in widths:
-        dims.append(dims[-1] + (ndim - used if width is None else width))
-    return dims
-
-
-def _width(key: Value) -> int | None:
-    """How many dimensions a part of a key takes: None for an Ellipsis, -1 where its type does not say."""
-    cls = key.pytype()
-    if cls in (bool, type(None)):
-        return 0
-    if cls in (int, slice):
-        return 1
-    fake = getattr(key, "fake", None)
-    if isinstance(fake, torch.Tensor):
-        return fake.dim() if fake.dtype in (torch.bool, torch.uint8) else 1
-    return None if cls is type(Ellipsis) else -1

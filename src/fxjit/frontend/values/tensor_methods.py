@@ -18,6 +18,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
+from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.tensor_wrappers import is_wrapper_class
@@ -123,9 +124,10 @@ def method(*names: str) -> Callable[[Method], Method]:
 
 
 def known_item(tensor: GraphTensor) -> Any:
-    """The number of a one-element tensor that the trace made of a number and that was not written to; else None."""
-    constant = getattr(tensor.fake, "constant", None)
-    return constant.item() if constant is not None and constant.numel() == 1 else None
+    """The number of a one-element tensor that the trace made of numbers and that was not written to; else None."""
+    numel = tensor.fake.numel()
+    constant = known_elements(tensor) if isinstance(numel, int) and numel == 1 else None
+    return constant.item() if constant is not None else None
 
 
 def as_number(t: Tracer, tensor: GraphTensor, op: str) -> Value:

@@ -1,0 +1,92 @@
+"""Tensors whose elements are known while tracing: small ones that the graph computes from constants alone (`torch.arange(3)`,
+`torch.tensor(sizes).prod()`). They are computed once more, outside of the graph, where the program asks for their numbers."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+import torch
+import torch.fx
+
+from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.schemas import is_known, name_of, uses_rng, writes
+
+_MOST_ELEMENTS: Final = 64
+#: Operators behind one another: what is longer is a computation rather than a way to write numbers down.
+_MOST_OPERATORS: Final = 16
+
+
+class _Unknown(Exception):
+    """The tensor depends on what only a run gives."""
+
+
+def known_elements(tensor: GraphTensor) -> torch.Tensor | None:
+    """The tensor, computed while tracing; None where it depends on more than constants, or was written to."""
+    constant: torch.Tensor | None = getattr(tensor.fake, "constant", None)
+    if constant is not None or tensor.node is None:
+        return constant
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            computed = _value(tensor.node, {})
+    except _Unknown:
+        return None
+    return computed if isinstance(computed, torch.Tensor) else None
+
+
+def _value(node: torch.fx.Node, done: dict[torch.fx.Node, Any]) -> Any:
+    if node in done:
+        return done[node]
+    _require_small(node)
+    if len(done) == _MOST_OPERATORS or not _is_pure(node):
+        raise _Unknown
+    done[node] = None
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: _value(each, done))
+    try:
+        if isinstance(node.target, str):
+            computed = getattr(args[0], node.target)(*args[1:], **kwargs)
+        else:
+            computed = node.target(*args, **kwargs)
+    except Exception as error:
+        raise _Unknown from error
+    _require_alike(computed, node.meta["example_value"])
+    done[node] = computed
+    return computed
+
+
+def _tensors(fake: Any) -> list[torch.Tensor]:
+    leaves = list(fake) if isinstance(fake, (list, tuple)) else [fake]
+    if not leaves or not all(type(leaf).__name__ == "FakeTensor" for leaf in leaves):
+        raise _Unknown
+    return leaves
+
+
+def _require_small(node: torch.fx.Node) -> None:
+    """A processor's strided tensors of few elements, never written to."""
+    for fake in _tensors(node.meta.get("example_value")):
+        if fake.device.type != "cpu" or fake.layout is not torch.strided or fake.is_inference():
+            raise _Unknown
+        if not all(isinstance(size, int) for size in fake.shape) or fake.numel() > _MOST_ELEMENTS or fake._version:
+            raise _Unknown
+
+
+def _is_pure(node: torch.fx.Node) -> bool:
+    """Whether elements follow from the arguments: memory that nobody filled, random numbers and writes are none of that."""
+    target: Any = node.target
+    if node.op not in ("call_function", "call_method") or target is getattr:
+        return False
+    module = getattr(target, "__module__", None) or "torch"
+    is_torchs = isinstance(target, str) or target is operator.getitem or module.partition(".")[0] in ("torch", "_operator")
+    if not is_torchs or not is_known(target) or "empty" in name_of(target) or writes(node) or uses_rng(node):
+        return False
+    return not any(user.target is getattr and user.args[1:2] == ("data",) for user in node.users)
+
+
+def _require_alike(computed: Any, fake: Any) -> None:
+    """What the graph was traced with has to be of the same kind: a decomposition or a mode may have made another."""
+    made = list(computed) if isinstance(computed, (list, tuple)) else [computed]
+    for one, other in zip(made, _tensors(fake), strict=True):
+        if type(one) is not torch.Tensor or one.device.type != "cpu":
+            raise _Unknown
+        if one.dtype is not other.dtype or one.shape != other.shape:
+            raise _Unknown
