@@ -1,4 +1,4 @@
-"""More programs of `--libraries`: layers, optimizers, tables, time series, reinforcement learning, speech, medicine, detection."""
+"""More programs of `--libraries`: layers, optimizers, tables, time series, reinforcement learning, speech, medicine, vision."""
 
 from __future__ import annotations
 
