@@ -200,9 +200,16 @@ def _handing_on_raw(set_raw: Callable[..., Any], hand_on: Callable[[ModuleType, 
     return set_and_hand_on
 
 
+#: Our setting -> what it is for values of torch's setting that ours does not know.
+_OTHER_VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "optimize_ddp": {"ddp_optimizer": True, "no_optimization": False},
+}
+
+
 def _forward(theirs: str, ours: str, value: Any) -> None:
     group, _, name = ours.rpartition(".")
+    others = _OTHER_VALUES.get(ours, {})
     try:
-        setattr(getattr(config, group) if group else config, name, value)
+        setattr(getattr(config, group) if group else config, name, others.get(value, value) if isinstance(value, str) else value)
     except errors.ConfigError as error:
         warnings.warn(f"{theirs} = {value!r} has no effect on fxjit: {error}", stacklevel=3)

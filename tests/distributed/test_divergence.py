@@ -1,0 +1,159 @@
+"""Ranks that are not alike: one is slow, one compiles when others do not, one takes another branch. Collectives are made in the
+order in which the program makes them, so that nobody waits for a compile that will not come."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as functional
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fxjit
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+#: Seconds that a group waits for a rank.
+LIMIT = 3
+Graph = Callable[..., Any]
+
+
+@contextmanager
+def guard_collectives(enabled: bool) -> Iterator[None]:
+    """The drop-in, with torch's switch for deciding together."""
+    fxjit.install()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fxjit says that it decides on each rank
+            torch.compiler.set_enable_guard_collectives(enabled)
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.compiler.set_enable_guard_collectives(False)
+        fxjit.uninstall()
+
+
+class Compiles:
+    """A backend that counts its graphs and takes its time for each."""
+
+    def __init__(self, backend: str, seconds: float) -> None:
+        self.backend, self.seconds, self.count = fxjit.lookup_backend(backend), seconds, 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Graph:
+        self.count += 1
+        time.sleep(self.seconds)
+        return self.backend(graph, inputs)
+
+
+def reduced_in_the_graph(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return functional.all_reduce(x * scale, "sum", distributed.group.WORLD) + 1
+
+
+def reduced_in_place(x: torch.Tensor, scale: float) -> torch.Tensor:
+    y = x * scale
+    distributed.all_reduce(y)
+    return y.sin()
+
+
+def reduced_at_a_break(x: torch.Tensor, scale: float) -> torch.Tensor:
+    y = x * scale
+    handle = distributed.all_reduce(y, async_op=True)
+    handle.wait()
+    return y.cos() * scale
+
+
+def branches_by_rank(x: torch.Tensor, scale: float) -> torch.Tensor:
+    if distributed.get_rank() == 1:
+        x = (x * 2).relu() - 1
+    y = functional.all_reduce(x * scale, "sum", distributed.group.WORLD)
+    return y.tanh() if scale > 1 else y.exp()
+
+
+PROGRAMS = {each.__name__: each for each in (reduced_in_the_graph, reduced_in_place, reduced_at_a_break, branches_by_rank)}
+
+
+def calls(name: str, backend: str, together: bool) -> int:
+    """Calls of which some are compiled on rank 1 alone, whose compiles are slow: with another shape, with another number."""
+    run, rank = PROGRAMS[name], distributed.get_rank()
+    slow = Compiles(backend, 0.3 * rank)
+    with guard_collectives(together):
+        compiled = torch.compile(run, backend=slow, dynamic=False)
+        for turn in range(6):
+            x = torch.linspace(0, 1, 8).view(8, 1) + rank
+            x = x.t() if rank and turn in (2, 4) else x  # guarded: the other rank keeps its graph
+            scale = 2.0 if rank and turn in (3, 4) else 1.5
+            torch.testing.assert_close(compiled(x.clone(), scale).flatten(), run(x.clone(), scale).flatten())
+    return slow.count
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["guard collectives", "each by itself"])
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_rank_that_compiles_when_others_do_not(ranks: Any, backend: str, name: str, together: bool) -> None:
+    steady, diverging = ranks(calls, name, backend, together)
+    assert diverging > steady, "no rank compiled by itself"
+
+
+def train(backend: str, together: bool) -> int:
+    """Steps under DistributedDataParallel, with sizes that change on rank 1 alone; losses and gradients are eager's."""
+    rank = distributed.get_rank()
+    slow, seen = Compiles(backend, 0.3 * rank), []
+    with guard_collectives(together):
+        for compiles in (False, True):
+            torch.manual_seed(0)
+            model: Any = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), bucket_cap_mb=1e-4)
+            step = torch.compile(model, backend=slow, dynamic=False) if compiles else model
+            optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+            for turn in range(5):
+                rows = 3 + (turn % 3 if rank else 0)
+                optimizer.zero_grad()
+                loss = step(torch.ones(rows, 4) * (turn + rank)).square().mean()
+                loss.backward()
+                optimizer.step()
+                found += [loss.detach(), *(each.grad.clone() for each in model.parameters())]
+            seen.append(found)
+    torch.testing.assert_close(seen[1], seen[0])
+    return slow.count
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["guard collectives", "each by itself"])
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_rank_whose_batches_change_their_size(ranks: Any, backend: str, together: bool) -> None:
+    steady, diverging = ranks(train, backend, together)
+    assert diverging > steady, "no rank compiled by itself"
+
+
+def too_slow(name: str) -> tuple[str, float]:
+    """What a rank sees, and after how many seconds, where rank 1 compiles for longer than the group waits."""
+    group = distributed.new_group([0, 1], timeout=datetime.timedelta(seconds=LIMIT))
+    rank = distributed.get_rank()
+
+    def in_a_graph(x: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(x * 2, "sum", group) + 1
+
+    def at_a_break(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        distributed.all_reduce(y, group=group, async_op=True).wait()
+        return y + 1
+
+    run = fxjit.compile({"in a graph": in_a_graph, "at a break": at_a_break}[name], backend=Compiles("eager", 2 * LIMIT * rank))
+    start = time.perf_counter()
+    try:
+        run(torch.ones(4))
+    except Exception as error:
+        return type(error).__name__, time.perf_counter() - start
+    return "none", 0.0
+
+
+@pytest.mark.parametrize("name", ["in a graph", "at a break"])
+def test_a_rank_that_compiles_for_too_long_is_an_error_on_all(mortal_ranks: Any, name: str) -> None:
+    (waiting, seconds), (slow, _) = mortal_ranks(too_slow, name)
+    assert (waiting, slow) == ("RuntimeError", "RuntimeError")
+    assert seconds < 2 * LIMIT
