@@ -194,9 +194,7 @@ SEVERAL_PROCESSES = (
      "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them"),
     ("FSDP1", "untried"),
     ("DTensor, `parallelize_module`, `distribute_module`, `local_map`",
-     "one graph, forward and backward, with its collectives. "
-     "Blocks that are compiled one by one take a graph each (torch.compile: one for all), and those beyond "
-     "`recompile_limit` run eagerly: compile the whole model"),
+     "one graph, forward and backward, with its collectives; blocks that are compiled one by one share one"),
     ("FSDP2 and tensor parallel on a mesh of two dimensions", "as each by itself"),
     ("`loss_parallel()`, `implicit_replication()`",
      "around a compiled call: guarded. Inside of one: the graph breaks there, and the block runs as in eager (torch.compile "
@@ -210,7 +208,8 @@ SEVERAL_PROCESSES = (
     ("torchrun, `torch.multiprocessing.spawn`", "tried, also under `python -m fxjit run`"),
     ("a rank that raises, dies or is slow", "others get eager's error, at the latest when their group's time is over"),
     ("one cache for all ranks", "yes: a graph that two compile at the same time is compiled by each, and kept once"),
-    ("`set_enable_guard_collectives`", "no: each rank decides by its own guards"),
+    ("`set_enable_guard_collectives`", "no: each rank decides by its own guards, and collectives are made in the program's order: ranks that "
+     "compile at different times wait for each other, and no longer than their group's time"),
     ("gloo on one machine, 2 ranks", "all of the above was tried with it"),
     ("NCCL, several machines, more ranks",
      "untried; the collectives of a graph are torch's operators, which choose the backend"),

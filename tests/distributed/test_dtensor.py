@@ -239,6 +239,36 @@ def loss_by_class(mesh: Any) -> Any:
     return WithLoss(mesh), (words(),)
 
 
+class Feed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def blocks_by_themselves(backend: str) -> int:
+    """The graphs of divided blocks that are compiled one by one, which differ in nothing but the numbers of their hooks."""
+    mesh, parallel = distributed.device_mesh.init_device_mesh("cpu", (2,)), tensors().parallel
+    counter, seen = CompileCounterWithBackend(backend), []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(Feed() for _ in range(5)))
+        for block in model:
+            parallel.parallelize_module(block, mesh, {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()})
+        run = nn.Sequential(*(fxjit.compile(block, backend=counter) for block in model)) if compiles else model
+        seen.append(outcome(run, (torch.arange(8.0).view(2, 4).requires_grad_(),), model))
+    torch.testing.assert_close(seen[1][0], seen[0][0], rtol=1e-4, atol=1e-4)
+    assert seen[1][1] == seen[0][1]
+    return counter.frame_count
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_divided_blocks_that_are_compiled_one_by_one_share_a_graph(ranks, backend):
+    assert ranks(blocks_by_themselves, backend) == [1, 1]
+
+
 # -- the comparison ----------------------------------------------------------------------------------------------------
 
 

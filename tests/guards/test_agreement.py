@@ -23,7 +23,7 @@ from fxjit.guards.kinds import (
     SetIs,
     TypeIs,
 )
-from fxjit.guards.source import AttrSource, DictKeySource, InstanceDictSource, ItemSource, Source, TypeSource
+from fxjit.guards.source import AttrSource, DictKeySource, DictValueSource, InstanceDictSource, ItemSource, Source, TypeSource
 
 CALM = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -73,6 +73,7 @@ def sources(base: Source) -> st.SearchStrategy[Source]:
             st.builds(ItemSource, inner, st.integers(-2, 2)),
             st.builds(AttrSource, inner, names),
             st.builds(DictKeySource, inner, st.integers(0, 2)),
+            st.builds(DictValueSource, inner, st.integers(0, 2)),
             st.builds(InstanceDictSource, inner),
             st.builds(TypeSource, inner),
         ),

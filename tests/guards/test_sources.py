@@ -27,6 +27,7 @@ from fxjit.guards.source import (
     ClosureSource,
     ConstSource,
     DictKeySource,
+    DictValueSource,
     GlobalSource,
     GlobalsSource,
     InstanceDictSource,
@@ -203,6 +204,8 @@ SOURCES = [
     ClassItemSource(TypeSource(X), "doubled"),
     DictKeySource(AttrSource(X, "table"), 2),
     DictKeySource(LocalSource("ordered"), 1),
+    DictValueSource(AttrSource(X, "table"), 2),
+    DictValueSource(LocalSource("ordered"), 1),
     DictKeySource(LocalSource("some"), 0),
     TypeSource(X),
     InstanceDictSource(X),
@@ -257,6 +260,7 @@ def test_names_read_like_python() -> None:
     assert ItemSource(Y, "key").name == "y['key']"
     assert TensorSizeSource(Y, 1).name == "y.size(1)"
     assert DictKeySource(Y, 3).name == "list(y)[3]"
+    assert DictValueSource(Y, 3).name == "list(y.values())[3]"
 
 
 def test_equal_sources_hash_alike_and_others_differ() -> None:

@@ -92,6 +92,18 @@ get_key(PyObject *container, Py_ssize_t index)
 }
 
 static PyObject *
+get_value(PyObject *container, Py_ssize_t index)
+{
+    PyObject *key = PyDict_Check(container) ? get_key(container, index) : NULL;
+    if (key == NULL) {
+        return NULL;
+    }
+    PyObject *value = Py_XNewRef(PyDict_GetItemWithError(container, key));
+    Py_DECREF(key);
+    return value;
+}
+
+static PyObject *
 call_method_with_index(PyObject *obj, const char *name, Py_ssize_t index)
 {
     return PyObject_CallMethod(obj, name, "n", index);
@@ -168,6 +180,8 @@ fxjit_fetch(const run *r, const node *n, PyObject *parent)
         return get_item(parent, n);
     case GET_KEY:
         return get_key(parent, n->index);
+    case GET_VALUE:
+        return get_value(parent, n->index);
     case GET_TYPE:
         return Py_NewRef((PyObject *)Py_TYPE(parent));
     case GET_INSTANCE_DICT:
@@ -205,6 +219,7 @@ fxjit_accessor_init(node *n, PyObject *name, PyObject *arg)
     case GET_CELL:
     case GET_DEREF:
     case GET_KEY:
+    case GET_VALUE:
     case GET_TENSOR_SIZE:
     case GET_TENSOR_STRIDE:
         n->index = PyLong_AsSsize_t(arg);

@@ -378,6 +378,24 @@ record_item_at(snapshot *s, const tree *t, Py_ssize_t index, recording *now, PyO
     return recorded;
 }
 
+/* A key or value of a dict, by its place: as record_item. An OrderedDict of several moves its keys without a new version. */
+static int
+record_place(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below)
+{
+    PyObject *value = now->value, *found_key, *found;
+    if (!(PyDict_CheckExact(value) || (PyODict_CheckExact(value) && PyDict_GET_SIZE(value) == 1)) || is_restless(t, value)) {
+        return 0;
+    }
+    Py_ssize_t position = 0;
+    for (Py_ssize_t i = 0; i <= child->index; i++) {
+        if (!PyDict_Next(value, &position, &found_key, &found)) {
+            return 0;
+        }
+    }
+    *below = child->get == GET_KEY ? found_key : found;
+    return record_contents(s, now);
+}
+
 /* The child's object where a version, a word or a type speaks for it: 1 with *below, borrowed, and *held; else 0, -1. */
 static int
 record_child(snapshot *s, const tree *t, const node *child, recording *now, PyObject **below, int *held)
@@ -405,6 +423,9 @@ record_child(snapshot *s, const tree *t, const node *child, recording *now, PyOb
             return record_item(s, t, child, now, below, held);
         }
         return record_item_at(s, t, child->index, now, below, held);
+    case GET_KEY:
+    case GET_VALUE:
+        return record_place(s, t, child, now, below);
     default:
         return 0;
     }

@@ -497,6 +497,37 @@ class DictKeySource(_Step):
         loader.call(2)
 
 
+def nth_value(container: Any, index: int) -> Any:
+    """list(container.values())[index]"""
+    return dict.__getitem__(container, nth_key(container, index))
+
+
+class DictValueSource(_Step):
+    """list(base.values())[index]: a value of a dict whose key nobody looked at."""
+
+    __slots__ = ()
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+
+    @property
+    def accessor(self) -> Accessor:
+        return ("value", self._arg)
+
+    @property
+    def name(self) -> str:
+        return f"list({self._base.name}.values())[{self._arg}]"
+
+    def fetch(self, scope: Scope) -> Any:
+        return nth_value(self._base.fetch(scope), self._arg)
+
+    def load(self, loader: Loader) -> None:
+        loader.begin_call(nth_value)
+        loader.load_source(self._base)
+        loader.load_const(self._arg)
+        loader.call(2)
+
+
 class TypeSource(_Step):
     """type(base)"""
 

@@ -39,7 +39,8 @@ from .values import pack, pack_plain, unpack
 
 _ROOTS: Final = ("LocalSource", "ClosureSource", "ClosureCellSource", "GlobalSource", "BuiltinSource")
 _BARE: Final = ("TypeSource", "InstanceDictSource", "CellContentsSource", "CallSource", "TensorOffsetSource")
-_WITH_ARGUMENT: Final = ("AttrSource", "DictKeySource", "ClassItemSource", "TensorSizeSource", "TensorStrideSource")
+_WITH_ARGUMENT: Final = ("AttrSource", "DictKeySource", "DictValueSource", "ClassItemSource", "TensorSizeSource",
+                         "TensorStrideSource")
 #: The descriptor of a named tuple's field.
 _FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 

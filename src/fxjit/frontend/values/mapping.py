@@ -1,24 +1,26 @@
 """Dicts (with OrderedDict and defaultdict), their views and iterators, and mappingproxy.
 
 A dict that existed before the frame is *open* at first: a lookup guards the one key it looks up. As soon as somebody
-iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that).
+iterates over it, counts it or changes it, all keys are guarded and it is like any other (`items` does that). Where all keys
+are ints, counting it and iterating over it guard their number alone (`in_order` does that), and a key is guarded when
+somebody looks at it: such keys are often numbers that only tell entries apart, as those of a module's hooks are.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import gc
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.constant import is_plain_constant
+from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
+from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of, key_to_find
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
@@ -27,8 +29,17 @@ from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_par
 from fxjit.frontend.values.traits import Places, Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.kinds import HasKey, IdIs, KeysAre, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, DictKeySource, ItemSource, Source, stored_keys
+from fxjit.guards.kinds import HasKey, IdIs, KeysAre, LengthIs, TypeIs
+from fxjit.guards.source import (
+    ApplySource,
+    AttrSource,
+    DictKeySource,
+    DictValueSource,
+    ItemSource,
+    Source,
+    stored_keys,
+    stored_length,
+)
 
 Entry = tuple[Value, Value]
 
@@ -46,6 +57,8 @@ class DictValue(Undoable, Places):
         self.factory = factory
         self._real: Mapping[Any, Any] | None = None
         self._items: dict[HashKey, Entry] = {}
+        #: The entries of an open dict whose keys have not been looked at.
+        self._by_place: dict[HashKey, Entry] | None = None
         self._changed: set[HashKey] = set()
         self._removed: dict[HashKey, Value] = {}
         self._reordered = False
@@ -76,10 +89,27 @@ class DictValue(Undoable, Places):
             self._close(self._real)
         return self._items
 
-    def _close(self, real: Mapping[Any, Any]) -> None:
-        t, source, seen = self._t, self.source, self._items
+    def in_order(self) -> dict[HashKey, Entry]:
+        """All entries, for who needs their number and order: the keys of the result must not be looked at."""
+        real, t, source = self._real, self._t, self.source
+        if self._by_place is not None and real is not None:
+            return self._by_place
+        if not isinstance(real, dict) or self._items or not _has_few_int_keys(real):
+            return self.items  # one that was found by its key may be at another place next time
         assert source is not None
-        t.guard(KeysAre(source, tuple(stored_keys(real))))
+        t.guard(LengthIs(source, stored_length(real)))
+        self._by_place = {
+            key: (Lazy(t, key, DictKeySource(source, index)),
+                  Lazy(t, dict.__getitem__(real, key), DictValueSource(source, index)))
+            for index, key in enumerate(stored_keys(real))
+        }
+        return self._by_place
+
+    def _close(self, real: Mapping[Any, Any]) -> None:
+        t, source, seen = self._t, self.source, self._by_place or self._items
+        assert source is not None
+        if self._by_place is None or self._by_place:
+            t.guard(KeysAre(source, tuple(stored_keys(real))))
         self._real = None
         self._items = {}
         for index, key in enumerate(stored_keys(real)):
@@ -103,12 +133,16 @@ class DictValue(Undoable, Places):
 
     def find(self, t: Tracer, key: Value) -> Entry | None:
         """The entry of a key, or None."""
-        if self._real is not None and key.is_constant() and is_plain_constant(key.as_constant()) and self._compared_by_c():
+        unread = isinstance(key, ConstantFromOutside) and not key.was_read and isinstance(key.source, DictKeySource)
+        if unread and not (self._items if self._real is None else stored_length(self._real)) and not self.in_order():
+            return None  # as no key is in it
+        open_ = self._real is not None and self._by_place is None
+        if open_ and key.is_constant() and is_plain_constant(key.as_constant()) and self._compared_by_c():
             known = key.as_constant()
             guard_nan_identity(t, key)
             if known not in self._items:
                 real = self._real
-                assert self.source is not None
+                assert self.source is not None and real is not None
                 present = dict.__contains__(real, known) if isinstance(real, dict) else known in real
                 t.guard(HasKey(self.source, known, present))
                 if not present:
@@ -223,10 +257,10 @@ class DictValue(Undoable, Places):
     # -- slots ---------------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
-        return t.make(len(self.items))
+        return t.make(len(self.in_order()))
 
     def nb_bool(self, t: Tracer) -> Value:
-        return t.make(bool(self.items))
+        return t.make(bool(self.in_order()))
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         return t.make(self.find(t, item) is not None)
@@ -429,68 +463,19 @@ class DictValue(Undoable, Places):
 
 
 _KNOWN_BY_IDENTITY: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+#: Of more, the guards on one place each would cost more than one on all keys.
+_MOST_PLACES: Final = 16
+
+
+def _has_few_int_keys(real: dict[Any, Any]) -> bool:
+    return stored_length(real) <= _MOST_PLACES and all(type(key) is int for key in stored_keys(real))
+
+
 _ORDERED_SHOWS_PAIRS: Final = "[" in repr(collections.OrderedDict(a=1))
 
 
 def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
     return t.make(NotImplemented) if isinstance(result, _NotImplemented) else result
-
-
-# -- what the new bytecode calls --------------------------------------------------------------------------------
-
-
-def _native(target: dict[Any, Any]) -> Any:
-    return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-
-
-def put_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
-    """Keys and values in turn, stored past what a subclass overrides."""
-    store = _native(target).__setitem__
-    for i in range(0, len(flat), 2):
-        store(target, flat[i], flat[i + 1])
-
-
-def change_items(target: dict[Any, Any], removed: Sequence[Any], flat: Sequence[Any]) -> None:
-    """`removed`: keys to take out first, where they are in it."""
-    take_out = _native(target).__delitem__
-    for key in removed:
-        with contextlib.suppress(KeyError):  # put in and taken out again by the trace alone
-            take_out(target, key)
-    put_items(target, flat)
-
-
-def set_items(target: dict[Any, Any], flat: Sequence[Any]) -> None:
-    """These entries and no others, in this order."""
-    if _native(target) is dict:
-        # In two steps of C: it may be what every line of Python needs, the builtins' or a module's dict.
-        entries, clear, update = dict(zip(flat[::2], flat[1::2], strict=True)), dict.clear, dict.update
-        clear(target)
-        update(target, entries)
-    else:
-        collections.OrderedDict.clear(target)
-        put_items(target, flat)
-
-
-def view_of(mapping: dict[Any, Any], kind: str) -> Any:
-    return getattr(_native(mapping), kind)(mapping)
-
-
-def stale_iterator(mapping: Any, kind: str, backwards: bool, taken: int) -> Any:
-    """An iterator over a dict that changed its size meanwhile: its next item is an error."""
-    marker = object()
-    dict.__setitem__(mapping, marker, None) if type(mapping) is dict else mapping.__setitem__(marker, None)
-    iterator = iterator_behind(mapping, kind, backwards, 0)
-    dict.__delitem__(mapping, marker) if type(mapping) is dict else mapping.__delitem__(marker)
-    return iterator
-
-
-def iterator_behind(mapping: dict[Any, Any], kind: str, backwards: bool, taken: int) -> Any:
-    """An iterator over a dict that has given `taken` items already."""
-    view = view_of(mapping, kind)
-    iterator = reversed(view) if backwards else iter(view)
-    for _ in range(taken):
-        next(iterator, None)
-    return iterator
 
 
 # -- views and iterators ----------------------------------------------------------------------------------------
@@ -523,10 +508,10 @@ class DictViewValue(Value):
         key, value = entry
         if self.kind == "items":
             return TupleValue([key, value])
-        return key if self.kind == "keys" else value.realize()
+        return (key if self.kind == "keys" else value).realize()
 
     def elements(self) -> list[Value]:
-        return [self.of_entry(entry) for entry in self.mapping.items.values()]
+        return [self.of_entry(entry) for entry in self.mapping.in_order().values()]
 
     def graph_arg(self, t: Tracer) -> Any:
         return [element.graph_arg(t) for element in self.elements()]
@@ -618,7 +603,7 @@ class DictIteratorValue(IteratorValue):
         super().__init__(source)
         self.view = DictViewValue(mapping, kind)
         self.backwards = backwards
-        self.order = list(mapping.items)
+        self.order = list(mapping.in_order())
         self.changes = mapping.changes
         if backwards:
             self.order.reverse()
@@ -627,7 +612,7 @@ class DictIteratorValue(IteratorValue):
         return _types_of(self.view.mapping.cls, self.view.kind)[2 if self.backwards else 1]
 
     def advance(self, t: Tracer) -> Value | None:
-        mapping, items = self.view.mapping, self.view.mapping.items
+        mapping, items = self.view.mapping, self.view.mapping.in_order()
         resized, at_end = len(items) != len(self.order), self.consumed >= len(self.order)
         if issubclass(mapping.cls, collections.OrderedDict):
             if not at_end and self.changes != mapping.changes:
@@ -641,7 +626,7 @@ class DictIteratorValue(IteratorValue):
         return None if at_end else self.view.of_entry(items[self.order[self.consumed]])
 
     def rebuild(self, cg: Rebuilder) -> None:
-        stale = len(self.view.mapping.items) != len(self.order)
+        stale = len(self.view.mapping.in_order()) != len(self.order)
         cg.call(stale_iterator if stale else iterator_behind, self.view.mapping, self.view.kind, self.backwards, self.consumed)
 
 
