@@ -208,8 +208,8 @@ _OTHER_VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def _forward(theirs: str, ours: str, value: Any) -> None:
     group, _, name = ours.rpartition(".")
-    others = _OTHER_VALUES.get(ours, {})
+    known = _OTHER_VALUES.get(ours, {}).get(value, value) if isinstance(value, str) else value
     try:
-        setattr(getattr(config, group) if group else config, name, others.get(value, value) if isinstance(value, str) else value)
+        setattr(getattr(config, group) if group else config, name, known)
     except errors.ConfigError as error:
         warnings.warn(f"{theirs} = {value!r} has no effect on fxjit: {error}", stacklevel=3)

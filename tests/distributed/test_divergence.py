@@ -130,8 +130,8 @@ def test_a_rank_whose_batches_change_their_size(ranks: Any, backend: str, togeth
     assert diverging > steady, "no rank compiled by itself"
 
 
-def too_slow(name: str) -> tuple[str, float]:
-    """What a rank sees, and after how many seconds, where rank 1 compiles for longer than the group waits."""
+def too_slow(name: str) -> str:
+    """What a rank sees where rank 1 compiles for longer than the group waits."""
     group = distributed.new_group([0, 1], timeout=datetime.timedelta(seconds=LIMIT))
     rank = distributed.get_rank()
 
@@ -144,16 +144,13 @@ def too_slow(name: str) -> tuple[str, float]:
         return y + 1
 
     run = fxjit.compile({"in a graph": in_a_graph, "at a break": at_a_break}[name], backend=Compiles("eager", 2 * LIMIT * rank))
-    start = time.perf_counter()
     try:
         run(torch.ones(4))
     except Exception as error:
-        return type(error).__name__, time.perf_counter() - start
-    return "none", 0.0
+        return type(error).__name__
+    return "none"
 
 
 @pytest.mark.parametrize("name", ["in a graph", "at a break"])
 def test_a_rank_that_compiles_for_too_long_is_an_error_on_all(mortal_ranks: Any, name: str) -> None:
-    (waiting, seconds), (slow, _) = mortal_ranks(too_slow, name)
-    assert (waiting, slow) == ("RuntimeError", "RuntimeError")
-    assert seconds < 2 * LIMIT
+    assert mortal_ranks(too_slow, name) == ["RuntimeError", "RuntimeError"]
