@@ -4,7 +4,8 @@ The ranks are processes of this machine, over gloo. A communication hook delays 
 bucket after the other: `latency + bytes / bandwidth`, from when the network is free. Eager, fxjit with `optimize_ddp` off and
 on, and torch.compile take turns in the same processes; medians of rank 0's steps; only the ratios mean something. Printed as
 Markdown; docs/performance.md has it. `--losses` prints, instead, how far losses are from eager's under DistributedDataParallel,
-FSDP2 and tensor parallel (distributed_losses.py).
+FSDP2 and tensor parallel (distributed_losses.py); `--strategies` the time of a step under each, and `--overlap` how much of the
+communication runs beside backward (distributed_steps.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +26,7 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fxjit
-from benchmarks import distributed_losses
+from benchmarks import distributed_losses, distributed_steps
 from benchmarks.timing import markdown, measured_beside
 
 Step = Callable[[], object]
@@ -98,7 +100,8 @@ class Delay:
 def _ways(with_torch_compile: bool) -> dict[str, Callable[[nn.Module], Callable[..., Any]]]:
     ways: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {"eager": lambda model: model}
     for name, optimize in (("off", False), ("on", True)):
-        ways[name] = lambda model, optimize=optimize: fxjit.config.patch(optimize_ddp=optimize)(fxjit.compile(model))
+        # As options: compiled code is shared by those of equal options.
+        ways[name] = lambda model, optimize=optimize: fxjit.compile(model, options={"optimize_ddp": optimize})
     if with_torch_compile:
         ways["torch.compile"] = torch.compile
     return ways
@@ -114,12 +117,35 @@ def _step(name: str, network: Network, way: Callable[[nn.Module], Callable[..., 
     return lambda: run(x).square().mean().backward()
 
 
+def _other_table(options: argparse.Namespace) -> list[tuple[str, ...]]:
+    """The rows of the table that another option asks for."""
+    if options.losses:
+        return distributed_losses.rows()
+    models = [each for each in distributed_steps.SIZES if options.only in each]
+    table: list[tuple[str, ...]] = []
+    delays = [distributed_steps.SlowNetwork(each.latency, each.bandwidth) for each in NETWORKS[1 : options.networks]]
+    if options.overlap:
+        for name in models:
+            picture = options.picture if name == models[0] else ""
+            table += distributed_steps.overlaps(name, delays[0], picture)
+    if options.strategies:
+        made = distributed_steps.ways(not options.without_torch_compile)
+        for name in models:
+            for strategy in distributed_losses.STRATEGIES:
+                for network in (None, *(delays[:1] if strategy == "DDP" else ())):
+                    fxjit.reset()
+                    table.append(distributed_steps.row(name, strategy, network, made, options.steps))
+                    if distributed.get_rank() == 0:
+                        print(table[-1], file=sys.stderr, flush=True)
+    return table
+
+
 def _on_rank(rank: int, options: argparse.Namespace, store: str, rows: Any) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", store=distributed.FileStore(store, options.ranks), rank=rank, world_size=options.ranks)
-    if options.losses:
-        table = distributed_losses.rows()
+    table = _other_table(options)
+    if table:
         if rank == 0:
             rows.put(table)
         distributed.destroy_process_group()
@@ -148,14 +174,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="only the models whose name contains this")
     parser.add_argument("--without-torch-compile", action="store_true")
     parser.add_argument("--losses", action="store_true", help="the losses of 20 steps, beside eager's")
+    parser.add_argument("--strategies", action="store_true", help="steps under DistributedDataParallel, FSDP2, tensor parallel")
+    parser.add_argument("--overlap", action="store_true", help="how much of the communication runs beside backward")
+    parser.add_argument("--picture", default="", help="with --overlap: where its picture goes")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rows = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(_on_rank, (options, os.path.join(folder, "store"), rows), nprocs=options.ranks)  # type: ignore[no-untyped-call]
-    if options.losses:
-        print(markdown(distributed_losses.HEADER, rows.get()))
-        return
+    others = {"losses": distributed_losses.HEADER, "strategies": distributed_steps.HEADER,
+              "overlap": distributed_steps.OVERLAP_HEADER}
+    for option, header_of in others.items():
+        if getattr(options, option):
+            print(markdown(header_of, rows.get()))
+            print(f"\n{options.ranks} ranks on {os.cpu_count()} cores. {measured_beside()}")
+            return
     header = ("model", "network", "eager, ms", "fxjit uncut, of eager's time", "fxjit cut", "torch.compile")
     table = []
     while not rows.empty():

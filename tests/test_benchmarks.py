@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, first, models, timing
+from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, distributed_steps, first, models, timing
 
 BRIEFLY = ["--seconds", "0.001"]
 
@@ -109,3 +109,22 @@ def test_distributed(capsys):
     _, *rows = rows_of(capsys.readouterr().out)
     assert [row[:2] for row in rows] == [["2 blocks of 32", each.name] for each in distributed.NETWORKS[:2]]
     assert all(row[4].endswith("x") for row in rows)
+
+
+def test_distributed_strategies_and_overlap(capsys):
+    distributed.main(["--strategies", "--only", "ResNet", "--networks", "2", "--steps", "1", "--without-torch-compile"])
+    _, *rows = rows_of(capsys.readouterr().out)
+    assert [row[1:4] for row in rows] == [
+        ["ResNet", "DDP", "none"], ["ResNet", "DDP", "1 ms, 200 MB/s"], ["ResNet", "FSDP2", "none"],
+        ["ResNet", "tensor parallel", "none"]]
+    assert all(float(row[8]) < 1e-2 for row in rows)  # losses
+    distributed.main(["--overlap", "--only", "ResNet", "--networks", "2"])
+    _, *rows = rows_of(capsys.readouterr().out)
+    assert [row[2] for row in rows] == ["eager", "fxjit, optimize_ddp=False", "fxjit, optimize_ddp=True"]
+
+
+def test_overlap_of_intervals():
+    busy, computed = [(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)], [(2.5, 5.5), (5.25, 8.0)]
+    assert distributed_steps.union(busy) == [(0.0, 3.0), (5.0, 6.0)]
+    assert distributed_steps.common(busy, computed) == 1.5
+    assert distributed_steps.common(busy, []) == 0

@@ -206,10 +206,13 @@ SEVERAL_PROCESSES = (
     ("context parallel, pipeline stages", "untried"),
     ("`torch.distributed.checkpoint`", "names and values are those of the model that is not compiled"),
     ("torchrun, `torch.multiprocessing.spawn`", "tried, also under `python -m fxjit run`"),
+    ("accelerate 1.15, Lightning 2.6 (`strategy=\"ddp\"`)",
+     "tried under `python -m fxjit run` on 2 ranks, a program each: losses are eager's; their fsdp strategies untried"),
     ("a rank that raises, dies or is slow", "others get eager's error, at the latest when their group's time is over"),
     ("one cache for all ranks", "yes: a graph that two compile at the same time is compiled by each, and kept once"),
-    ("`set_enable_guard_collectives`", "no: each rank decides by its own guards, and collectives are made in the program's order: ranks that "
-     "compile at different times wait for each other, and no longer than their group's time"),
+    ("`set_enable_guard_collectives`",
+     "no: each rank decides by its own guards, and collectives are made in the program's order: ranks that compile at other "
+     "times wait for each other, and no longer than their group's time"),
     ("gloo on one machine, 2 ranks", "all of the above was tried with it"),
     ("NCCL, several machines, more ranks",
      "untried; the collectives of a graph are torch's operators, which choose the backend"),
