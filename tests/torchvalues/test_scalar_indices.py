@@ -188,3 +188,41 @@ def test_no_tensor_is_dual_outside_of_a_level():
 def test_a_transform_makes_tensors_dual():
     x = torch.randn(3)
     torch.testing.assert_close(fxjit.compile(dual_in_jvp, backend="eager")(x), dual_in_jvp(x))
+
+
+FILLED = {
+    "full": lambda x, v: torch.full((2, 3), v) * 1,
+    "full of doubles": lambda x, v: torch.full(size=(2,), fill_value=v, dtype=torch.float64),
+    "full of integers": lambda x, v: torch.full((2,), v, dtype=torch.int32),
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "new_full": lambda x, v: x.new_full((x.shape[0], 1), v),
+    "new_full of halves": lambda x, v: x.new_full((2,), fill_value=v, dtype=torch.float16),
+}
+
+
+@pytest.mark.parametrize("value", [1.5, 3, True, 1j], ids=str)
+@pytest.mark.parametrize("fn", FILLED.values(), ids=FILLED)
+def test_full_of_what_a_tensor_holds(fn, value):
+    compiled = fxjit.compile(fn, backend="eager")
+    found = []
+    for each in (fn, compiled):
+        try:
+            found.append(each(torch.ones(3, 3), torch.tensor(value)))
+        except RuntimeError as error:
+            found.append(torch.tensor(0.0))
+            assert "without overflow" in str(error) or "complex" in str(error)
+    assert found[0].dtype is found[1].dtype
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_full_of_a_number_is_one_graph():
+    compiled = fxjit.compile(FILLED["new_full"], backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3, 3), torch.tensor(8.0)), torch.full((3, 1), 8.0))
+
+
+@pytest.mark.parametrize("value", [torch.tensor([2.5]), torch.tensor(2.5, requires_grad=True)], ids=["dimension", "grad"])
+def test_full_refuses_what_eager_refuses(value):
+    with pytest.raises((TypeError, RuntimeError)):
+        torch.full((2,), value)
+    with pytest.raises((TypeError, RuntimeError)):
+        fxjit.compile(FILLED["full"], backend="eager")(torch.ones(3, 3), value)

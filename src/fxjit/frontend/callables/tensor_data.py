@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
@@ -183,3 +183,61 @@ def _stacked(t: Tracer, data: Value, dtype: torch.dtype, how: dict[str, Value]) 
     if dtype.is_floating_point and data.pytype() is int:
         data = t.emit(torch.sym_float, [data])  # as `torch.tensor` reads it
     return t.emit(torch.scalar_tensor, [data], how)
+
+
+# -- tensors full of what a tensor holds ------------------------------------------------------------------------------
+
+#: The dtype of `torch.full`, where none is given: that of a tensor of Python's number.
+_OF_NUMBER: Final[Mapping[torch.dtype, torch.dtype]] = {torch.bool: torch.bool} | dict.fromkeys(
+    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), torch.int64)
+
+
+def _filled(t: Tracer, args: Args, kwargs: Kwargs, first: int, dtype: torch.dtype | None,
+            empty: Callable[[Args, Kwargs], Value]) -> Value | None:
+    """The result where the value to fill with is a tensor, which eager asks for its number; None where it is none, or where the
+    number cannot be cast as elements are. `first`: its place among the arguments."""
+    named = {name: value for name, value in kwargs.items() if name != "fill_value"}
+    value = args[first] if len(args) > first else kwargs.get("fill_value")
+    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.requires_grad:
+        return None  # eager refuses other tensors
+    if tensor_methods.known_item(value) is not None:
+        return None
+    if len(args) > first + 1 or not set(named) <= {"size", "dtype", "device", "input"}:
+        return None
+    if dtype is None:
+        dtype = _OF_NUMBER.get(value.fake.dtype, torch.get_default_dtype())
+    given = named["dtype"] if is_given(named, "dtype") else t.make(dtype)
+    wanted = given.as_constant() if given.is_constant() else None
+    if not isinstance(wanted, torch.dtype) or not _casts(value.fake.dtype, wanted):
+        return None
+    result = empty(args[:first], named | {"dtype": given})
+    return t.emit("fill_", [result, value])
+
+
+def _casts(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether a number of the one dtype is cast to the other as elements are, and never out of range."""
+    if wanted.is_floating_point:
+        return not dtype.is_complex
+    return dtype is wanted or (dtype is torch.bool and not wanted.is_complex) or (wanted is torch.int64 and dtype in _OF_NUMBER)
+
+
+@handles(torch.full)
+def _full(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = _filled(t, args, kwargs, 1, None, lambda given, named: call_in_graph(t, torch.empty, given, named))
+    return call_in_graph(t, torch.full, args, kwargs) if made is None else made
+
+
+@handles(torch.full_like)
+def _full_like(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    like = args[0] if args else kwargs.get("input")
+    dtype = like.fake.dtype if isinstance(like, TensorValue) and like.cls is torch.Tensor else None
+    made = None if dtype is None else _filled(
+        t, args, kwargs, 1, dtype, lambda given, named: call_in_graph(t, torch.empty_like, given, named))
+    return call_in_graph(t, torch.full_like, args, kwargs) if made is None else made
+
+
+@tensor_methods.method("new_full")
+def _new_full(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    made = None if tensor.cls is not torch.Tensor else _filled(
+        t, args, kwargs, 1, tensor.fake.dtype, lambda given, named: t.emit("new_empty", [tensor, *given], named))
+    return t.emit("new_full", [tensor, *args], kwargs) if made is None else made

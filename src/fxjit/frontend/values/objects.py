@@ -25,7 +25,7 @@ from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
-from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
+from fxjit.guards.kinds import HasAttr, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
 
 _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "int": "__int__",
@@ -80,7 +80,29 @@ class UserObjectValue(ObjectMethods):
                 if not issubclass(error.value.pytype(), AttributeError):
                     raise
                 return self._getattr_hook(t, name, error)
+        if name == "__dict__" and self._is_looked_up_in_c(t):
+            if t.effects.stored_attrs(self):
+                t.break_("attribute-unsupported", value=self.describe(), name=name)
+            found = self._of_c_lookup(t, name)
+            if found is not None:
+                return found
         return self.generic_getattr(t, name)
+
+    def _is_looked_up_in_c(self, t: Tracer) -> bool:
+        """Whether a `__getattribute__` in C, other than object's, finds attributes: `threading.local` has a dict a thread."""
+        hook, owner = descriptors.look_up(t, self.cls, "__getattribute__")
+        return owner is not None and owner is not object and self.base is None and not isinstance(hook, types.FunctionType)
+
+    def _of_c_lookup(self, t: Tracer, name: str) -> Value | None:
+        """What such a `__getattribute__` finds now; None where that is nothing, which is guarded."""
+        if self.obj is None or self.source is None:
+            return None
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError:
+            t.guard(HasAttr(self.source, name, False))
+            return None
+        return t.wrap(found, AttrSource(self.source, name)).realize()
 
     def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
         """`object.__getattribute__`, then (`hook`) the class's `__getattr__`."""
@@ -167,6 +189,8 @@ class UserObjectValue(ObjectMethods):
             return written
         if self.obj is None or self.source is None:
             return None
+        if self._is_looked_up_in_c(t):
+            return self._of_c_lookup(t, name)
         namespace = instance_namespace(self.obj)
         if namespace is None:
             return None
