@@ -251,7 +251,7 @@ def sinkhorn_transformer() -> Program:
 def h_transformer() -> Program:
     from h_transformer_1d import HTransformer1D
 
-    return of_model(
+    return of_training(
         HTransformer1D(
             num_tokens=100, dim=32, depth=2, causal=False, max_seq_len=32, heads=2, dim_head=16, block_size=4, reversible=True
         ),

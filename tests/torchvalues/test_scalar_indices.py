@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tests.differential import assert_same_as_eager
@@ -123,7 +124,11 @@ def branch(x):
     return x + 1 if (torch.arange(4) > 2).any() else x
 
 
-@pytest.mark.parametrize("fn", [numbers, rows, branch])
+def branch_of_numpy(x):
+    return x - 1 if (np.mod(np.array(x.shape), 3) != 0).any() else x + 1
+
+
+@pytest.mark.parametrize("fn", [numbers, rows, branch, branch_of_numpy])
 def test_what_follows_from_constants_is_known(fn):
     assert_same_as_eager(fn, torch.randn(4, 4))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Final
 
 import torch
@@ -76,8 +75,8 @@ def _is_pure(node: torch.fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or target is getattr:
         return False
     module = getattr(target, "__module__", None) or "torch"
-    is_torchs = isinstance(target, str) or target is operator.getitem or module.partition(".")[0] in ("torch", "_operator")
-    if not is_torchs or not is_known(target) or "empty" in name_of(target) or writes(node) or uses_rng(node):
+    is_plain = isinstance(target, str) or module.partition(".")[0] in ("torch", "_operator") or module == "fxjit.interop.numpy_"
+    if not is_plain or not is_known(target) or "empty" in name_of(target) or writes(node) or uses_rng(node):
         return False
     return not any(user.target is getattr and user.args[1:2] == ("data",) for user in node.users)
 

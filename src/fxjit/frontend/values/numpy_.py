@@ -143,6 +143,9 @@ class ArrayValue(Value):
         return numpy_calls.call(t, numpy_calls.operation(fn), args, {}, result_of)
 
     def nb_bool(self, t: Tracer) -> Value:
+        known = tensor_methods.known_item(self.tensor)
+        if known is not None:
+            return t.make(bool(known))
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
