@@ -12,6 +12,8 @@ import contextlib
 import os
 import pkgutil
 import pwd
+import shlex
+import shutil
 import sys
 import types
 import typing
@@ -283,6 +285,20 @@ def on_change(listener: Callable[[str, Any], None]) -> None:
 def environment(name: str, default: str = "") -> str:
     """An environment variable that is not a setting of ours (CXX, XDG_CACHE_HOME, ...)."""
     return os.environ.get(name, default)
+
+
+def command(text: str) -> tuple[str, ...] | None:
+    """The program that a setting or variable names, found, with arguments that stand behind it (`ccache g++`); None where
+    there is no such program."""
+    whole = shutil.which(text) if text else None
+    if whole is not None:
+        return (whole,)
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation that does not end
+        return None
+    path = shutil.which(words[0]) if words else None
+    return None if path is None else (path, *words[1:])
 
 
 def cache_folder() -> Path:

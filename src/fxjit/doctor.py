@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import platform
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,8 +107,7 @@ def cache_main(action: str) -> int:
 def find_compiler() -> str | None:
     """The C++ compiler that kernels would be compiled with: the setting, $CXX, or the first one there is."""
     for name in (config.cpp.compiler, config.environment("CXX"), *COMPILERS):
-        words = shlex.split(name)
-        if words and shutil.which(words[0]):
+        if config.command(name):
             return name
     return None
 
@@ -191,12 +188,13 @@ def _compiler() -> Finding:
     name = find_compiler()
     advice = "apt install g++ (Debian, Ubuntu), or name yours in CXX or FXJIT_CPP_COMPILER.\n"
     advice += "Until then backend 'native' calls ATen for every operator."
-    if name is None:
+    found = config.command(name or "")
+    if name is None or found is None:
         return Finding("C++ compiler", "bad", "none of " + ", ".join(COMPILERS) + " was found", advice)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "try.cpp")
         source.write_text(_TRY)
-        command = [*shlex.split(name), *FLAGS, str(source), "-o", str(Path(folder, "try.so"))]
+        command = [*found, *FLAGS, str(source), "-o", str(Path(folder, "try.so"))]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -204,7 +202,7 @@ def _compiler() -> Finding:
     if done.returncode != 0:
         first = (done.stderr.strip().splitlines() or ["no message"])[0]
         return Finding("C++ compiler", "bad", f"{name} cannot compile a kernel: {first}", advice)
-    return Finding("C++ compiler", "ok", f"{_first_line([*shlex.split(name), '--version'])}; {' '.join(FLAGS[:-2])}")
+    return Finding("C++ compiler", "ok", f"{_first_line([*found, '--version'])}; {' '.join(FLAGS[:-2])}")
 
 
 def _simd() -> Finding:

@@ -387,3 +387,30 @@ def subprocess_library(number: int) -> str:
     subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=f"int f(void) {{ return {number}; }}",
                    text=True, check=True)
     return str(path)
+
+
+# A command with arguments
+
+
+@pytest.mark.parametrize("behind", ["", " -DASKED=1"], ids=["launcher", "launcher and option"])
+def test_a_compiler_that_is_named_with_arguments(behind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`CXX="ccache g++"`: the launcher is run, with what stands behind it in front of the rest."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec "$@"\n')
+    launcher.chmod(0o755)
+    usual = cc.require_compiler()[0]
+    monkeypatch.setenv("CXX", f"{launcher} {usual}{behind}")
+    compile_one(11)
+    version, compilation = (tmp_path / "calls").read_text().splitlines()
+    assert version.split() == [usual, *behind.split(), "--version"]
+    assert compilation.startswith(f"{usual}{behind} -std=c++17")
+    assert cc.which().split("\0")[:2] == [str(launcher), usual]
+
+
+def test_a_compiler_in_a_folder_with_a_space_and_one_that_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    (folder / "g++").symlink_to(cc.require_compiler()[0])
+    assert config.command(str(folder / "g++")) == (str(folder / "g++"),)
+    for text in ("", "no-such-program g++", "'g++"):
+        assert config.command(text) is None

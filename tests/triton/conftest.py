@@ -181,7 +181,7 @@ def driver_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.cpp").write_text(DRIVER)
     compiler = cc.require_compiler()
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "driver.cpp", "-o", "libcuda_fake.so"], cwd=folder, check=True)
+    subprocess.run([*compiler, "-shared", "-fPIC", "-w", "driver.cpp", "-o", "libcuda_fake.so"], cwd=folder, check=True)
     return folder / "libcuda_fake.so"
 
 

@@ -51,7 +51,7 @@ def found(tmp_path_factory):
     lines += [f"#define {name}(n) __attribute__((aligned(n)))" for name in ("__builtin_align__", "__align__")]
     (folder / "crt/host_defines.h").write_text("\n".join(lines))
     library = folder / "libcuda.so.1"
-    command = [cc.require_compiler(), "-shared", "-fPIC", "-w", "-std=c++17", f"-I{folder}", f"-I{headers()}"]
+    command = [*cc.require_compiler(), "-shared", "-fPIC", "-w", "-std=c++17", f"-I{folder}", f"-I{headers()}"]
     subprocess.run([*command, "-Wl,-soname,libcuda.so.1", str(FOLDER / "cuda.cpp"), "-o", str(library)], check=True)
     environment = {**os.environ, "LD_PRELOAD": str(library), "FXJIT_CACHE_DIR": str(folder / "cache"),
                    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(FOLDER)])}  # fmt: skip

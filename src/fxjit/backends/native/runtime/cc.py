@@ -13,7 +13,6 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import tempfile
 import threading
 from collections import Counter
@@ -45,19 +44,19 @@ _SOURCE, _OUTPUT = "kernel.cpp", "kernel.so"
 
 
 @functools.cache
-def find_compiler(asked: str, environment: str) -> str | None:
-    """The compiler to use: the one of the setting, $CXX, or the first of the usual names that is there."""
+def find_compiler(asked: str, environment: str) -> tuple[str, ...] | None:
+    """The command of the compiler to use: of the setting, $CXX, or the first of the usual names that is there."""
     for name in [asked] if asked else [environment, *CANDIDATES]:
-        if name and (path := shutil.which(name)):
-            return path
+        if found := config.command(name):
+            return found
     return None
 
 
-def compiler() -> str | None:
+def compiler() -> tuple[str, ...] | None:
     return find_compiler(config.cpp.compiler, config.environment("CXX"))
 
 
-def require_compiler() -> str:
+def require_compiler() -> tuple[str, ...]:
     found = compiler()
     if found is None:
         asked = config.cpp.compiler
@@ -74,9 +73,9 @@ MOST_HANGS = 2
 
 
 @functools.cache
-def version_of(path: str) -> str:
+def version_of(command: tuple[str, ...]) -> str:
     """The compiler's version text, with the processor it compiles for: part of every key."""
-    _, said = run(path, start_child([path, "--version"]), QUICK_TIMEOUT)
+    _, said = run(command[0], start_child([*command, "--version"]), QUICK_TIMEOUT)
     return said.split("\n", 1)[0].strip() or "unknown"
 
 
@@ -300,8 +299,8 @@ def identity() -> str:
 
 def which() -> str:
     """The compiler. Raises CppCompileError where there is none."""
-    path = require_compiler()
-    return f"{path}\0{version_of(path)}"
+    command = require_compiler()
+    return "\0".join([*command, version_of(command)])
 
 
 def target() -> str:
@@ -336,7 +335,7 @@ def start(source: str, prelude: str = "") -> Compilation:
     ready = lookup(key, LIBRARY)
     count(ready is not None)
     log.info("%s %s", "hit" if ready else "miss", key)
-    compilation = Compilation(key, whole, [require_compiler(), *flags()], cache, ready)
+    compilation = Compilation(key, whole, [*require_compiler(), *flags()], cache, ready)
     if ready is None:
         compilation.begin()
     return compilation
