@@ -6,6 +6,7 @@ As a context manager each of the backends here begins with a `reset`, so that no
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -82,33 +83,49 @@ class EagerAndRecordGraphs(_StartsAnew):
 
 def same(a: Any, b: Any, *, tol: float = 1e-4, equal_nan: bool = True, exact_dtype: bool = True) -> bool:
     """Whether two results agree: the same types and structure, and numbers that differ by no more than `tol`."""
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and _same_tensors(a, b, tol, equal_nan, exact_dtype)
-    if isinstance(a, (list, tuple, torch.nn.ParameterList, torch.Size)):
-        return (
-            isinstance(b, (list, tuple, torch.nn.ParameterList, torch.Size))
-            and len(a) == len(b)
-            and all(same(x, y, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype) for x, y in zip(a, b, strict=True))
-        )
-    if isinstance(a, Mapping):
-        return (
-            isinstance(b, Mapping)
-            and a.keys() == b.keys()
-            and all(same(a[key], b[key], tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype) for key in a)
-        )
-    if isinstance(a, (set, frozenset)):
-        return type(a) is type(b) and a == b
-    if isinstance(a, (numpy.ndarray, numpy.generic)):
-        return type(a) is type(b) and same(
-            torch.from_numpy(numpy.asarray(a)), torch.from_numpy(numpy.asarray(b)), tol=tol, equal_nan=equal_nan
-        )
-    if isinstance(a, float) and isinstance(b, (int, float)):
-        return same(torch.tensor(a), torch.tensor(float(b)), tol=tol, equal_nan=equal_nan)
-    if type(a) is not type(b):
-        return False
-    if hasattr(a, "__dict__") and "__eq__" not in type(a).__dict__:
-        return same(vars(a), vars(b), tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype)
-    return bool(a == b)
+    return _Comparison(tol, equal_nan, exact_dtype).agree(a, b)
+
+
+class _Comparison:
+    """One comparison of two results, which may hold themselves."""
+
+    def __init__(self, tol: float, equal_nan: bool, exact_dtype: bool) -> None:
+        self.tol, self.equal_nan, self.exact_dtype = tol, equal_nan, exact_dtype
+        #: Pairs of containers and objects that are being compared: where one is met again, it differs no further in.
+        self.under_way: set[tuple[int, int]] = set()
+
+    def agree(self, a: Any, b: Any) -> bool:
+        pair = (id(a), id(b))
+        if pair in self.under_way:
+            return True
+        self.under_way.add(pair)
+        try:
+            return self._agree(a, b)
+        finally:
+            self.under_way.remove(pair)
+
+    def _agree(self, a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor):
+            return isinstance(b, torch.Tensor) and _same_tensors(a, b, self.tol, self.equal_nan, self.exact_dtype)
+        if isinstance(a, types.ModuleType):
+            return a is b  # there is one of each, and it leads to all that the process holds
+        if isinstance(a, (list, tuple, torch.nn.ParameterList, torch.Size)):
+            alike = isinstance(b, (list, tuple, torch.nn.ParameterList, torch.Size)) and len(a) == len(b)
+            return alike and all(map(self.agree, a, b))
+        if isinstance(a, Mapping):
+            return isinstance(b, Mapping) and a.keys() == b.keys() and all(self.agree(a[key], b[key]) for key in a)
+        if isinstance(a, (set, frozenset)):
+            return type(a) is type(b) and a == b
+        if isinstance(a, (numpy.ndarray, numpy.generic)):
+            return type(a) is type(b) and _same_tensors(
+                torch.from_numpy(numpy.asarray(a)), torch.from_numpy(numpy.asarray(b)), self.tol, self.equal_nan, True)
+        if isinstance(a, float) and isinstance(b, (int, float)):
+            return _same_tensors(torch.tensor(a), torch.tensor(float(b)), self.tol, self.equal_nan, True)
+        if type(a) is not type(b):
+            return False
+        if hasattr(a, "__dict__") and "__eq__" not in type(a).__dict__:
+            return self.agree(vars(a), vars(b))
+        return bool(a == b)
 
 
 def _same_tensors(a: torch.Tensor, b: torch.Tensor, tol: float, equal_nan: bool, exact_dtype: bool) -> bool:

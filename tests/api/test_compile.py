@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import io
+import math
 import pickle
 
 import pytest
@@ -450,3 +451,21 @@ def test_run_finds_what_a_forward_of_the_instance_was_compiled_with():
     fxjit.compile(module, backend=counter)(torch.ones(3))
     assert fxjit.run(module)(torch.ones(3)).tolist() == [2, 2, 2] and counter.frame_count == 1
     assert fxjit.run(module).options.chosen_backend is counter
+
+
+def test_what_holds_itself_can_be_compared():
+    class Node:
+        def __init__(self, number):
+            self.me, self.number, self.module = self, number, math
+
+    def ring(number):
+        found = [number]
+        found.append({"again": found})
+        return found
+
+    assert same(math, math)
+    assert not same(math, torch)
+    assert same(ring(1), ring(1))
+    assert not same(ring(1), ring(2))
+    assert same(Node(1), Node(1))
+    assert not same(Node(1), Node(2))
