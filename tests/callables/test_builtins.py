@@ -349,6 +349,19 @@ def test_enum():
     assert_same_as_eager(f, X, Color.RED)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_extremes_of_sizes_bools_and_floats_have_the_type_of_what_is_found(dynamic):
+    def f(x, b):
+        n = x.shape[0]
+        of_two = max(n, b), min(n, b), max(b, n), min(b, n), max(True, n), min(False, n > 3), max(n > 3, b)
+        mixed = max([n, b, 2.5]), min(n, 4.0), max(n, 4.0), max(4.0, n), min(*x.shape, b), max(n - 2, 1)
+        return of_two, mixed, max(n, True, key=lambda q: -q), min((n, b), default=3), x + max(n, b), x[: max(n - 2, b)]
+
+    compiled = fxjit.compile(f, backend="eager", dynamic=dynamic)
+    for n, b in ((4, True), (5, False), (6, True), (7, 3), (1, True), (1, 1), (2, 7)):
+        assert repr(compiled(torch.ones(n, 3), b)) == repr(f(torch.ones(n, 3), b))
+
+
 def test_print_breaks_the_graph(capsys):
     def f(x):
         y = x + 1

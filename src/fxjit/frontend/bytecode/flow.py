@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import NamedTuple
 
-from .instruction import Code
+from .instruction import CallSpec, Code
 from .normalize import LEAVES
 
 #: 3.13 loads cells and plain locals by one instruction, and a comprehension that runs inline may use a slot for both.
@@ -68,17 +68,17 @@ def may_be_unbound(code: Code, name: str) -> bool:
     there past every assignment, or it is deleted somewhere."""
     doubts: dict[str, bool] = code.facts.setdefault("doubts", {})
     if name not in doubts:
-        doubts[name] = _is_deleted(code.code, name) or (
+        doubts[name] = _is_done(code.code, name, ("DELETE_DEREF",)) or (
             name not in code.argument_slots and _is_read_before_assignment(code, name))
     return doubts[name]
 
 
-def _is_deleted(code: CodeType, name: str) -> bool:
-    """Whether `code`, or a function in it, deletes a variable of this name."""
+def _is_done(code: CodeType, name: str, opnames: tuple[str, ...]) -> bool:
+    """Whether `code`, or a function in it, does one of these to the variable of a closure of this name."""
     if name not in (*code.co_cellvars, *code.co_freevars):
         return False
-    own = any(each.opname == "DELETE_DEREF" and each.argval == name for each in dis.get_instructions(code))
-    return own or any(_is_deleted(each, name) for each in code.co_consts if isinstance(each, CodeType))
+    own = any(each.opname in opnames and each.argval == name for each in dis.get_instructions(code))
+    return own or any(_is_done(each, name, opnames) for each in code.co_consts if isinstance(each, CodeType))
 
 
 def _is_read_before_assignment(code: Code, name: str) -> bool:
@@ -126,6 +126,28 @@ def first_argument(code: Code) -> str | None:
     if "__class__" not in code.freevars or not code.argument_slots:
         return None
     return code.argument_slots[0]
+
+
+def loses_super(code: Code) -> bool:
+    """Whether a `super()` without arguments, which reads its object from the frame, would find another in new code, whose
+    parameters are all plain ones: where there is no first argument but the tuple of all or one by keyword alone, and where
+    that is a cell whose contents change."""
+    known: bool | None = code.facts.get("loses_super")
+    if known is None:
+        first = code.argument_slots[0] if code.argument_slots else None
+        is_cell = first in code.cellvars and _is_done(code.code, first, ("STORE_DEREF", "DELETE_DEREF"))
+        known = code.facts["loses_super"] = first is not None and (is_cell or not code.code.co_argcount) and any(
+            _is_bare_super(code, at) for at in range(len(code.instructions)))
+    return known
+
+
+def _is_bare_super(code: Code, index: int) -> bool:
+    called = code.instructions[index]
+    while index > 0 and code.instructions[index - 1].opname == "NOP":
+        index -= 1
+    loaded = code.instructions[index - 1] if index else called
+    is_bare = isinstance(called.argval, CallSpec) and not called.argval.nargs
+    return called.opname == "CALL" and is_bare and loaded.opname == "LOAD_GLOBAL" and loaded.argval == "super"
 
 
 def _slots(code: Code) -> tuple[str, ...]:

@@ -532,8 +532,9 @@ def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) ->
 
 
 def _symbolic_extreme(t: Tracer, items: list[Value], fn: Any) -> Value | None:
-    """min and max of numbers of the graph stay numbers of the graph."""
-    if not all(item.pytype() in (int, float, bool) for item in items):
+    """min and max of numbers of the graph stay numbers of the graph, if they are of one type: of several, the result has that
+    of the one that is found (`max(7, 4.0)` is 7), and torch's has not."""
+    if len({item.pytype() for item in items}) > 1:
         return None
     operation = torch.sym_max if fn is max else torch.sym_min
     result = items[0]

@@ -328,10 +328,10 @@ def _own_frame(t: Tracer) -> list[Value]:
     if contents is None:
         t.raise_(RuntimeError, "super(): __class__ cell not found")
     first = code.co_varnames[0]
-    if first in frame.locals:
-        obj = frame.locals[first].realize()
+    if first in frame.cells:  # what an inner function sees, and may have changed since
+        obj = frame.cells[first].realize().get(t)
     else:
-        obj = None if first not in frame.cells else frame.cells[first].realize().get(t)
+        obj = frame.locals[first].realize()
     if obj is None:
         t.raise_(RuntimeError, "super(): arg[0] deleted")
     return [contents, obj]

@@ -11,7 +11,7 @@ import torch
 
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
-from fxjit.frontend.bytecode.flow import in_loop, live_before
+from fxjit.frontend.bytecode.flow import in_loop, live_before, loses_super
 from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.tracer import EffectLog
@@ -35,6 +35,9 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
     if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
+    if loses_super(code):
+        rule = "one whose `super()` has no object in a plain variable of the frame"
+        return "skip-code-kind", {"function": code.code.co_qualname, "rule": rule}
     for value in machine.stack:
         if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
             return _not_kept(value)
