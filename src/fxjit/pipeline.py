@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fxjit import _C, config, debug, events, generated, logs, process_state, progress, torch_private
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
-from fxjit.backends.registry import checking_results, is_built_in
+from fxjit.backends.registry import checking_results, is_built_in, tells_writes
 from fxjit.backends.tiers import Deferred, Offer, offered
 from fxjit.collector import collection_deferred
 from fxjit.counters import add_time
@@ -60,7 +60,7 @@ from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
-from fxjit.resume.entry import assemble
+from fxjit.resume.entry import StartsOver, assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
@@ -308,8 +308,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             compiled = _speculative(options, frame.code, compiled, graph, speculated)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
-        undoing = None if graph is None or options.tells_failures else _undoing(result, graph)
-        starts_over = undoing is not None or (result.repeatable and not options.tells_failures)
+        starts_over, undoing = ("never", None) if graph is None or options.tells_failures else _starting_over(
+            result, graph, options)
         new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
         relied_on = result.guards
@@ -376,14 +376,30 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     return _C.DisabledFunction(speculative, opaque=True)
 
 
-def _undoing(result: TraceResult, graph: torch.fx.GraphModule) -> UndoableGraph | None:
-    """What calls a graph that may fail when it has written, behind effects that would be lost."""
-    plan = result.undoable
-    if plan is None or result.speculated is not None:
-        return None
-    if plan.draws and any(each.type != "cpu" for each in _input_devices(graph)):
-        return None  # the state of a GPU's generator cannot be read while a CUDA graph is captured
-    return UndoableGraph(_positions(plan.written, graph), plan.draws)
+def _starting_over(result: TraceResult, graph: torch.fx.GraphModule,
+                   options: Options) -> tuple[StartsOver, UndoableGraph | None]:
+    """Whether the user's code runs from its beginning where the graph fails, and what calls the graph for that. A graph that
+    tells whether it wrote to its inputs is not called by anything that copies them, unless effects would be lost. Large inputs
+    are copied where the graph runs as it was captured, which has no other way back, and looks something up."""
+    tells, as_written = tells_writes(options.chosen_backend), options.chosen_backend in ("eager", "eager_noexcept")
+    if result.repeatable:
+        return "always", None
+    if result.speculated is not None:
+        return "never", None
+    plan, restart = result.undoable, result.restart
+    if plan is not None and plan.large and not (as_written and restart is not None and restart.looks_up):
+        plan = None
+    # The state of a GPU's generator cannot be read while a CUDA graph is captured.
+    can_draw = all(each.type == "cpu" for each in _input_devices(graph))
+    if plan is not None and (result.effects or not tells) and (can_draw or not plan.draws):
+        return "always", UndoableGraph(_positions(plan.written, graph), plan.draws)
+    if not tells or restart is None:
+        return "never", None
+    if not restart.draws:
+        return "if unwritten", None
+    if can_draw and restart.looks_up:
+        return "if unwritten", UndoableGraph((), draws=True, if_unwritten=True)
+    return "never", None
 
 
 def _positions(inputs: Sequence[torch.fx.Node], graph: torch.fx.GraphModule) -> tuple[int, ...]:

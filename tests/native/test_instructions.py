@@ -83,6 +83,7 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
     "STORE_NUMBER": (Instruction("STORE_NUMBER", into=out, number=x), "out[:] = double(x)"),
     "LOAD": (Instruction("LOAD", out=out, object=Object(torch.ones(2), "self.weight")), "out = self.weight"),
     "FREE": (Instruction("FREE", (x, y)), "del x, y"),
+    "WRITES": (Instruction("WRITES", (x, y)), "writes(x, y)"),
     "RETURN": (Instruction("RETURN", (out, Object(None)), several=1), "return [out, None]"),
 }  # fmt: skip
 

@@ -28,15 +28,18 @@ class _Builtin:
     tags: tuple[str, ...] = ()
     #: The feature (torch_private.py) without which graphs run operator by operator.
     needs: str = ""
+    #: Whether the exception of a graph says if the graph wrote to its inputs before it (errors.left_unwritten).
+    tells_writes: bool = False
 
 
 _BUILTIN: dict[str, _Builtin] = {
-    "native": _Builtin("fxjit.backends.native:native", needs="compiled graphs"),
+    "native": _Builtin("fxjit.backends.native:native", needs="compiled graphs", tells_writes=True),
     "eager": _Builtin("fxjit.backends.eager:eager", ("debug",)),
     "eager_noexcept": _Builtin("fxjit.backends.eager:eager_noexcept", ("debug",)),
     "pre_dispatch_eager": _Builtin("fxjit.backends.eager:pre_dispatch_eager", ("debug",), "make_fx backend"),
-    "aot_eager": _Builtin("fxjit.backends.aot.node_by_node:aot_eager", ("debug",), "compiled graphs"),
-    "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",), "compiled graphs"),
+    "aot_eager": _Builtin("fxjit.backends.aot.node_by_node:aot_eager", ("debug",), "compiled graphs", tells_writes=True),
+    "aot_eager_decomp_partition": _Builtin("fxjit.backends.native:aot_eager_decomp_partition", ("debug",), "compiled graphs",
+                                           tells_writes=True),
     "cudagraphs": _Builtin("fxjit.backends.cudagraphs:cudagraphs", needs="CUDA graphs"),
     "inductor": _Builtin("fxjit.backends.inductor:inductor"),
 }
@@ -123,6 +126,11 @@ def _load(row: _Builtin) -> Backend:
 def is_built_in(backend: str | Backend) -> bool:
     """Whether it is one of ours, which say themselves what their code depends on."""
     return isinstance(backend, str) and backend in _BUILTIN and backend != "inductor"
+
+
+def tells_writes(backend: str | Backend) -> bool:
+    """Whether what its graphs raise says if they wrote to their inputs before (errors.left_unwritten)."""
+    return isinstance(backend, str) and (backend == "fxjit" or (backend in _BUILTIN and _BUILTIN[backend].tells_writes))
 
 
 def checking_results(compiled: Backend, backend: str, count: int) -> Backend:

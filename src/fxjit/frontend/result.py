@@ -138,6 +138,17 @@ class UndoPlan:
     written: tuple[torch.fx.Node, ...]
     #: Whether it draws from the default generators.
     draws: bool
+    #: Whether these inputs are more than is copied for each run.
+    large: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan:
+    """What the user's code needs to run from its beginning where the graph failed before it wrote to its inputs."""
+
+    #: Whether the graph draws from the default generators, and whether it looks anything up by integers, so that it may fail.
+    draws: bool
+    looks_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +169,7 @@ class TraceResult:
     speculated: SpeculationCheck | None = None
     #: Whether the user's code may run from its beginning where the graph failed.
     repeatable: bool = False
-    #: What makes it so for a graph that is not repeatable, behind effects that would be lost.
+    #: What makes it so for a graph that is not repeatable, behind effects that would be lost, or in a block that may catch.
     undoable: UndoPlan | None = None
+    #: And where the graph says that there is nothing to undo; None where it might not know.
+    restart: RestartPlan | None = None

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
-from fxjit.frontend.result import SpeculationCheck, UndoPlan
+from fxjit.frontend.result import RestartPlan, SpeculationCheck, UndoPlan
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import is_known, updated_statistics, uses_rng
@@ -69,8 +69,10 @@ class Speculation:
         speculated on."""
         if self._flag is None:
             return True, None
-        written = self._copied_inputs(graph)
-        return written is not None, None if written is None else SpeculationCheck(self._flag, written)
+        found = self._copied_inputs(graph)
+        if found is None or found.large:
+            return False, None
+        return True, SpeculationCheck(self._flag, found.written)
 
     def undoable(self, graph: torch.fx.Graph) -> UndoPlan | None:
         """What undoes what the graph did before it failed; None where nothing does: autograd's part of a write stays."""
@@ -78,11 +80,17 @@ class Speculation:
             return None
         if any(fake.requires_grad and fake._version != before for _, fake, before in self._inputs if before is not None):
             return None
-        written = self._copied_inputs(graph)
-        return None if written is None else UndoPlan(written, any(map(uses_rng, graph.nodes)))
+        return self._copied_inputs(graph)
 
-    def _copied_inputs(self, graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...] | None:
-        """The inputs that the graph writes to; None if copies of them do not undo what it does, or are large."""
+    def restart(self, graph: torch.fx.Graph) -> RestartPlan | None:
+        """What running again takes, if the inputs are as they were; None where more than they may have changed."""
+        nodes = [node for node in graph.nodes if node.op != "placeholder"]
+        if any(node.op in ("call_module", "get_attr") or not _is_repeatable(node) for node in nodes):
+            return None
+        return RestartPlan(any(map(uses_rng, nodes)), any(map(_is_integer, graph.nodes)))
+
+    def _copied_inputs(self, graph: torch.fx.Graph) -> UndoPlan | None:
+        """The inputs that the graph writes to; None if copies of them do not undo what it does."""
         if not all(map(_is_repeatable, graph.nodes)):
             return None
         statistics = {each for node in graph.nodes for each in updated_statistics(node)}
@@ -96,12 +104,19 @@ class Speculation:
             numel = fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
             written.append(node)
-        return tuple(written) if copied <= _MOST_COPIED else None
+        return UndoPlan(tuple(written), any(map(uses_rng, graph.nodes)), copied > _MOST_COPIED)
 
 
 def version(fake: torch.Tensor) -> int | None:
     """The version counter, as counted while tracing; None for a tensor without one."""
     return None if fake.is_inference() else fake._version
+
+
+def _is_integer(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("example_value")
+    if not isinstance(fake, torch.Tensor) or fake.dtype is torch.bool:
+        return False
+    return not (fake.is_floating_point() or fake.is_complex())
 
 
 def _is_repeatable(node: torch.fx.Node) -> bool:

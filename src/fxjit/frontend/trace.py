@@ -111,6 +111,7 @@ class Trace:
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
         self.root: Machine
+        self.catches = False
         self.steps = 0
         self.break_step: int | None = None
         self.caller: Machine | None = None
@@ -621,6 +622,7 @@ class Trace:
         writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
         effects = self.effects.records()
         repeatable = not self.rng_steps and self.speculation.is_repeatable(self.builder.graph)
+        fixed = repeatable or bool(self.rng_steps)
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
@@ -634,7 +636,8 @@ class Trace:
             finish_trace=self._add_shape_guards,
             speculated=speculated,
             repeatable=repeatable,
-            undoable=None if repeatable or self.rng_steps or not effects else self.speculation.undoable(self.builder.graph),
+            undoable=None if fixed or not (effects or self.catches) else self.speculation.undoable(self.builder.graph),
+            restart=None if fixed else self.speculation.restart(self.builder.graph),
             rng_steps=self.rng_steps,
         )
 

@@ -183,6 +183,8 @@ class FrameTracer(Protocol):
     #: The innermost running frame, and the outermost.
     frame: Machine | None
     root: Machine
+    #: Whether a frame so far has a handler for exceptions.
+    catches: bool
     break_points: BreakPoints
     #: Instructions begun so far, in all frames; and the count before which this trace is to break.
     steps: int

@@ -1,8 +1,9 @@
 """Deoptimisation: the frame starts over in the user's own code, because its graph was of no use to this call.
 
-Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises and
-has changed nothing, or nothing that copies do not undo. Everything is as it was before the graph ran, and the user's code
-raises what it raises, from its own line, behind what it does before, and catches what it catches.
+Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises
+and has changed nothing, by its nature or as it says itself (errors.left_unwritten), or nothing that copies do not undo.
+Everything is as it was before the graph ran, and the user's code raises what it raises, from its own line, behind what it
+does before, and catches what it catches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from fxjit import _C, logs, torch_private
 from fxjit.counters import counters
-from fxjit.errors import FxjitError, is_foreign
+from fxjit.errors import FxjitError, is_foreign, left_unwritten
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
 
@@ -82,11 +83,11 @@ def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
 
 class UndoableGraph:
     """Run-time helper of new code, called with its graph and the inputs: where the graph fails by an error of its own, what it
-    wrote and drew is undone before the exception goes on."""
+    wrote and drew is undone before the exception goes on. `if_unwritten`: only where the graph says that it wrote nothing."""
 
-    def __init__(self, written: Sequence[int], draws: bool) -> None:
+    def __init__(self, written: Sequence[int], draws: bool, if_unwritten: bool = False) -> None:
         #: The inputs that the graph writes to, and whether it draws random numbers on the CPU.
-        self.written, self.draws = tuple(written), draws
+        self.written, self.draws, self.if_unwritten = tuple(written), draws, if_unwritten
         self._generators = _generators(()) if draws else []
         self._spare: list[list[torch.Tensor]] = []
 
@@ -95,7 +96,7 @@ class UndoableGraph:
         try:
             return graph(*inputs)
         except Exception as error:
-            if may_start_over(error):
+            if may_start_over(error) and (not self.if_unwritten or left_unwritten(error)):
                 before.restore()
             raise
         finally:
@@ -143,14 +144,15 @@ class SpeculativeGraph:
 
 
 class FailedGraph:
-    """Run-time helper of new code, called with the exception of its graph: whether the user's code is to run instead."""
+    """Run-time helper of new code, called with the exception of its graph: whether the user's code is to run instead.
+    `if_unwritten`: only where the graph says that it left its inputs as they were."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, if_unwritten: bool = False) -> None:
+        self.name, self.if_unwritten = name, if_unwritten
         self._warned = False
 
     def __call__(self, error: BaseException) -> bool:
-        if not may_start_over(error):
+        if not may_start_over(error) or (self.if_unwritten and not left_unwritten(error)):
             return False
         counters["failed_graphs"][self.name] += 1
         if not self._warned:
@@ -170,9 +172,11 @@ class Deoptimization:
         self.arg_names = arg_names
         self._label: Label = asm.label()
         self._failed: Label | None = None
+        self._if_unwritten = False
 
-    def guarding(self) -> Guarding:
+    def guarding(self, *, if_unwritten: bool) -> Guarding:
         """A handler for the graph, for one that may fail and be forgotten."""
+        self._if_unwritten = if_unwritten
         self._failed = self.asm.label()
         return self.asm.guarding(self._failed, push_lasti=False, depth=0)
 
@@ -189,7 +193,7 @@ class Deoptimization:
         if self._failed is not None:
             asm.place(self._failed)
             asm.dup()
-            asm.call_const(FailedGraph(self.name), 1)
+            asm.call_const(FailedGraph(self.name, self._if_unwritten), 1)
             asm.jump_if_false(raising)
             asm.jump(self._label)
         asm.place(self._label)

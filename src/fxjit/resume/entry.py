@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
@@ -28,6 +28,7 @@ from fxjit.resume.replay import replay
 from fxjit.resume.rescue import rescue
 from fxjit.resume.rng import RngProgram
 
+StartsOver = Literal["never", "if unwritten", "always"]
 _KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 """Sources that no effect can change: arguments stay where they are until everything is built."""
 
@@ -57,19 +58,20 @@ def plan(result: TraceResult) -> Plan:
 
 
 def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, *,
-             starts_over: bool = False, undoing: UndoableGraph | None = None) -> CodeType:
+             starts_over: StartsOver = "never", undoing: UndoableGraph | None = None) -> CodeType:
     """The frame's new code; `compiled` is the graph's callable, None where there is no graph, and `undoing` what calls it, if
-    anything. `starts_over`: the user's code runs from its beginning where the graph fails."""
+    anything. `starts_over`: whether the user's code runs from its beginning where the graph fails."""
     return _Entry(result, planned, compiled, starts_over, undoing).write()
 
 
 class _Entry:
     """The new code under construction."""
 
-    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, starts_over: bool,
+    def __init__(self, result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, starts_over: StartsOver,
                  undoing: UndoableGraph | None) -> None:
         self.result = result
-        self.starts_over = starts_over and compiled is not None
+        self.starts_over = starts_over != "never" and compiled is not None
+        self.if_unwritten = starts_over == "if unwritten"
         self.undoing = undoing
         self.plan = planned
         self.compiled = compiled
@@ -90,7 +92,7 @@ class _Entry:
         if result.speculated is not None or self.starts_over or (rng_program is not None and rng_program.may_fail):
             self.deoptimization = Deoptimization(asm, self.code.code, self.arg_names)
             if self.starts_over:
-                guarding = self.deoptimization.guarding()
+                guarding = self.deoptimization.guarding(if_unwritten=self.if_unwritten)
         with asm.under(guarding):  # from the first instruction on, where handlers of signals may raise
             asm.prologue()
             if rng_program is not None:

@@ -73,9 +73,9 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
     if value is frame.graph and value is not None:
         return ["graph"]
     if isinstance(value, FailedGraph):
-        return ["failed", value.name]
+        return ["failed", value.name, value.if_unwritten]
     if isinstance(value, UndoableGraph):
-        return ["undoable", list(value.written), value.draws]
+        return ["undoable", list(value.written), value.draws, value.if_unwritten]
     if isinstance(value, Held):
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):
@@ -154,7 +154,7 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
     if kind == "graph":
         return frame.graph
     if kind == "failed":
-        return FailedGraph(rest[0])
+        return FailedGraph(*rest)
     if kind == "undoable":
         return UndoableGraph(*rest)
     if kind == "held":

@@ -8,6 +8,7 @@ from typing import Any
 import torch.fx
 
 from fxjit.backends.door import needs
+from fxjit.backends.graph.interpreter import boxed
 
 from .backend import BackendConfig
 from .driver import compile_with_aot
@@ -22,11 +23,6 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options
 def run_nodes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str) -> Callable[[list[Any]], Any]:
     """The compiler that leaves an ATen graph as it is."""
 
-    def run(args: list[Any]) -> Any:
-        # One a call: it keeps the values of the run it is in, and threads run beside each other.
-        interpreter = torch.fx.Interpreter(gm)
-        interpreter.extra_traceback = False  # what an operator raises is what the program raises, word for word
-        return interpreter.boxed_run(args)
-
+    run = boxed(gm)
     run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
     return run

@@ -13,10 +13,21 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import inner_graphs, name_of, signatures, updated_statistics, view_base, writes, written
+from fxjit.schemas import (
+    inner_graphs,
+    is_known,
+    name_of,
+    returns_alias,
+    signatures,
+    updated_statistics,
+    view_base,
+    writes,
+    written,
+)
 from fxjit.tensor_wrappers import is_wrapper, storages
 
 Node = torch.fx.Node
@@ -78,6 +89,25 @@ def placeholders_written(gm: torch.fx.GraphModule) -> frozenset[int]:
     """The positions of the inputs that an ATen graph writes to."""
     roots = {view_root(each) for node in gm.graph.nodes for each in written(node)}
     return frozenset(place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if node in roots)
+
+
+def may_raise(node: Node) -> bool:
+    """Whether a call of an ATen graph may raise because of the numbers that it is given: it looks things up by integers, or
+    divides by them, draws by probabilities, factorises a matrix, or is there to check something."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload):
+        return node.op.startswith("call") and not is_known(target)
+    if target.namespace not in ("aten", "prims"):
+        return True
+    tensors = [each.meta.get("val") for each in node.all_input_nodes]
+    dtypes = {each.dtype for each in tensors if isinstance(each, torch.Tensor)}
+    if not dtypes or target is torch.ops.aten.copy_.default or returns_alias(target):
+        return False
+    if not target._schema.returns or torch.Tag.nondeterministic_seeded in target.tags or "linalg" in target._opname:
+        return True
+    if all(each.is_floating_point or each.is_complex or each is torch.bool for each in dtypes):
+        return False
+    return torch.Tag.pointwise not in target.tags or any(part in target._opname for part in ("div", "rem", "mod", "pow"))
 
 
 def view_root(node: Node) -> Node:

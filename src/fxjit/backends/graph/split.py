@@ -23,6 +23,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
+from fxjit.errors import tell_unwritten
 from fxjit.schemas import name_of, writes, written
 from fxjit.tensor_wrappers import is_wrapper
 
@@ -109,8 +110,13 @@ def run_in_order(placeholders: Sequence[Node], calls: Sequence[tuple[Callable[..
 
     def run(*args: Any) -> Any:
         values = dict(zip(placeholders, args, strict=True))
-        for step, inputs, outputs in calls:
-            values.update(zip(outputs, step(*[values[node] for node in inputs]), strict=True))
+        for position, (step, inputs, outputs) in enumerate(calls):
+            try:
+                values.update(zip(outputs, step(*[values[node] for node in inputs]), strict=True))
+            except Exception as error:
+                if position:  # it knows of itself alone whether it wrote
+                    tell_unwritten(error, False)
+                raise
         return torch.fx.node.map_arg(results, values.__getitem__)
 
     return run

@@ -12,6 +12,7 @@ from typing import Any
 import torch.fx
 
 from fxjit import config, progress
+from fxjit.backends.graph.interpreter import boxed
 from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError
 
@@ -47,9 +48,7 @@ class CompiledGraph:
         """From now on it is the graph, operator by operator."""
         assert self.gm is not None, "only a graph runs without a program"
         self.encoded = self.library_key = None
-        interpreter = torch.fx.Interpreter(self.gm)
-        interpreter.extra_traceback = False  # what an operator raises is what the program raises, word for word
-        self.run = interpreter.boxed_run
+        self.run = boxed(self.gm)
 
     def finish(self) -> CompiledGraph:
         """Waits for the compiler; where that failed the graph runs unfused."""

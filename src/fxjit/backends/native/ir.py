@@ -251,6 +251,11 @@ def loads(expr: Expr) -> Iterator[Load]:
     return (node for node in walk(expr) if isinstance(node, Load))
 
 
+def raises(expr: Expr) -> bool:
+    """Whether computing it looks something up at a computed place, which may be out of bounds."""
+    return any(load.gathers for load in loads(expr))
+
+
 def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
     """The expression with `leaf` applied to each Load, Iota and Const, after their own children."""
     done: dict[int, Expr] = {}

@@ -82,6 +82,7 @@ class Machine:
     ) -> None:
         self.t = t
         self.code = code
+        t.catches = t.catches or bool(code.protected)
         self.instructions: list[Instruction] = code.instructions
         self.globals = globals_
         self.locals = locals_

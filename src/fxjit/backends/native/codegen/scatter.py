@@ -69,7 +69,27 @@ class ScatterRenderer(Renderer):
             nest = [*before.lines, simd, head, indent(lines(inner.lines)), "}"]
         for k in reversed(serial):
             nest = [loop(self.outer[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
-        return self.unless_empty(sizes) + (self.in_pieces(nest) if shared else self.in_rows(nest, rows))
+        return [
+            *self.unless_empty(sizes), *self.checked_before(), *(self.in_pieces(nest) if shared else self.in_rows(nest, rows))
+        ]  # fmt: skip
+
+    def checked_before(self) -> list[str]:
+        """All indices of a store in an input, before anything is stored: where one is wrong the input stays as it was."""
+        member = self.group.members[0]
+        if member.compute.out.kind != "input":
+            return []
+        out: list[str] = []
+        for gather in self.scatter.gathers:
+            inner, before = self.scopes()
+            given = self.at_hand(member, {})
+            index = self.printer.emit(gather.index, self.outer, inner, before, given)
+            self.printer.checked(gather, index, inner)
+            own = [k for k in range(len(self.outer)) if steps(gather.index, k)]
+            nest = [*map(str, before.lines), *map(str, inner.lines)]
+            for k in reversed(own):
+                nest = [loop(self.outer[k], self.c(self.group.outer[k])) + " {", indent(lines(nest)), "}"]
+            out += ["{", indent(lines(nest)), "}"]
+        return [*out, "if (bad) return 1;"]
 
     def in_rows(self, nest: list[str], rows: list[int]) -> list[str]:
         sizes = self.group.outer
@@ -118,4 +138,9 @@ class ScatterRenderer(Renderer):
 
 def varies(expr: Expr) -> bool:
     """Whether the value depends on the innermost loop."""
-    return any(node.strides[-1:] not in ((), (0,)) for node in walk(expr) if isinstance(node, (Load, Iota)))
+    return steps(expr, -1)
+
+
+def steps(expr: Expr, k: int) -> bool:
+    """Whether the value depends on the k-th loop."""
+    return any(node.strides and node.strides[k] != 0 for node in walk(expr) if isinstance(node, (Load, Iota)))

@@ -174,6 +174,10 @@ run(frame_t *frame, int as_list)
             }
             pc += WORDS(FREE) + OPERANDS(FREE)->count;
             break;
+        case I_WRITES:
+            frame->wrote = 1;
+            pc += WORDS(WRITES) + OPERANDS(WRITES)->count;
+            break;
         case I_LOAD:
             fill_slot(&frame->slots[OPERANDS(LOAD)->out],
                       Py_NewRef(PyTuple_GET_ITEM(frame->program->objects, OPERANDS(LOAD)->object)));
@@ -188,11 +192,27 @@ run(frame_t *frame, int as_list)
     }
 }
 
+/* The exception that ends the program says whether the inputs are as they were before it (errors.py, `left_unwritten`). */
+static void
+tell_whether_written(int wrote)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value != NULL && PyObject_SetAttrString(value, "_fxjit_unwritten", wrote ? Py_False : Py_True) < 0) {
+        PyErr_Clear(); /* a class without room for it: then nothing is said, and nothing runs again */
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
 /* Runs with the inputs in the first slots. Clears every slot. */
 static PyObject *
 run_filled(program_object *self, slot_t *slots, int as_list)
 {
-    frame_t frame = {self, slots, self->numbers, NULL, NULL, fxjit_profiled()};
+    frame_t frame = {self, slots, self->numbers, NULL, NULL, fxjit_profiled(), 0};
     PyObject *result = NULL;
     int64_t *numbers = NULL;
     void *arena = NULL;
@@ -233,6 +253,9 @@ done:
         fxjit_give_arena(arena, room);
     }
     PyMem_Free(numbers);
+    if (result == NULL) {
+        tell_whether_written(frame.wrote);
+    }
     return result;
 }
 

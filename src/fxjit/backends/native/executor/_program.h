@@ -39,6 +39,7 @@ typedef struct {
     int64_t *symbols; /* this call's */
     char *arena;
     int profiled; /* kernels are shown to torch's profiler */
+    int wrote;    /* to inputs, in a way that a second run would not do again */
 } frame_t;
 
 typedef struct {

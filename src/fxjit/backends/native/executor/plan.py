@@ -71,12 +71,21 @@ class _Planner:
     def plan(self, steps: Sequence[Any]) -> Listing:
         self.launched = launched_buffers(steps)
         self.take_inputs()
+        wrote = False
         for step in steps:
+            changed = [] if wrote else self.inputs_changed(step)
+            wrote = wrote or bool(changed)
+            # A kernel that stores at computed places looks at all of them before it stores.
+            checked_first = isinstance(step, Launch) and step.group.scatters
+            if changed and not checked_first:
+                self.add("WRITES", changed)
             if isinstance(step, Launch):
                 self.launch(step)
             else:
                 assert isinstance(step, Extern)
                 self.extern(step)
+            if changed and checked_first:
+                self.add("WRITES", changed)
         self.finish()
         return Listing(self.inputs, self.instructions, self.found, self.derived)
 
@@ -196,6 +205,12 @@ class _Planner:
                  sizes=Numbers((*buffer.size, *buffer.stride)), device=device, device_index=buffer.device.index or 0)
 
     # Steps
+
+    def inputs_changed(self, step: Any) -> list[Variable]:
+        """The inputs that the step leaves in a state which a second run of the program would not."""
+        names = step.mutates if isinstance(step, Extern) else {
+            member.compute.out.name for member in step.group.members if self.low.repeats.isdisjoint(member.compute.origins)}
+        return [Variable(name) for name in self.inputs if name in names]
 
     def launch(self, launch: Launch) -> None:
         kernel = launch.kernel

@@ -94,6 +94,10 @@ def _free(i: Instruction) -> str:
     return f"del {_commas(map(_value, i.repeated))}"
 
 
+def _writes(i: Instruction) -> str:
+    return f"writes({_commas(map(_value, i.repeated))})"
+
+
 def _return(i: Instruction) -> str:
     values = _commas(map(_value, i.repeated))
     return f"return [{values}]" if i.operands["several"] else f"return {values}"
@@ -103,7 +107,7 @@ def _return(i: Instruction) -> str:
 FORMS: dict[str, Callable[[Instruction], str]] = {
     "ALLOCATE": _allocate, "ARENA": _arena, "LAUNCH": _launch, "CALL_KERNEL": _call_kernel, "VIEW": _view, "CALL": _call,
     "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm, "STORE_NUMBER": _store_number,
-    "LOAD": _load, "FREE": _free, "RETURN": _return,
+    "LOAD": _load, "FREE": _free, "WRITES": _writes, "RETURN": _return,
 }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from fxjit import _C, budget
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
-from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load
+from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is_plain_load, raises
 from ..passes.collectives import is_wait, read_until
-from ..target import has_kernels
+from ..passes.in_place import MARK
+from ..target import by_triton, has_kernels
 from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .accuracy import require_accuracy
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
@@ -97,6 +98,8 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
         return
     name = op_name(node)
+    if low.raising and (node.meta.get(MARK) or any(is_input(low, arg) for arg in written(node))):
+        low.settle_raising(node)
     if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]  # getitem's first argument is a node
         value = low.env[node.args[0]][node.args[1]]  # type: ignore[index]  # getitem's first argument is a node
         low.origins[node] = low.origins.get(node.args[0], frozenset())  # type: ignore[arg-type]  # getitem's first argument is a node
@@ -186,9 +189,13 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         f"{node.target}: lowered to {value.dtype}{value.size}, expected {meta.dtype}{tuple(meta.shape)}"
     )
     low.env[node] = value
-    if is_view(node) or node in low.storage:
+    if node in low.storage:
         return
     expr = value.expr
+    if is_view(node):
+        if raises(expr) and not by_triton(meta.device):
+            low.raising.append(node)
+        return
     if is_plain_load(expr) and isinstance(expr, Load):
         buffer = low.buffers[expr.buffer]
         made_here = int(expr.buffer[1:]) >= mark and buffer.kind == "temp"
@@ -199,6 +206,8 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         return
     if is_stored(node, value):
         low.realize(node)
+    elif raises(expr) and not by_triton(meta.device):
+        low.raising.append(node)
 
 
 def same_layout(buffer: Buffer, meta: torch.Tensor) -> bool:
@@ -231,6 +240,12 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
         low.env[node] = meta
     results = frozenset(f"b{number}" for number in range(first, low.counter))
     low.statements.append(Extern(node, reads, writes, results))
+
+
+def is_input(low: Lowering, node: torch.fx.Node) -> bool:
+    """Whether the node is memory that the graph was given."""
+    buffer = low.buffers.get(low.storage.get(node, ""))
+    return buffer is not None and buffer.kind == "input"
 
 
 def holds_memory(low: Lowering, node: torch.fx.Node) -> bool:

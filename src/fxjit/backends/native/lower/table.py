@@ -37,7 +37,7 @@ from ..ir import (
     unit_free,
 )
 from ..ops import cast, const, work
-from ..passes.in_place import MARK
+from ..passes.in_place import MARK, REPEATS
 from ..target import scalar_tensor
 
 Lowered = Any
@@ -136,6 +136,10 @@ class Lowering:
         self.constants: dict[torch.fx.Node, Any] = {}
         #: Numbers that are known only at a call, and that kernels read.
         self.numbers: dict[tuple[torch.fx.Node, torch.device], Expr] = {}
+        #: Values not stored yet, of which computing one may raise.
+        self.raising: list[torch.fx.Node] = []
+        #: Nodes that write to an input where they stand, as a second run would again.
+        self.repeats: set[torch.fx.Node] = set()
 
     # What lowerings use
 
@@ -229,6 +233,8 @@ class Lowering:
         if node.meta.get(MARK) and buffer is not None and buffer.kind == "input" and not self.reads(node, given, buffer.name):
             self.settle_readers(buffer.name, node)
             self.set_storage(node, buffer)
+            if node.meta.get(REPEATS):
+                self.repeats.add(node)
             return buffer
         buffer = self.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
         self.store_in(buffer, base, buffer.size, None)
@@ -289,6 +295,22 @@ class Lowering:
                 self.realize(node)
         for node in late:
             if is_view(node) and self.storage.get(root_of(node)) != buffer:
+                self.materialize(node)
+
+    def settle_raising(self, before: torch.fx.Node) -> None:
+        """Values not stored yet, of which computing one may raise, are stored before an input is written to by `before`: what
+        raises leaves the inputs as they were."""
+        pending, self.raising = self.raising, []
+        wanted = [
+            node
+            for node in pending
+            if node not in self.storage and any(user is before or used_after(user, before) for user in node.users)
+        ]
+        for node in wanted:
+            if not is_view(node):
+                self.realize(node)
+        for node in wanted:
+            if is_view(node):
                 self.materialize(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from fxjit.backends.graph.facts import may_raise
 from fxjit.schemas import returns_alias
 
 aten = torch.ops.aten
 MARK = "fxjit_in_place"
+#: In the same place: whether a second run, of a program that failed behind the write, writes the same again.
+REPEATS = "fxjit_repeats"
 #: Operators whose result is their first argument but for some places.
 CHANGES_PLACES = frozenset(
     {
@@ -26,14 +29,37 @@ CHANGES_PLACES = frozenset(
 
 
 def mark_in_place(graph: torch.fx.Graph) -> None:
+    """Where a later operator may raise, the program runs again (resume/deoptimization.py) and writes again: this must not
+    matter. It doesn't where places are set, not changed, and nothing reads what they held."""
     order = {node: position for position, node in enumerate(graph.nodes)}
-    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+    writes = graph.find_nodes(op="call_function", target=aten.copy_.default)
+    last = max((order[node] for node in graph.nodes if may_raise(node)), default=-1) if writes else -1
+    for write in writes:
+        repeats = True
         # From the input on, as far as nobody wants what was there before.
         for base, node in reversed(changes(write)):
-            late = any(user is not node and order[user] > order[node] for user in readers(base, write))
+            before = readers(base, write)
+            late = any(user is not node and order[user] > order[node] for user in before)
             if late or any(user.op == "output" for user in readers(node, write)):
                 break
-            node.meta[MARK] = True
+            repeats = repeats and sets_places(node) and before == [node]
+            if not repeats and last > order[node]:
+                break
+            node.meta[MARK], node.meta[REPEATS] = True, repeats
+
+
+def sets_places(node: torch.fx.Node) -> bool:
+    """Whether what the places held has no part in what they hold then."""
+    if node.target in (aten.index_put.default, aten._unsafe_index_put.default):
+        return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False))
+    return node.target in SETS_PLACES
+
+
+#: Those of them that also have no part in it where they are: `index_put` sets or adds, as it is told.
+SETS_PLACES = frozenset({
+    aten.scatter.src, aten.scatter.value, aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.slice_scatter.default, aten.select_scatter.default,
+})  # fmt: skip
 
 
 #: Operators that ATen is called for, with what writes to their first argument: most of it stays as it is.

@@ -20,6 +20,7 @@ import torch
 import torch.fx
 
 from fxjit import budget
+from fxjit.backends.graph.facts import may_raise
 
 from ..choose.fusion import has_room, is_small, shares_reduction
 from ..choose.predictions import LOOK_BACK
@@ -135,6 +136,8 @@ class Fuser:
         self.readers: dict[str, list[int]] = {}
         self.step_reads: list[set[str]] = []
         self.step_writes: list[set[str]] = []
+        #: The last step that may raise. One that writes to an input comes behind it, unless the statement itself came before.
+        self.last_raising = -1
         #: Which step finds a size that depends on data: who has it among its own sizes comes after that.
         self.found: dict[sympy.Symbol, int] = {}
 
@@ -142,6 +145,8 @@ class Fuser:
         if isinstance(statement, Extern):
             self.append(statement, set(statement.reads), set(statement.mutates | statement.results))
             self.found |= dict.fromkeys(statement.node.meta.get("unbacked_bindings") or (), len(self.steps) - 1)
+            if may_raise(statement.node):
+                self.last_raising = len(self.steps) - 1
             return
         compute = normalize(statement, self.hints)
         reads = compute.reads
@@ -150,8 +155,12 @@ class Fuser:
             if joined is not None:
                 self.steps[index] = joined
                 self.record(index, reads, {compute.out.name})
-                return
-        self.append(self.start(compute), reads, {compute.out.name})
+                break
+        else:
+            index = len(self.steps)
+            self.append(self.start(compute), reads, {compute.out.name})
+        if compute.gathers() and not by_triton(compute.out.device):
+            self.last_raising = max(self.last_raising, index)
 
     def append(self, step: Step, reads: set[str], writes: set[str]) -> None:
         self.steps.append(step)
@@ -185,6 +194,8 @@ class Fuser:
         # What an input held before it is written: readers come before, or in the same group where `legal` allows it.
         for index in self.readers.get(out, ()):
             first = max(first, index)
+        if compute.out.kind == "input":
+            first = max(first, self.last_raising + 1)
         if self.found:
             for symbol in group_symbols(Group(compute.size, [Member(compute, compute.rsize)])):
                 first = max(first, self.found.get(symbol, -1) + 1)
