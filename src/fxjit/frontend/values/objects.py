@@ -89,9 +89,13 @@ class UserObjectValue(ObjectMethods):
         return self.generic_getattr(t, name)
 
     def _is_looked_up_in_c(self, t: Tracer) -> bool:
-        """Whether a `__getattribute__` in C, other than object's, finds attributes: `threading.local` has a dict a thread."""
+        """Whether a `__getattribute__` in C finds attributes in another dict: `threading.local` has one a thread."""
         hook, owner = descriptors.look_up(t, self.cls, "__getattribute__")
-        return owner is not None and owner is not object and self.base is None and not isinstance(hook, types.FunctionType)
+        if owner is None or owner is object or self.base is not None or isinstance(hook, types.FunctionType):
+            return False
+        if self.obj is None or self.source is None:
+            return False
+        return getattr(self.obj, "__dict__", None) is not instance_namespace(self.obj)
 
     def _of_c_lookup(self, t: Tracer, name: str) -> Value | None:
         """What such a `__getattribute__` finds now; None where that is nothing, which is guarded."""
