@@ -177,6 +177,8 @@ CASES: dict[str, Case] = {
     "get item": Case(lambda x, w: x * w.items[1], lambda: Thing(items=[1, 2]), lambda w: w.items.__setitem__(1, 5)),
     "get key": Case(lambda x, w: x * next(iter(w.table)).number, lambda: Thing(table={Keyed(2): 1}),
                     lambda w: setattr(next(iter(w.table)), "number", 5)),
+    "get value": Case(lambda x, w: x * sum(w.table.values()), lambda: Thing(table={7: 1, 8: 2}),
+                      lambda w: w.table.__setitem__(8, 5)),
     "get class_item": Case(lambda x, w: x * w.thing.scale, lambda: Thing(thing=_local_class(scale=2)),
                            lambda w: setattr(type(w.thing), "scale", 5)),
     "get instance_dict": Case(lambda x, w: x * w.thing.n, lambda: Thing(thing=Thing(n=2)), lambda w: setattr(w.thing, "n", 4)),
