@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from benchmarks.numpy_programs import kmeans
 
 Arguments = dict[str, Any]
 
@@ -369,16 +370,6 @@ def prog_trivial_add() -> Program:
 
 @program
 def prog_numpy_kmeans() -> Program:
-    def kmeans(points: Any, centres: Any) -> Any:
-        for _ in range(3):
-            distance = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(-1)
-            nearest = np.argmin(distance, axis=1)
-            one_hot = (nearest[:, None] == np.arange(centres.shape[0])[None, :]).astype(points.dtype)
-            counts = np.maximum(one_hot.sum(0), 1.0)
-            centres = (one_hot.T @ points) / counts[:, None]
-        inertia = distance.min(axis=1).mean()
-        return centres, nearest, inertia
-
     def inputs(count: int) -> Arguments:
         return {"points": torch.randn(count, 8).numpy(), "centres": torch.randn(4, 8).numpy()}
 
