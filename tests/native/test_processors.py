@@ -35,7 +35,7 @@ def architecture(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if f" {flag} " not in Path("/proc/cpuinfo").read_text().replace("\n", " "):
         pytest.skip(f"this processor has no {flag}")
     with config.patch({"cpp.extra_flags": f"-march={request.param}", "cache_dir": str(tmp_path)}):
-        command = [cc.require_compiler(), *cc.flags(), "-dM", "-E", "-x", "c++", "/dev/null"]
+        command = [*cc.require_compiler(), *cc.flags(), "-dM", "-E", "-x", "c++", "/dev/null"]
         macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         assert has in macros and lacks not in macros
         fxjit.reset()
