@@ -29,10 +29,11 @@ def _parts(key: Value) -> list[Value]:
     return [each.realize() for each in key.realized()] if isinstance(key, TupleValue) else [key]
 
 
-def with_numbers(t: Tracer, key: Value) -> Value:
-    """The key with numbers in the place of scalar tensors: those that are known, and symbols where these may be made."""
+def with_numbers(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
+    """The key of `tensor` with numbers in the place of scalar tensors: those that are known, and symbols where these may be
+    made. The tensor is looked at first: inputs of the graph are in the order of their use."""
     keys = _parts(key)
-    if not any(map(_is_scalar, keys)):
+    if tensor.fake.dim() == 0 or not any(map(_is_scalar, keys)):
         return key
     numbers = [_number_of(t, each) if _is_scalar(each) else each for each in keys]
     return TupleValue(numbers) if isinstance(key, TupleValue) else numbers[0]

@@ -24,7 +24,7 @@ def load(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
     found = _as_operator(t, tensor, key)
     if found is not None:
         return found
-    part, rest = _select_symbols(t, tensor, scalar_indices.with_numbers(t, index_of(t, key)))
+    part, rest = _select_symbols(t, tensor, scalar_indices.with_numbers(t, tensor, index_of(t, key)))
     return part if rest is None else t.emit(operator.getitem, [part, rest])
 
 
@@ -44,7 +44,7 @@ def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> None:
     """`tensor[key] = value`, in the graph, on the tensor itself."""
     if value.is_constant() and isinstance(value.as_constant(), np.generic):
         value = t.make(value.as_constant().item())
-    key = scalar_indices.with_numbers(t, index_of(t, key))
+    key = scalar_indices.with_numbers(t, tensor, index_of(t, key))
     if scalar_indices.store(t, tensor, key, value.realize()):
         return
     part, rest = _select_symbols(t, tensor, key)
