@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Two threads in each process: the machines this runs on are small, and timings mean something only if all use as many.
 export OMP_NUM_THREADS ?= 2
+# Tests start some hundred processes: each would translate every module again where Python is told to keep nothing.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint build clean gpu-wheels
 .DEFAULT_GOAL := help

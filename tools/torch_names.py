@@ -165,26 +165,33 @@ def table() -> dict[str, list[str]]:
     return {name: row for name, *row in (line.split("\t") for line in lines)}
 
 
-def sweep(names: Iterable[str]) -> dict[str, str]:
-    """Small training steps with each of these names taken out of torch, one by one: what went wrong, or what fxjit warned of,
-    by name. Each runs in a process forked from one that has imported torch and nothing of fxjit."""
+def sweep(asked: Iterable[str]) -> dict[str, str]:
+    """Small training steps with names taken out of torch, one after the other, or, for a feature, all of its names at once: what
+    went wrong, or what fxjit warned of, by what was asked for. Each runs in a process forked from one that has imported torch and
+    nothing of fxjit."""
     _import_what_a_step_imports()
     found = {}
-    for name in names:
-        said = _in_a_fork(name, True)
-        found[name] = _in_a_fork(name, False) if said == _TORCHS_OWN else said
-        print(f"{name}: {found[name]}", flush=True)
+    for each in asked:
+        names = names_of(each) or [each]
+        said = _in_a_fork(names, True)
+        found[each] = _in_a_fork(names, False) if said == _TORCHS_OWN else said
+        print(f"{each}: {found[each]}", flush=True)
     return found
 
 
-def _in_a_fork(name: str, everywhere: bool) -> str:
+def names_of(feature: str) -> list[str]:
+    """The names without which a feature is off."""
+    return [name for name, (policy, of, *_) in table().items() if policy == "feature off" and of == feature]
+
+
+def _in_a_fork(names: list[str], everywhere: bool) -> str:
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reading)
         try:
-            said = _step_without(name, everywhere)
+            said = _step_without(names, everywhere)
         except BaseException as error:  # whatever it is belongs in the report
-            own = _is_torchs_own(error, name)
+            own = any(_is_torchs_own(error, name) for name in names)
             said = _TORCHS_OWN if everywhere and own else f"FAILED {type(error).__name__}: {str(error)[:300]}"
         os.write(writing, said.encode()[:4000])
         os._exit(0)
@@ -211,7 +218,7 @@ def _is_torchs_own(error: BaseException | None, name: str) -> bool:
 
 def _import_what_a_step_imports() -> None:
     """All of torch that a step imports, so that what is missing afterwards is missing for fxjit, and not for torch itself."""
-    text = ("import sys; sys.path.insert(0, sys.argv[1]); import torch_names; torch_names._train(''); "
+    text = ("import sys; sys.path.insert(0, sys.argv[1]); import torch_names; torch_names._train(); "
             "print(*(name for name in sys.modules if name.startswith('torch.')))")
     done = subprocess.run([sys.executable, "-c", text, str(ROOT / "tools")], capture_output=True, text=True, check=True)
     for name in done.stdout.splitlines()[-1].split():
@@ -219,23 +226,23 @@ def _import_what_a_step_imports() -> None:
             importlib.import_module(name)
 
 
-def _step_without(name: str, everywhere: bool) -> str:
-    parent, _, last = name.rpartition(".")
-    holder = _resolve(parent)
+def _step_without(names: list[str], everywhere: bool) -> str:
+    holders = [(_resolve(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
     from fxjit import torch_private
 
-    if everywhere and table()[name][1] in torch_private.DOORS and last in vars(holder) and not _reads_it_itself(holder, last):
-        delattr(holder, last)  # it may be imported as usual; all others are read through the accessor
+    for name, (holder, last) in zip(names, holders, strict=True):
+        if everywhere and table()[name][1] in torch_private.DOORS and last in vars(holder) and not _reads_it_itself(holder, last):
+            delattr(holder, last)  # it may be imported as usual; all others are read through the accessor
 
     find = torch_private._find
 
     def find_others(wanted: str) -> object:
-        if wanted == name:
-            raise AttributeError(name)
+        if wanted in names:
+            raise AttributeError(wanted)
         return find(wanted)
 
     torch_private._find = find_others
-    return _train(name)
+    return _train()
 
 
 def _reads_it_itself(holder: object, name: str) -> bool:
@@ -248,7 +255,7 @@ def _reads_it_itself(holder: object, name: str) -> bool:
     return isinstance(holder, ModuleType) and any(name in each.__code__.co_names for each in (*functions, *methods))
 
 
-def _train(name: str) -> str:
+def _train() -> str:
     import warnings
 
     import torch
