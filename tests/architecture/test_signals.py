@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,14 @@ def signals(cls: type[TraceSignal] = TraceSignal) -> Iterator[type[TraceSignal]]
 NAMES = {cls.__name__ for cls in signals()}
 
 
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def raised(tree: ast.Module) -> Iterator[str]:
     """The names of what `raise X(...)` and `raise X` raise."""
     for node in ast.walk(tree):
@@ -35,9 +44,9 @@ def test_all_signals_are_in_one_module():
     assert {cls.__module__ for cls in signals()} == {errors.__name__}
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_signals_are_raised_by_one_function(path: Path):
-    assert NAMES.isdisjoint(raised(ast.parse(path.read_text(encoding="utf-8"))))
+    assert NAMES.isdisjoint(raised(tree_of(path)))
 
 
 def test_a_signal_does_not_change():
@@ -77,11 +86,11 @@ def broad_handlers(tree: ast.Module) -> Iterator[ast.ExceptHandler]:
                 yield node
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_foreign_exceptions_pass_through(path: Path):
     """Who catches every exception asks `is_foreign` of it, or raises it again."""
     at_run_time = path.relative_to(SOURCE).as_posix().startswith(AT_RUN_TIME)
-    for handler in broad_handlers(ast.parse(path.read_text(encoding="utf-8"))):
+    for handler in broad_handlers(tree_of(path)):
         names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(handler)}
         raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
         if at_run_time:

@@ -445,6 +445,7 @@ def copies_over(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return p.cumsum(0)
 
 
+WRITERS = (counts_one_up, writes_both, copies_over)
 #: What two inputs may be of one memory of twenty numbers: apart, one behind the other, the same, one in the gaps of the other.
 MEETINGS = {
     "apart": lambda x: (x[:5], x[10:15]), "three behind": lambda x: (x[:5], x[3:8]), "two behind": lambda x: (x[2:7], x[4:9]),
@@ -453,13 +454,12 @@ MEETINGS = {
 }  # fmt: skip
 
 
-#: Each first meeting with each backend; sizes vary in every other one.
-FIRST_MEETINGS = [(first, backend, (place + number) % 2 == 1) for place, first in enumerate(MEETINGS)
-                  for number, backend in enumerate(BACKENDS)]  # fmt: skip
+#: Each first meeting with each backend, each of the functions with each of both; sizes vary in every other one.
+FIRST_MEETINGS = [(fn, first, backend, (place + number) % 2 == 1) for place, first in enumerate(MEETINGS)
+                  for number, backend in enumerate(BACKENDS) for fn in [WRITERS[(place + number) % len(WRITERS)]]]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "backend", "dynamic"), FIRST_MEETINGS)
-@pytest.mark.parametrize("fn", [counts_one_up, writes_both, copies_over])
+@pytest.mark.parametrize(("fn", "first", "backend", "dynamic"), FIRST_MEETINGS)
 def test_inputs_that_meet_otherwise_at_a_later_call(fn: Callable[..., Any], first: str, backend: str, dynamic: bool) -> None:
     fxjit.reset()
     compiled = fxjit.compile(fn, backend=backend, dynamic=dynamic)

@@ -466,7 +466,7 @@ def test_what_else_decides_an_operators_derivative_is_part_of_the_graph(folder: 
             "    x = torch.ones(3, requires_grad=True)\n"
             "    fxjit.compile(lambda x: module.tripled(x).sin() * 1 + 1)(x).sum().backward()\n"
             "    print(x.grad[0].item())\n")
-    for factor in ("1", "10", "38"):
+    for factor in ("1", "38"):
         for name in names.values():
             (home / name / "helper.py").write_text(f"FACTOR = {factor}.0\ndef factor():\n    return {factor}.0\n")
         environment = config.child_environment(FXJIT_CACHE_DIR=str(folder.parent), PYTHONDONTWRITEBYTECODE="1")

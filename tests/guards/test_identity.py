@@ -122,9 +122,12 @@ def assert_same_as_eager_in_turn(question: Callable[..., Any], kind: str, one_fi
         assert compiled(x, s, o).equal(result), f"{kind}: {question.__name__}({'one' if s is o else 'two'})"
 
 
-@pytest.mark.parametrize("one_first", [False, True], ids=["two, then one", "one, then two"])
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.__name__)
-@pytest.mark.parametrize("kind", KINDS)
+#: Each question to each kind of object; which of the two answers comes first alternates.
+ASKED = [pytest.param(kind, question, (place + number) % 2 == 1, id=f"{kind}-{question.__name__}")
+         for place, kind in enumerate(KINDS) for number, question in enumerate(QUESTIONS)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "question", "one_first"), ASKED)
 def test_a_question_of_identity(kind: str, question: Callable[..., Any], one_first: bool):
     assert_same_as_eager_in_turn(question, kind, one_first)
 

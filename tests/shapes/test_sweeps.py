@@ -102,8 +102,12 @@ def fresh() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("make", [bert, llama, resnet, vit, convnext, t5, unet], ids=lambda make: make.__name__)
+#: What is guarded is the same for all backends but for what lowering adds: `eager` takes two of the models.
+SWEEPS = [(backend, make) for backend in ("native", "eager") for make in (bert, llama, resnet, vit, convnext, t5, unet)
+          if backend == "native" or make in (bert, convnext)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "make"), SWEEPS, ids=lambda each: getattr(each, "__name__", each))
 @pytest.mark.parametrize("axis", ["batch", "length"])
 def test_a_sweep_compiles_at_most_twice(backend: str, make: Make, axis: str) -> None:
     model, sample = make()

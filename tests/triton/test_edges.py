@@ -23,10 +23,10 @@ def reductions(x):
     return x.sum(-1), x.amax(-1), torch.softmax(x, -1), x.mean(0), x.amin(0), (x > 2).any(-1), x.argmax(-1)
 
 
-@pytest.mark.parametrize("length", [1, 2, 33, LONGEST_ROW - 1, LONGEST_ROW, LONGEST_ROW + 1, 3 * LONGEST_ROW + 5])
+@pytest.mark.parametrize("length", [1, 2, 33, LONGEST_ROW - 1, LONGEST_ROW, LONGEST_ROW + 1, 2 * LONGEST_ROW + 5])
 def test_rows_of_any_length(length):
     """None of these but three is a power of two, as blocks are; the longest is looped over."""
-    x = torch.randn(3, length, dtype=torch.float64)
+    x = torch.randn(2, length, dtype=torch.float64)
     assert_same(run_interpreted(reductions, x), reductions(x), str(length))
 
 
