@@ -1,7 +1,7 @@
 """Random functions of loops, `try` and `with` blocks give what they give eagerly: results, exceptions with their contexts
 and tracebacks, side effects and their order, and the state they leave; under the default settings and under the others.
 
-150 programs run with the suite. `python tests/fuzz/test_blocks.py 20000 [first]` runs as many others as one likes, by
+75 programs run with the suite. `python tests/fuzz/test_blocks.py 20000 [first]` runs as many others as one likes, by
 number; what differs is told with its number and kept going past."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def told(found: str, source: str, chosen: dict[str, bool], ways: list[int]) -> s
     return f"{found}\nsettings {chosen}, ways {ways}\n{body}"
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.sampled_from(SETTINGS), st.lists(st.integers(0, 7), min_size=1, max_size=3))
 def test_random_blocks(choices, chosen, ways):
     source = blocks.write(choices)

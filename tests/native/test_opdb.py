@@ -23,7 +23,7 @@ def opdb():
 
 # (type, symbolic sizes, route, first operator, every how many, samples an operator)
 SHARES = [
-    ("float32", False, "kernels", 3, 47, 5),
+    ("float32", False, "kernels", 3, 61, 4),
     ("float32", True, "kernels", 11, 97, 3),
     ("float32", False, "compile", 17, 97, 3),
     ("float32", True, "compile", 29, 97, 2),
